@@ -1,0 +1,72 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv test test-slow test-matrix test-311 test-313 lint clean
+
+# The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
+first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+pyenv = $(wildcard $(HOME)/.pyenv/versions/$(1)*/bin/python$(1))
+
+PYTHON ?= $(call first_running,python3.11 python3)
+PYTHON311 ?= $(call first_running,$(call pyenv,3.11) python3.11)
+PYTHON313 ?= $(call first_running,$(call pyenv,3.13) python3.13)
+VENV ?= .venv
+WORKERS ?= 2
+
+export JAX_PLATFORMS ?= cpu
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# $(call install,python,directory,pip arguments)
+define install
+	@test -n "$(1)" || { echo "no Python found for $(2)" >&2; exit 1; }
+	@echo "installing into $(2)"
+	@"$(1)" -m venv "$(2)"
+	@"$(2)/bin/python" -m pip install -qq $(3)
+	@touch $@
+endef
+
+# $(call fast,directory): the doctests run apart, in the default precision that a user has.
+define fast
+	$(1)/bin/python -m pytest -n $(WORKERS) -m "not slow"
+	$(1)/bin/python -m pytest -q --doctest-modules --doctest-ignore-import-errors src/etrax
+endef
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.installed  ## create .venv with the package and what its tests need
+
+$(VENV)/.installed: pyproject.toml
+	$(call install,$(PYTHON),$(VENV),-e ".[test]")
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@"$(VENV)/bin/python" -m pip install -qq -e ".[dev]"
+	@touch $@
+
+test: $(VENV)/.installed  ## run the fast tests and the doctests
+	$(call fast,$(VENV))
+
+test-slow: $(VENV)/.installed  ## run the slow tests
+	$(VENV)/bin/python -m pytest -n $(WORKERS) -m slow
+
+test-matrix: test-311 test-313  ## run the fast tests on both supported stacks
+
+.venv-311/.installed: pyproject.toml .ci/stack-311.txt
+	$(call install,$(PYTHON311),.venv-311,-c .ci/stack-311.txt -e ".[test]")
+
+.venv-313/.installed: pyproject.toml .ci/stack-313.txt
+	$(call install,$(PYTHON313),.venv-313,-c .ci/stack-313.txt -e ".[test]")
+
+test-311: .venv-311/.installed  ## run the fast tests on Python 3.11 with jax 0.10
+	$(call fast,.venv-311)
+
+test-313: .venv-313/.installed  ## run the fast tests on Python 3.13 with jax 0.12
+	$(call fast,.venv-313)
+
+lint: $(VENV)/.installed-dev  ## check style, format and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+
+clean:  ## remove environments, caches and build products
+	rm -rf .venv .venv-311 .venv-313 build dist .pytest_cache .ruff_cache .hypothesis
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,156 @@
+"""The only file that knows JAX versions and internals.
+
+Everything that the rest of Etrax assumes about JAX beyond its documented API is behind a name of this
+module, and is pinned by one small test each in `tests/test_compat.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as _jex
+import numpy as np
+from jax._src import core as _core
+from jax._src import dtypes as _dtypes
+from jax._src import source_info_util as _sources
+
+Jaxpr = _jex.Jaxpr
+JaxprEqn = _jex.JaxprEqn
+Literal = _jex.Literal
+Var = _jex.Var
+DropVar = _jex.DropVar
+Primitive = _jex.Primitive
+
+# Before JAX 0.11 a closed jaxpr is a pair (jaxpr, consts); since then one class is both.
+_MERGED = not hasattr(_core, "ClosedJaxpr")
+ClosedJaxpr = Jaxpr if _MERGED else _jex.ClosedJaxpr
+
+# Calls whose body may stand in their place: same values, same derivatives.
+INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "named_call", "xla_call", "remat", "remat2", "checkpoint"})
+# Calls whose derivative is a rule of the user's: never inlined where derivatives are taken.
+CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+    """The bare jaxpr and the values of its constvars, whichever class holds them."""
+    if _MERGED:
+        return jaxpr, tuple(getattr(jaxpr, "consts", ()) or ())
+    if isinstance(jaxpr, ClosedJaxpr):
+        return jaxpr.jaxpr, tuple(jaxpr.consts)
+    return jaxpr, ()
+
+
+def close_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> Any:
+    """A closed jaxpr of the running JAX version."""
+    if _MERGED:
+        return Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, jaxpr.eqns, jaxpr.effects,
+                     jaxpr.debug_info, consts=tuple(consts))
+    return ClosedJaxpr(jaxpr, tuple(consts))
+
+
+def build_jaxpr(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], like: Jaxpr,
+                constvars: Sequence[Any] = ()) -> Jaxpr:
+    """An open jaxpr over existing variables and equations; `like` gives its debug information."""
+    effects = set()
+    for eqn in eqns:
+        effects |= set(eqn.effects)
+    debug = like.debug_info._replace(arg_names=None, result_paths=None)
+    if _MERGED:
+        # A merged jaxpr with constvars carries their values: none are known here, so they are plain inputs.
+        return Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug, consts=())
+    return Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug)
+
+
+def inner_jaxpr(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Any, ...]]:
+    """Body of an inlinable or custom call."""
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if key in eqn.params:
+            return open_jaxpr(eqn.params[key])
+    raise KeyError(f"`{eqn.primitive.name}` holds no jaxpr under a known name")
+
+
+class ScanParts(NamedTuple):
+    """A scan's body and the split of its operands: consts, carry, then scanned inputs."""
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...]
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+    unroll: int
+
+
+def scan_parts(eqn: JaxprEqn) -> ScanParts:
+    p = eqn.params
+    if "ft_in" in p:
+        n_consts, n_carry = (len(part) for part in p["ft_in"].unpack()[:2])
+    else:
+        n_consts, n_carry = p["num_consts"], p["num_carry"]
+    body, consts = open_jaxpr(p["jaxpr"])
+    return ScanParts(body, consts, n_consts, n_carry, p["length"], p["reverse"], p.get("unroll", 1))
+
+
+def cond_branches(eqn: JaxprEqn) -> list[tuple[Jaxpr, tuple[Any, ...]]]:
+    return [open_jaxpr(b) for b in eqn.params["branches"]]
+
+
+def while_parts(eqn: JaxprEqn) -> tuple[tuple[Jaxpr, tuple[Any, ...]], int, int]:
+    """The body of a `while` with the numbers of its condition's and its body's constants."""
+    p = eqn.params
+    return open_jaxpr(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"]
+
+
+def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+    """Run one equation on values, keeping its source line and context; always a list."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    with source_of(eqn), eqn.ctx.manager:
+        out = eqn.primitive.bind(*values, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def source_of(eqn: JaxprEqn) -> contextlib.AbstractContextManager[Any]:
+    """Within it, new equations carry the source line of `eqn`."""
+    stack = _sources.current_name_stack() + eqn.source_info.name_stack
+    return _sources.user_context(eqn.source_info.traceback, name_stack=stack)
+
+
+def source_frames(eqn: JaxprEqn) -> list[tuple[str, int, str]]:
+    """File, line and function of the code that made the equation, innermost first, without JAX's own frames."""
+    frames = _sources.user_frames(eqn.source_info.traceback)
+    return [(f.file_name, f.start_line, f.function_name) for f in frames]
+
+
+def is_inexact(aval: Any) -> bool:
+    """Whether values of this type have derivatives (floating or complex, not PRNG keys)."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and not is_extended(aval) and bool(np.issubdtype(dtype, np.inexact) or dtype.name in _SMALL_FLOATS)
+
+
+_SMALL_FLOATS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+
+
+def is_extended(aval: Any) -> bool:
+    """PRNG keys and other types that numpy does not know."""
+    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended))
+
+
+def strip_weak_type(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def shape_struct(x: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array, a number or a struct."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return jax.ShapeDtypeStruct(x.shape, _dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
+    aval = _core.get_aval(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def zeros_of(aval: Any) -> Any:
+    return jax.numpy.zeros(aval.shape, aval.dtype)

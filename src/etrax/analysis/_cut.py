@@ -1,0 +1,132 @@
+"""Run a step with its weight ops opened: their data read off, their outputs perturbed, and some of them cut.
+
+For site j:  y_j = op(u_j, w_j)  becomes  y_j + δ_j,  and  stop_gradient(y_j) + δ_j  where it is cut. For an elementwise
+weight δ_j is added to the weight itself (broadcast to the op's shape), and a cut stops the gradient of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from .._compat import JaxprEqn, ScanParts, bind, cond_branches, scan_parts, source_of
+from ..ir import Role, Site, Step, interpret
+from ..ops import ALIGNED
+from ._sites import WeightSite
+
+# Per site number: the value of y before it was perturbed, and its varying data operands.
+Seen = dict[int, tuple[Any, tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, eq=False)
+class OpenStep:
+    """A step with perturbation inputs at its sites."""
+
+    step: Step
+    sites: tuple[WeightSite, ...]
+    cut: frozenset[int]
+
+    def __call__(self, leaves: Sequence[Any], deltas: Sequence[Any]) -> tuple[list[Any], Seen]:
+        """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ)."""
+        run = _Run(self.sites, self.cut)
+        outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), dict(enumerate(deltas)))
+        n = len(self.step.jaxpr.eqns)
+        for j, s in enumerate(self.sites):
+            if len(s.at) == 1 and s.at[0] >= n:
+                k = s.at[0] - n
+                seen[j] = (outs[k], ())
+                outs[k] = _plus(outs[k], deltas[j])
+        return outs, seen
+
+    def hidden_count(self) -> int:
+        return len(self.step.select(Role.HIDDEN)) + len(self.step.select(Role.OTHER))
+
+
+def _plus(y: Any, delta: Any) -> Any:
+    return y if delta is None else y + delta.astype(y.dtype)
+
+
+class _Run:
+    """One evaluation. Sites are found by the address of their equation, also inside scans and branches."""
+
+    def __init__(self, sites: Sequence[WeightSite], cut: frozenset[int]):
+        self.sites, self.cut = sites, cut
+        self.here: dict[Site, list[int]] = {}
+        self.below: dict[Site, list[int]] = {}
+        for j, s in enumerate(sites):
+            self.here.setdefault(s.at, []).append(j)
+            for n in range(1, len(s.at)):
+                self.below.setdefault(s.at[:n], []).append(j)
+
+    def body(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
+        seen: Seen = {}
+
+        def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+            if site in self.here:
+                return self.weight_op(eqn, values, self.here[site], deltas, seen)
+            enter: Callable[..., Any] | None = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
+            if enter is not None and site in self.below:
+                with source_of(eqn):
+                    outs, found = enter(eqn, values, site, {j: deltas[j] for j in self.below[site]})
+                seen.update(found)
+                return outs
+            return None
+
+        return interpret(jaxpr, consts, args, handle, at), seen
+
+    def weight_op(self, eqn: JaxprEqn, values: list[Any], sites: list[int], deltas: dict[int, Any], seen: Seen) -> list[Any]:
+        values = list(values)
+        for j in sites:
+            site = self.sites[j]
+            if site.rule is ALIGNED:
+                w = jnp.broadcast_to(values[site.operand], site.call.out.shape)
+                seen[j] = (w, ())
+                with source_of(eqn):
+                    values[site.operand] = _plus(w, deltas[j])
+                    if j in self.cut:
+                        values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
+        outs = bind(eqn, values)
+        for j in sites:
+            site = self.sites[j]
+            if site.rule is not ALIGNED:
+                seen[j] = (outs[0], tuple(values[i] for i in site.rule.varying(site.call)))
+                with source_of(eqn):
+                    outs[0] = _plus(lax.stop_gradient(outs[0]) if j in self.cut else outs[0], deltas[j])
+        return outs
+
+    def scan(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
+        parts: ScanParts = scan_parts(eqn)
+        n, m = parts.num_consts, parts.num_consts + parts.num_carry
+
+        def step(carry: Sequence[Any], xs: Any) -> tuple[Any, Any]:
+            scanned, inner = xs
+            outs, seen = self.body(parts.jaxpr, parts.consts, [*values[:n], *carry, *scanned], at, inner)
+            return outs[: parts.num_carry], (outs[parts.num_carry :], seen)
+
+        xs = (values[m:], deltas)
+        carry, (ys, seen) = lax.scan(step, values[n:m], xs, parts.length, parts.reverse, parts.unroll)
+        return [*carry, *ys], seen
+
+    def cond(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
+        def branch(b: int, body: Any, consts: Any) -> Callable[..., Any]:
+            def run(operands: list[Any], inner: dict[int, Any]) -> tuple[list[Any], Seen]:
+                outs, seen = self.body(body, consts, operands, (*at, b), inner)
+                return outs, {j: seen.get(j) or self.blank(j, at) for j in deltas}
+
+            return run
+
+        runs = [branch(b, body, consts) for b, (body, consts) in enumerate(cond_branches(eqn))]
+        return lax.switch(values[0], runs, values[1:], deltas)
+
+    def blank(self, j: int, at: Site) -> tuple[Any, tuple[Any, ...]]:
+        """What a branch that was not taken shows of a site in another: zeros."""
+        site = self.sites[j]
+        loops = [n for where, n in site.loops if where[: len(at)] == at]
+        varying = () if site.rule is ALIGNED else site.rule.varying(site.call)
+        shapes = [site.call.out, *(site.call.operands[i] for i in varying)]
+        y, *u = (jnp.zeros((*loops, *s.shape), s.dtype) for s in shapes)
+        return y, tuple(u)

@@ -1,0 +1,97 @@
+"""The reach graph: which element of which state or weight op reaches which, within one step.
+
+Nodes are hidden leaves `("h", i)`, weight ops `("y", j)` and outputs `("o", k)`. An edge says how elements of one node
+reach elements of another without passing a cut weight op. It is read off the transposed step: the derivative program
+itself decides, so custom derivatives, `stop_gradient` and dead branches count as they do in reverse mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from .._compat import is_inexact, open_jaxpr
+from .._errors import CompilationError, NotSupportedError
+from ..ir import Role, Step
+from ._cut import OpenStep
+from ._sites import WeightSite
+from .pattern import Dep, Problem, propagate
+
+Node: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """`dep[source, target]` maps elements of the source to the elements of the target that they reach."""
+
+    dep: dict[tuple[Node, Node], Dep]
+    problems: tuple[Problem, ...]
+
+    def out(self, node: Node, kind: str | None = None) -> dict[Node, Dep]:
+        return {t: d for (s, t), d in self.dep.items() if s == node and (kind is None or t[0] == kind)}
+
+    def into(self, node: Node, kind: str | None = None) -> dict[Node, Dep]:
+        return {s: d for (s, t), d in self.dep.items() if t == node and (kind is None or s[0] == kind)}
+
+
+def state_leaves(step: Step) -> list[Any]:
+    """Hidden, then other state leaves: node `("h", i)` is the i-th of these."""
+    return [*step.select(Role.HIDDEN), *step.select(Role.OTHER)]
+
+
+def reach_edges(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], observe: frozenset[int] | None = None) -> Edges:
+    """Edges of the step with the given sites cut; `observe`d sites (by default the cut ones) are targets as well."""
+    opened = OpenStep(step, tuple(sites), cut)
+    observe = cut if observe is None else observe
+    seen = sorted(observe)
+    leaves = [leaf.aval for leaf in step.ins]
+    first = len(step.select(Role.PARAM))
+    states = state_leaves(step)
+    diff = [i for i, leaf in enumerate(states) if is_inexact(leaf.aval)]
+    targets: list[Node] = [("h", i) for i in diff]
+    targets += [("o", k) for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
+    targets += [("y", j) for j in seen]
+
+    def run(moving: list[Any], deltas: list[Any], fixed: list[Any]) -> list[Any]:
+        values = list(fixed)
+        for i, value in zip(diff, moving, strict=True):
+            values[first + i] = value
+        outs, found = opened(values, deltas)
+        kept = [outs[i] for i in diff]
+        kept += [o for o, leaf in zip(outs[len(states) :], step.outs[len(states) :], strict=True) if is_inexact(leaf.aval)]
+        return kept + [found[j][0] for j in seen]
+
+    def pull(moving: list[Any], deltas: list[Any], fixed: list[Any], cotangents: list[Any]) -> Any:
+        return jax.vjp(lambda m, d: run(m, d, fixed), moving, deltas)[1](cotangents)
+
+    moving = [states[i].aval for i in diff]
+    deltas = [jax.ShapeDtypeStruct(s.y_shape, s.call.out.dtype) for s in sites]
+    shapes = jax.eval_shape(run, moving, deltas, leaves)
+    jaxpr, consts = open_jaxpr(_transposed(pull, (moving, deltas, leaves, shapes)))
+    offset = len(moving) + len(deltas) + len(leaves)
+    sources = {offset + k: node for k, node in enumerate(targets)}
+    rows, problems = propagate(jaxpr, consts, sources, {})
+    origins: list[Node] = [("h", i) for i in diff] + [("y", j) for j in range(len(sites))]
+    dep = {(origin, target): d for origin, found in zip(origins, rows, strict=True) for target, d in found.items() if _any(d)}
+    return Edges(dep, tuple(problems))
+
+
+def _any(dep: Dep) -> bool:
+    return any(bool((m >= 0).any()) for m in dep.maps)
+
+
+def _transposed(pull: Any, args: tuple[Any, ...]) -> Any:
+    try:
+        return jax.make_jaxpr(pull)(*args)
+    except ValueError as error:
+        if "while_loop" in str(error):
+            raise NotSupportedError(
+                "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), which "
+                "has no reverse mode in JAX, so neither BPTT nor Etrax can train it. Use `lax.scan` or a `fori_loop` with "
+                f"constant bounds, or `stop_gradient` its inputs.\nJAX says: {error}"
+            ) from error
+        raise CompilationError(f"the step cannot be differentiated in reverse mode. JAX says: {error}") from error

@@ -1,0 +1,293 @@
+"""What the analysis found in a step: rule-independent, frozen, and enough for every rule to give its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from .._compat import is_inexact
+from ..ir import Role, Step, format_path
+from ._edges import Edges, Node, reach_edges, state_leaves
+from ._positions import Anchor, Group, find_groups
+from ._sites import SiteReport, WeightSite, find_sites
+from .pattern import Cause, Dep
+
+
+class Tag(StrEnum):
+    """Structure of a group's recurrence through the cut step."""
+
+    DIAGONAL = "diagonal"
+    BLOCK = "block"
+    SPARSE = "sparse"
+    DENSE = "dense"
+
+
+class LossKind(StrEnum):
+    """Why a path is not carried by per-position blocks."""
+
+    TAIL = "tail"  # op → state spreads over several positions
+    THROUGH_OP = "through another weight op"  # op → another weight op → state
+    MIXING = "mixing"  # state → state across positions
+    RECURRENT_OP = "recurrent weight op"  # state → weight op → state
+    OTHER_GROUP = "other group"  # state → state of another group
+    OTHER_STATE = "other state"  # through a state that is not a hidden state
+    NONLINEAR = "nonlinear derivative"  # a derivative rule that is not linear
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One path that per-position blocks do not carry, with the place in the model that makes it so."""
+
+    kind: LossKind
+    text: str
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """A weight op reaches a hidden group; `place[e]` is the position that element e of y reaches (-1: none).
+
+    `place` is None where an element of y reaches several positions: the relation is not representable.
+    """
+
+    site: int
+    group: int
+    place: np.ndarray | None
+    cause: Cause | None = None
+
+    @property
+    def representable(self) -> bool:
+        return self.place is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The result of the analysis of one step."""
+
+    step: Step
+    sites: tuple[WeightSite, ...]
+    cut: frozenset[int]
+    edges: Edges
+    groups: tuple[Group, ...]
+    relations: tuple[Relation, ...]
+    direct_outputs: dict[int, frozenset[int]]
+
+    @cached_property
+    def group_of_leaf(self) -> dict[int, int]:
+        return {leaf: g.index for g in self.groups for leaf in g.leaves}
+
+    @cached_property
+    def live(self) -> frozenset[Node]:
+        """Nodes from which an output can be reached, now or later."""
+        live: set[Node] = {t for _, t in self.edges.dep if t[0] == "o"}
+        while True:
+            new = {s for s, t in self.edges.dep if t in live} - live
+            if not new:
+                return frozenset(live)
+            live |= new
+
+    def params_of(self, site: int) -> list[str]:
+        leaves = self.step.select(Role.PARAM)
+        return [format_path(leaves[p].path) for p in sorted(self.sites[site].params)]
+
+    def sites_of(self, param: int) -> list[int]:
+        return [j for j, s in enumerate(self.sites) if param in s.params]
+
+    def state_name(self, leaf: int) -> str:
+        return format_path(state_leaves(self.step)[leaf].path)
+
+    def remembers(self, node: Node) -> bool:
+        """Whether a hidden state that matters is reached from here within the step."""
+        seen, todo = {node}, [node]
+        while todo:
+            for target in self.edges.out(todo.pop()):
+                if target[0] == "h" and target in self.live:
+                    return True
+                if target[0] == "y" and target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        return False
+
+    def carries(self, source: int, target: int) -> bool:
+        """Whether the edge between two states stays within positions of one group."""
+        dep = self.edges.dep.get((("h", source), ("h", target)))
+        if dep is None:
+            return True
+        a, b = self.group_of_leaf.get(source), self.group_of_leaf.get(target)
+        if a is None or a != b:
+            return False
+        group = self.groups[a]
+        found = target_places(dep, group.place_of(target))
+        own = group.place_of(source)
+        return found is not None and bool(((found == own) | (found < 0)).all())
+
+    @cached_property
+    def group_losses(self) -> tuple[tuple[Loss, ...], ...]:
+        """For each group, the ways in which its states act on later states that blocks do not carry."""
+        return tuple(tuple(_unique(self._losses_from(leaf) for leaf in g.leaves)) for g in self.groups)
+
+    def _losses_from(self, leaf: int) -> list[Loss]:
+        losses = []
+        here = self.state_name(leaf)
+        for target, dep in self.edges.out(("h", leaf)).items():
+            if target not in self.live:
+                continue
+            if target[0] == "h" and not self.carries(leaf, target[1]):
+                losses.append(self._state_loss(leaf, target[1], dep))
+            if target[0] == "y" and self.remembers(target):
+                names = ", ".join(self.params_of(target[1]))
+                site = self.sites[target[1]]
+                text = f"state {here} feeds back through the weight op of {names} ({site.label})"
+                losses.append(Loss(LossKind.RECURRENT_OP, text, Cause(site.call.primitive, site.source)))
+        return losses
+
+    def _state_loss(self, leaf: int, target: int, dep: Dep) -> Loss:
+        here, there = self.state_name(leaf), self.state_name(target)
+        where = f" ({dep.cause})" if dep.cause else ""
+        if target not in self.group_of_leaf:
+            text = f"state {here} acts on {there}, which is not a hidden state{where}; declare it as one to have it carried"
+            return Loss(LossKind.OTHER_STATE, text, dep.cause)
+        if self.group_of_leaf[leaf] != self.group_of_leaf[target]:
+            return Loss(LossKind.OTHER_GROUP, f"state {here} acts on state {there} of another group{where}", dep.cause)
+        return Loss(LossKind.MIXING, f"positions of state {here} act on other positions of {there}{where}", dep.cause)
+
+    def site_losses(self, site: int) -> list[Loss]:
+        """Paths from a weight op to hidden states that are not carried, within its own step."""
+        losses = [self.nonlinear[0]] if self.nonlinear and self.remembers(("y", site)) else []
+        for r in self.relations:
+            if r.site == site and not r.representable and self._group_live(r.group):
+                names = ", ".join(self.state_name(i) for i in self.groups[r.group].leaves)
+                where = f" ({r.cause})" if r.cause else ""
+                text = f"one element of {self.sites[site].label} reaches several positions of {names}{where}"
+                losses.append(Loss(LossKind.TAIL, text, r.cause))
+        for target in self.edges.out(("y", site)):
+            if target[0] == "y" and target in self.live and self.remembers(target):
+                names = ", ".join(self.params_of(target[1]))
+                other = self.sites[target[1]]
+                text = f"its output passes through the weight op of {names} ({other.label}) before it reaches a state"
+                losses.append(Loss(LossKind.THROUGH_OP, text, Cause(other.call.primitive, other.source)))
+            if target[0] == "h" and target in self.live and target[1] not in self.group_of_leaf:
+                text = f"it reaches {self.state_name(target[1])}, which is not a hidden state; declare it as one to have it carried"
+                losses.append(Loss(LossKind.OTHER_STATE, text, None))
+        return losses
+
+    def _group_live(self, group: int) -> bool:
+        return any(("h", i) in self.live for i in self.groups[group].leaves)
+
+    @cached_property
+    def nonlinear(self) -> tuple[Loss, ...]:
+        """Derivative rules of the model that are not linear in the gradient that they are given."""
+        found = [p for p in self.edges.problems if "not known" not in p.text]
+        text = "the model's own derivative rule at {} {}, so no trace can stand for it"
+        return tuple(Loss(LossKind.NONLINEAR, text.format(p.cause, p.text), p.cause) for p in found)
+
+    @cached_property
+    def tags(self) -> tuple[Tag, ...]:
+        return tuple(_tag(self, g) for g in self.groups)
+
+
+def _tag(facts: Facts, group: Group) -> Tag:
+    deps = [
+        facts.edges.dep[("h", a), ("h", b)]
+        for a in group.leaves
+        for b in group.leaves
+        if (("h", a), ("h", b)) in facts.edges.dep and not facts.carries(a, b)
+    ]
+    if not deps:
+        return Tag.DIAGONAL if group.num_state == 1 else Tag.BLOCK
+    dense = any(d.part.labels is not None or 2 * len(d.maps) > max(group.num_positions, 2) for d in deps)
+    return Tag.DENSE if dense else Tag.SPARSE
+
+
+def _unique(many: Iterable[Sequence[Loss]]) -> list[Loss]:
+    return list(dict.fromkeys(loss for losses in many for loss in losses))
+
+
+def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
+    """Position that each element reaches (-1: none), or None if one of them reaches several."""
+    flat = place.reshape(-1)
+    if dep.part.labels is not None:
+        blocks = np.full(int(dep.part.labels.max()) + 1, -1, np.int32)
+        blocks[dep.part.labels] = flat
+        whole = blocks[dep.part.labels] == flat  # a block within one position agrees with all of its elements
+        spread = np.zeros(blocks.size, bool)
+        spread[dep.part.labels[~whole]] = True
+        flat = np.where(spread, -2, blocks)
+    found = np.full(dep.shape, -1, np.int32)
+    for m in dep.maps:
+        at = np.where(m >= 0, flat[np.maximum(m, 0)], -1)
+        if (at == -2).any() or ((found >= 0) & (at >= 0) & (found != at)).any():
+            return None
+        found = np.maximum(found, at)
+    return found
+
+
+def analyse(step: Step) -> Facts:
+    """Analyse a step: sites, edges, groups, relations."""
+    report = find_sites(step)
+    mixing = frozenset(j for j, s in enumerate(report.sites) if s.rule.mixes)
+    facts = _assemble(step, report, mixing)
+    suspects = frozenset(j for j, s in enumerate(report.sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div"))
+    if suspects and any(not facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
+        mixers = _mixers(step, report, mixing, suspects)
+        if mixers:
+            facts = _assemble(step, report, mixing | mixers)
+    return facts
+
+
+def _mixers(step: Step, report: SiteReport, mixing: frozenset[int], suspects: frozenset[int]) -> frozenset[int]:
+    """Elementwise products that carry a state from one position to another (an edge list with trainable entries)."""
+    edges = reach_edges(step, report.sites, mixing | suspects)
+    return frozenset(j for j in suspects if _moves_positions(edges, j))
+
+
+def _moves_positions(edges: Edges, site: int) -> bool:
+    into, out = edges.into(("y", site), "h"), edges.out(("y", site), "h")
+    for source, first in into.items():
+        for target, then in out.items():
+            if source != target:
+                continue
+            if len(first.maps) != 1 or len(then.maps) != 1 or first.part.labels is not None or then.part.labels is not None:
+                return True
+            middle, end = first.maps[0].reshape(-1), then.maps[0].reshape(-1)
+            reached = np.where(middle >= 0, end[np.maximum(middle, 0)], -1)
+            if not ((reached < 0) | (reached == np.arange(reached.size))).all():
+                return True
+    return False
+
+
+def _assemble(step: Step, report: SiteReport, cut: frozenset[int]) -> Facts:
+    sites, edges = report.sites, reach_edges(step, report.sites, cut)
+    states = state_leaves(step)
+    hidden = [i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval)]
+    links = [(s[1], t[1], d) for (s, t), d in edges.dep.items() if s[0] == t[0] == "h" and s[1] in hidden and t[1] in hidden]
+    anchors = [
+        Anchor(t[1], d, int(np.prod([n for _, n in sites[s[1]].loops], dtype=np.int64)))
+        for (s, t), d in edges.dep.items()
+        if s[0] == "y" and t[0] == "h" and t[1] in hidden and sites[s[1]].rule.mixes
+    ]
+    groups = tuple(find_groups(states, hidden, links, anchors))
+    return Facts(step, sites, cut, edges, groups, tuple(_relations(sites, edges, groups)), report.direct_outputs)
+
+
+def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group]) -> Iterable[Relation]:
+    for j in range(len(sites)):
+        reached = edges.out(("y", j), "h")
+        for g in groups:
+            deps = {t[1]: d for t, d in reached.items() if t[1] in g.leaves}
+            if not deps:
+                continue
+            place: np.ndarray | None = np.full(sites[j].y_shape, -1, np.int32)
+            for leaf, dep in deps.items():
+                at = target_places(dep, g.place_of(leaf))
+                if at is None or (place is not None and ((place >= 0) & (at >= 0) & (place != at)).any()):
+                    place = None
+                if place is None:
+                    break
+                place = np.maximum(place, at)
+            cause = next((d.cause for d in deps.values() if d.cause), None)
+            yield Relation(j, g.index, place, cause)

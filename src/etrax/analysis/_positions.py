@@ -1,0 +1,214 @@
+"""Hidden groups and their positions, from the edges between hidden leaves.
+
+Elements that act on each other through the cut step share a position, as long as that leaves many small, equal
+positions. Where it does not (a ring, a mean field, a fixed matrix), the widest edges are left out, first those that
+mix whole blocks, then those within a leaf, then all; what was left out is reported as not carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .pattern import Dep, first_seen
+
+# More state scalars than this at one position, and S×S blocks are no longer worth it.
+MAX_STATES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Hidden leaves with one position set; element e of leaf i is state `slot[i][e]` at position `place[i][e]`."""
+
+    index: int
+    leaves: tuple[int, ...]
+    num_positions: int
+    num_state: int
+    varshape: tuple[int, ...]
+    place: tuple[np.ndarray, ...]
+    slot: tuple[np.ndarray, ...]
+
+    def place_of(self, leaf: int) -> np.ndarray:
+        return self.place[self.leaves.index(leaf)]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """How a weight op that mixes reaches a leaf: used to tell a state axis from positions."""
+
+    leaf: int
+    dep: Dep
+    per_element: int  # elements of y that stand for one (lengths of inner loops)
+
+
+Edge = tuple[int, int, Dep]
+
+
+def find_groups(leaves: Sequence[Any], diff: Sequence[int], edges: Sequence[Edge], anchors: Sequence[Anchor]) -> list[Group]:
+    """Groups of the differentiable leaves numbered `diff`, in the order of their first leaf."""
+    found: list[Group] = []
+    for cluster in _clusters(diff, edges):
+        found += _split(leaves, cluster, [e for e in edges if e[0] in cluster and e[1] in cluster], anchors, _LEVELS)
+    found.sort(key=lambda g: g.leaves[0])
+    return [Group(i, g.leaves, g.num_positions, g.num_state, g.varshape, g.place, g.slot) for i, g in enumerate(found)]
+
+
+def _is_fine(edge: Edge) -> bool:
+    return edge[2].part.labels is None
+
+
+def _is_between(edge: Edge) -> bool:
+    return _is_fine(edge) and edge[0] != edge[1] and len(edge[2].maps) == 1
+
+
+_LEVELS: tuple[Callable[[Edge], bool], ...] = (lambda e: True, _is_fine, _is_between, lambda e: False)
+
+
+def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, ...]]:
+    """Leaves joined by edges, in order."""
+    root = {i: i for i in leaves}
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            i = root[i]
+        return i
+
+    for a, b, _ in edges:
+        ra, rb = find(a), find(b)
+        root[max(ra, rb)] = min(ra, rb)
+    clusters: dict[int, list[int]] = {}
+    for i in leaves:
+        clusters.setdefault(find(i), []).append(i)
+    return [tuple(c) for _, c in sorted(clusters.items())]
+
+
+def _split(leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Any) -> list[Group]:
+    keep, *rest = levels
+    kept = [e for e in edges if keep(e)]
+    parts = _clusters(cluster, kept)
+    if len(parts) > 1:
+        return [g for part in parts for g in _split(leaves, part, [e for e in kept if e[0] in part and e[1] in part], anchors, levels)]
+    group = _try(leaves, cluster, kept, anchors)
+    return [group] if group is not None else _split(leaves, cluster, edges, anchors, rest)
+
+
+def _try(leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor]) -> Group | None:
+    """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons."""
+    shapes = [leaves[i].aval.shape for i in cluster]
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
+    offsets = dict(zip(cluster, np.cumsum([0, *sizes[:-1]]), strict=True))
+    labels = _labels(leaves, cluster, sizes, offsets, edges)
+    parts = [labels[offsets[i] : offsets[i] + n] for i, n in zip(cluster, sizes, strict=True)]
+    count = int(labels.max()) + 1 if labels.size else 0
+    per_leaf = []
+    for part in parts:
+        counts = np.bincount(part, minlength=count)
+        if count == 0 or counts.min() != counts.max():
+            return None
+        per_leaf.append(int(counts[0]))
+    states = sum(per_leaf)
+    if states > MAX_STATES or not _separate(leaves, cluster, parts, per_leaf, anchors):
+        return None
+    reference = per_leaf.index(1) if 1 in per_leaf else 0
+    rank = np.empty(count, np.int32)
+    order = np.unique(parts[reference], return_index=True)[1]
+    rank[parts[reference][np.sort(order)]] = np.arange(count, dtype=np.int32)
+    place = tuple(rank[p].reshape(s) for p, s in zip(parts, shapes, strict=True))
+    slots = _slots(place, per_leaf)
+    return Group(-1, cluster, count, states, _varshape(place[reference], per_leaf[reference], count), place, slots)
+
+
+def _labels(leaves, cluster, sizes, offsets, edges) -> np.ndarray:
+    total = sum(sizes)
+    plain = all(_is_identity(e, sizes, cluster) for e in edges) and not any(leaves[i].state_axis for i in cluster)
+    if plain and len(set(sizes)) == 1:
+        return np.tile(np.arange(sizes[0], dtype=np.int32), len(sizes))
+    left, right, nodes = [], [], total
+    for a, b, dep in edges:
+        target_labels = dep.part.labels
+        if target_labels is None:
+            base = offsets[b]
+        else:
+            base = nodes  # one node per block
+            nodes += int(target_labels.max()) + 1
+            left.append(offsets[b] + np.arange(target_labels.size))
+            right.append(base + target_labels)
+        for m in dep.maps:
+            flat = m.reshape(-1)
+            at = np.flatnonzero(flat >= 0)
+            left.append(offsets[a] + at)
+            right.append(base + flat[at])
+    for i, n in zip(cluster, sizes, strict=True):
+        if leaves[i].state_axis and leaves[i].aval.shape[-1] > 1:
+            own = offsets[i] + np.arange(n).reshape(-1, leaves[i].aval.shape[-1])
+            left.append(np.repeat(own[:, :1], own.shape[1] - 1, 1).reshape(-1))
+            right.append(own[:, 1:].reshape(-1))
+    if not left:
+        return np.arange(total, dtype=np.int32)
+    from .pattern._dep import _components
+
+    return first_seen(_components(nodes, np.concatenate(left), np.concatenate(right))[:total])
+
+
+def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bool:
+    a, b, dep = edge
+    if dep.part.labels is not None or len(dep.maps) != 1 or sizes[cluster.index(a)] != sizes[cluster.index(b)]:
+        return False
+    flat = dep.maps[0].reshape(-1)
+    return bool(((flat == np.arange(flat.size)) | (flat < 0)).all())
+
+
+def _separate(leaves, cluster, parts, per_leaf, anchors) -> bool:
+    """No position joins elements of a leaf that one weight op drives separately: those are neurons, not states."""
+    for anchor in anchors:
+        if anchor.leaf not in cluster:
+            continue
+        i = cluster.index(anchor.leaf)
+        if per_leaf[i] == 1 or leaves[anchor.leaf].state_axis:
+            continue
+        part = parts[i]
+        y_places, targets = [], []
+        for m in anchor.dep.maps:
+            flat = m.reshape(-1)
+            if anchor.dep.part.labels is not None:
+                first = np.zeros(int(anchor.dep.part.labels.max()) + 1, np.int64)
+                first[anchor.dep.part.labels] = np.arange(anchor.dep.part.size)
+                flat = np.where(flat < 0, -1, first[np.maximum(flat, 0)])
+            live = flat >= 0
+            y_places.append(np.stack([part[flat[live]], np.flatnonzero(live)]))
+            targets.append(flat[live])
+        pairs = np.unique(np.concatenate(y_places, 1), axis=1)[0]
+        drives = np.bincount(pairs).max(initial=0) // anchor.per_element
+        distinct = np.bincount(part[np.unique(np.concatenate(targets))]).max(initial=0)
+        if drives > 1 and distinct > 1:
+            return False
+    return True
+
+
+def _slots(place: Sequence[np.ndarray], per_leaf: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Number the elements at a position: leaf by leaf, within a leaf in flat order."""
+    slots, base = [], 0
+    for p, n in zip(place, per_leaf, strict=True):
+        flat = p.reshape(-1)
+        if n == 1:
+            own = np.zeros(flat.size, np.int32)
+        else:
+            order = np.argsort(flat, kind="stable")
+            own = np.empty(flat.size, np.int32)
+            own[order] = np.tile(np.arange(n, dtype=np.int32), flat.size // n)
+        slots.append((own + base).reshape(p.shape).astype(np.int32))
+        base += n
+    return tuple(slots)
+
+
+def _varshape(place: np.ndarray, per: int, count: int) -> tuple[int, ...]:
+    """Shape of the position set, if its reference leaf shows one."""
+    if per == 1:
+        return place.shape
+    lead = place.shape[:-1]
+    if place.ndim and int(np.prod(lead, dtype=np.int64)) == count and bool((place == place[..., :1]).all()):
+        return lead
+    return (count,)

@@ -1,0 +1,207 @@
+"""Which elements of a source an array depends on, linearly.
+
+A `Dep` of an array z on a source s says: element e of z depends at most on the *blocks* `maps[0][e], maps[1][e], …`
+of s. Blocks come from a partition of s; the finest has one element a block. A map holds -1 where there is no
+dependence. Everything here over-approximates: a pattern may be too large, never too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...ir import Source
+
+# More targets than this per element, and the pattern is held by blocks.
+MAX_MAPS = 16
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The equation that spread a dependence beyond one element."""
+
+    primitive: str
+    source: Source | None
+
+    def __str__(self) -> str:
+        return f"`{self.primitive}`" + (f" at {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Blocks of a source: `labels[element]` is its block, or each element its own block if None."""
+
+    size: int
+    labels: np.ndarray | None = None
+
+    def block_of(self, maps: np.ndarray) -> np.ndarray:
+        """Blocks of elements, keeping -1."""
+        if self.labels is None:
+            return maps
+        return np.where(maps < 0, -1, self.labels[np.maximum(maps, 0)]).astype(np.int32)
+
+    def all_labels(self) -> np.ndarray:
+        return np.arange(self.size, dtype=np.int32) if self.labels is None else self.labels
+
+
+@dataclass(frozen=True, eq=False)
+class Dep:
+    """See the module's text. `cause` is the last equation that moved or mixed elements, if any."""
+
+    part: Partition
+    maps: tuple[np.ndarray, ...]
+    cause: Cause | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.maps[0].shape
+
+    def relocate(self, f: Callable[[np.ndarray], np.ndarray], cause: Cause | None = None) -> Dep:
+        """The same dependence after elements were moved, dropped or repeated."""
+        return replace(self, maps=tuple(f(m) for m in self.maps), cause=cause or self.cause)
+
+
+def identity(shape: Sequence[int]) -> Dep:
+    """An array's dependence on itself."""
+    n = int(np.prod(shape, dtype=np.int64))
+    return Dep(Partition(n), (np.arange(n, dtype=np.int32).reshape(shape),))
+
+
+def same_map(a: np.ndarray, b: np.ndarray) -> bool:
+    if a is b:
+        return True
+    if a.shape != b.shape:
+        return False
+    if a.strides == b.strides and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]:
+        return True
+    return bool(np.array_equal(a, b))
+
+
+def _components(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Connected components over n nodes, numbered by first appearance."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_matrix((np.ones(left.size, np.int8), (left, right)), shape=(n, n))
+    _, labels = connected_components(graph, directed=False)
+    return first_seen(labels)
+
+
+def first_seen(labels: np.ndarray) -> np.ndarray:
+    """Renumber labels in the order in which they appear."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int32)
+    rank[np.argsort(first, kind="stable")] = np.arange(first.size, dtype=np.int32)
+    return rank[inverse.reshape(-1)]
+
+
+def _join(a: Partition, b: Partition) -> Partition:
+    """The finest partition coarser than both."""
+    if a is b or b.labels is None:
+        return a
+    if a.labels is None or np.array_equal(a.labels, b.labels):
+        return b
+    la, lb = a.labels, b.labels
+    nodes = _components(int(la.max()) + int(lb.max()) + 2, la, lb + int(la.max()) + 1)
+    return Partition(a.size, first_seen(nodes[la]))
+
+
+def _refit(dep: Dep, part: Partition) -> tuple[np.ndarray, ...]:
+    """Maps of `dep` as blocks of a coarser partition."""
+    if dep.part is part or part.labels is None:
+        return dep.maps
+    if dep.part.labels is None:
+        return tuple(part.block_of(m) for m in dep.maps)
+    lookup = np.zeros(int(dep.part.labels.max()) + 1, np.int32)
+    lookup[dep.part.labels] = part.labels
+    return tuple(np.where(m < 0, -1, lookup[np.maximum(m, 0)]).astype(np.int32) for m in dep.maps)
+
+
+def _add_map(maps: list[np.ndarray], new: np.ndarray) -> None:
+    """Add one map to a list, merging it into another where the two never disagree."""
+    for i, old in enumerate(maps):
+        if same_map(old, new):
+            return
+        clash = (old >= 0) & (new >= 0) & (old != new)
+        if not clash.any():
+            maps[i] = np.maximum(old, new)
+            return
+    maps.append(new)
+
+
+def union(deps: Sequence[Dep]) -> Dep:
+    """Dependence of a sum of arrays of one shape."""
+    first, *rest = deps
+    if not rest:
+        return first
+    part, cause = first.part, first.cause
+    for dep in rest:
+        part, cause = _join(part, dep.part), cause or dep.cause
+    maps: list[np.ndarray] = []
+    for dep in deps:
+        for m in _refit(dep, part):
+            _add_map(maps, m)
+    joined = Dep(part, tuple(maps), cause)
+    return coarsen(joined) if len(maps) > MAX_MAPS else joined
+
+
+def coarsen(dep: Dep) -> Dep:
+    """One block per element of z: blocks that share an element of z become one."""
+    base, labels = dep.maps[0].reshape(-1), dep.part.all_labels()
+    anchor = base
+    for m in dep.maps[1:]:
+        anchor = np.where(anchor >= 0, anchor, m.reshape(-1))
+    left, right = [], []
+    for m in dep.maps:
+        m = m.reshape(-1)
+        both = (m >= 0) & (anchor >= 0) & (m != anchor)
+        left.append(anchor[both])
+        right.append(m[both])
+    merged = _components(int(labels.max()) + 1, np.concatenate(left), np.concatenate(right))
+    part = Partition(dep.part.size, first_seen(merged[labels]))
+    moved = _refit(replace(dep, maps=(anchor.reshape(dep.shape),)), part)
+    return Dep(part, moved, dep.cause)
+
+
+def reduce(dep: Dep, axes: Sequence[int], cause: Cause) -> Dep:
+    """Dependence of a sum over axes."""
+    axes = tuple(sorted(axes))
+    width = int(np.prod([dep.shape[a] for a in axes], dtype=np.int64))
+    if width == 0:
+        return dep.relocate(lambda m: np.full(np.delete(m.shape, axes), -1, np.int32), cause)
+    if width == 1:
+        return dep.relocate(lambda m: m.reshape([n for i, n in enumerate(m.shape) if i not in axes]))
+    moved = [np.moveaxis(m, axes, range(-len(axes), 0)) for m in dep.maps]
+    rows = [m.reshape(*m.shape[: m.ndim - len(axes)], width) for m in moved]
+    if width * len(rows) <= MAX_MAPS:
+        columns = [replace(dep, maps=(m[..., i],), cause=cause) for m in rows for i in range(width)]
+        return union(columns)
+    wide = np.concatenate(rows, axis=-1)
+    return Dep(*_coarse_rows(dep.part, wide), cause)
+
+
+def _coarse_rows(part: Partition, wide: np.ndarray) -> tuple[Partition, tuple[np.ndarray, ...]]:
+    """Make every row of `wide` (…, k) one block."""
+    shape, flat = wide.shape[:-1], wide.reshape(-1, wide.shape[-1])
+    anchor = flat.max(axis=1)
+    row = np.broadcast_to(anchor[:, None], flat.shape)
+    both = (flat >= 0) & (flat != row)
+    labels = part.all_labels()
+    owner = np.full(int(labels.max()) + 1, -1, np.int32)
+    owner[flat[flat >= 0]] = row[flat >= 0]
+    if np.array_equal(owner[flat[both]], row[both]) and np.array_equal(owner[anchor[anchor >= 0]], anchor[anchor >= 0]):
+        merged = np.where(owner >= 0, owner, np.arange(owner.size, dtype=np.int32))  # rows do not overlap
+    else:
+        merged = _components(owner.size, row[both], flat[both])
+    new = Partition(part.size, first_seen(merged[labels]))
+    lookup = np.zeros(owner.size, np.int32)
+    lookup[labels] = new.all_labels()
+    return new, (np.where(anchor < 0, -1, lookup[np.maximum(anchor, 0)]).astype(np.int32).reshape(shape),)
+
+
+def everything(dep: Dep, shape: Sequence[int], cause: Cause) -> Dep:
+    """Every element of an array of this shape depends on all that any element of `dep` depends on."""
+    one = reduce(dep, range(len(dep.shape)), cause)
+    return one.relocate(lambda m: np.broadcast_to(m, tuple(shape)), cause)

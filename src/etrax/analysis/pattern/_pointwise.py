@@ -1,0 +1,74 @@
+"""Element by element: sums, products with a constant, casts, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from ._dep import Dep, union
+from ._table import Call, Deps, rule
+
+
+def pointwise(call: Call) -> list[Deps]:
+    """Output element e depends on what element e of each operand depends on; scalars are broadcast."""
+    shape = call.out_shape()
+    found: dict[Hashable, list[Dep]] = {}
+    for deps in call.deps:
+        for source, dep in deps.items():
+            if dep.shape != shape:
+                dep = dep.relocate(lambda m: np.broadcast_to(m, shape), call.cause)
+            found.setdefault(source, []).append(dep)
+    merged = {source: union(deps) for source, deps in found.items()}
+    return [merged for _ in call.eqn.outvars]
+
+
+LINEAR = (
+    "neg", "add", "add_any", "sub", "convert_element_type", "copy", "copy_p", "real", "imag", "conj", "complex",
+    "reduce_precision", "optimization_barrier", "sharding_constraint", "device_put", "mesh_cast", "pvary",
+)  # fmt: skip
+for _name in LINEAR:
+    rule(_name)(pointwise)
+
+
+@rule("optimization_barrier")
+def _each(call: Call) -> list[Deps]:
+    return [dict(deps) for deps in call.deps]
+
+
+@rule("mul")
+def _mul(call: Call) -> list[Deps]:
+    if call.deps[0] and call.deps[1]:
+        call.problem(call.eqn, "multiplies two gradients")
+    return pointwise(call)
+
+
+@rule("div")
+def _div(call: Call) -> list[Deps]:
+    if call.deps[1]:
+        call.problem(call.eqn, "divides by a gradient")
+    return pointwise(call)
+
+
+@rule("select_n")
+def _select(call: Call) -> list[Deps]:
+    if call.deps[0]:
+        call.problem(call.eqn, "chooses by the value of a gradient")
+    return pointwise(call)
+
+
+NONLINEAR = (
+    "max", "min", "abs", "sign", "exp", "exp2", "log", "log1p", "expm1", "tanh", "sin", "cos", "tan", "asin", "acos",
+    "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "logistic", "sqrt", "rsqrt", "cbrt", "pow", "integer_pow",
+    "square", "erf", "erfc", "erf_inv", "lgamma", "digamma", "floor", "ceil", "round", "rem", "clamp", "nextafter",
+    "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "is_finite", "stop_gradient",
+)  # fmt: skip
+
+
+def _nonlinear(call: Call) -> list[Deps]:
+    call.problem(call.eqn, "is not linear")
+    return pointwise(call)
+
+
+for _name in NONLINEAR:
+    rule(_name)(_nonlinear)

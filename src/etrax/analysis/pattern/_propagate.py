@@ -1,0 +1,96 @@
+"""Run the rules over a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..._compat import INLINED, Jaxpr, JaxprEqn, bind
+from ...ir import interpret, source_of_eqn
+from . import _control, _indexing, _mixing, _moving, _pointwise  # noqa: F401  (they fill the table)
+from ._dep import Cause, identity
+from ._table import RULES, Call, Deps, conservative
+
+# Constants no larger than this are computed where an index depends on them.
+MAX_CONSTANT = 1 << 24
+# How to get the value of each of the first operands of a body, if it is a constant of the model.
+Constants: TypeAlias = Sequence[Callable[[], np.ndarray | None] | None]
+
+
+class Problem(NamedTuple):
+    """A place where the program is not linear in its sources, or not known."""
+
+    cause: Cause
+    text: str
+
+
+class _Value:
+    """What the walker carries: dependences, and how to get the value if it is a constant of the model."""
+
+    __slots__ = ("_cached", "_thunk", "deps")
+
+    def __init__(self, deps: Deps, thunk: Any = None):
+        self.deps, self._thunk, self._cached = deps, thunk, None
+
+    def constant(self) -> np.ndarray | None:
+        if self._cached is None and self._thunk is not None:
+            self._cached, self._thunk = self._thunk(), None
+        return self._cached
+
+
+def propagate(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable], known: dict[int, Any]) -> tuple[list[Deps], list[Problem]]:
+    """Dependence of each output on the inputs numbered in `sources`.
+
+    `known` holds values of inputs that are constants of the model; `consts` those of the jaxpr's own.
+    """
+    problems: list[Problem] = []
+
+    def note(eqn: JaxprEqn, text: str) -> None:
+        found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text)
+        if found not in problems:
+            problems.append(found)
+
+    def handle(site: Any, eqn: JaxprEqn, values: list[Any]) -> list[_Value] | None:
+        if eqn.primitive.name in INLINED:
+            return None
+        values = [v if isinstance(v, _Value) else _Value({}, lambda v=v: np.asarray(v)) for v in values]
+        if not any(v.deps for v in values):
+            return [_Value({}, lambda i=i: _fold(eqn, values, i)) for i in range(len(eqn.outvars))]
+        call = Call(eqn, [v.deps for v in values], lambda i: values[i].constant(), nested, note)
+        return [_Value(deps) for deps in _apply(call)]
+
+    def _apply(call: Call) -> list[Deps]:
+        found = RULES.get(call.eqn.primitive.name)
+        if found is None:
+            note(call.eqn, "is not known to the analysis")
+            found = conservative
+        return found(call)
+
+    def nested(body: Jaxpr, body_consts: Sequence[Any], deps: Sequence[Deps], constants: Constants = ()) -> list[Deps]:
+        wrapped = [_Value({}, lambda c=c: np.asarray(c)) for c in body_consts]
+        thunks = [*constants, *(None for _ in range(len(deps) - len(constants)))]
+        outs = interpret(body, wrapped, [_Value(d, t) for d, t in zip(deps, thunks, strict=True)], handle)
+        return [o.deps if isinstance(o, _Value) else {} for o in outs]
+
+    args = []
+    for i, v in enumerate(jaxpr.invars):
+        deps = {sources[i]: identity(v.aval.shape)} if i in sources else {}
+        args.append(_Value(deps, (lambda i=i: np.asarray(known[i])) if i in known else None))
+    wrapped = [_Value({}, lambda c=c: np.asarray(c)) for c in consts]
+    outs = interpret(jaxpr, wrapped, args, handle)
+    return [o.deps if isinstance(o, _Value) else {} for o in outs], problems
+
+
+def _fold(eqn: JaxprEqn, values: Sequence[_Value], output: int) -> np.ndarray | None:
+    """The value of an equation all of whose operands are constants of the model."""
+    import jax
+
+    if any(v.aval.size > MAX_CONSTANT for v in eqn.outvars if hasattr(v.aval, "size")):
+        return None
+    args = [v.constant() for v in values]
+    if any(a is None for a in args):
+        return None
+    with jax.ensure_compile_time_eval():
+        return np.asarray(bind(eqn, [jax.numpy.asarray(a) for a in args])[output])

@@ -1,0 +1,14 @@
+"""What a traced step is. See README.md in this folder."""
+
+from ._paths import Path as Path
+from ._paths import format_path as format_path
+from ._paths import leaves_with_paths as leaves_with_paths
+from ._source import Source as Source
+from ._source import source_of_eqn as source_of_eqn
+from ._step import Leaf as Leaf
+from ._step import Role as Role
+from ._step import Step as Step
+from ._trace import trace_step as trace_step
+from ._walk import Site as Site
+from ._walk import inline as inline
+from ._walk import interpret as interpret

@@ -1,0 +1,110 @@
+"""From a function to a `Step`: trace, inline, check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from .._compat import open_jaxpr, shape_struct
+from .._errors import CompilationError
+from ._paths import Path, format_path, leaves_with_paths
+from ._step import Leaf, Role, Step
+from ._walk import inline
+
+# Facts that a front end attaches to a leaf, by path: its own object, and whether the last axis counts states.
+Handles = Mapping[Path, tuple[Any, bool]]
+
+
+def trace_step(
+    fn: Callable[..., tuple[Any, Any, Any]],
+    params: Any,
+    hidden: Any,
+    inputs: tuple[Any, ...],
+    other: Any = None,
+    handles: Mapping[Role, Handles] | None = None,
+) -> Step:
+    """Trace `fn(params, hidden, other, *inputs) -> (hidden, other, output)` into a `Step`.
+
+    Arguments are pytrees of arrays or `jax.ShapeDtypeStruct`; nothing is computed.
+    """
+    roles = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other, Role.INPUT: inputs}
+    structs = {role: _structs(role, tree) for role, tree in roles.items()}
+    ins = tuple(leaf for role, tree in structs.items() for leaf in _leaves(role, tree, (handles or {}).get(role, {})))
+    closed, shapes = _trace(fn, structs)
+    new_hidden, new_other, output = shapes
+    for role, new in ((Role.HIDDEN, new_hidden), (Role.OTHER, new_other)):
+        _check_kept(role, structs[role], new)
+    outs = tuple(leaf for leaf in ins if leaf.role is Role.HIDDEN) + tuple(leaf for leaf in ins if leaf.role is Role.OTHER)
+    outs += tuple(_leaves(Role.OUTPUT, jax.tree.map(shape_struct, output), {}))
+    jaxpr, consts = open_jaxpr(closed)
+    flat, found = open_jaxpr(jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins]))
+    if found:
+        raise CompilationError(f"inlining the step captured {len(found)} constants; please report this model")
+    trees = {role: jax.tree.structure(tree) for role, tree in structs.items()} | {Role.OUTPUT: jax.tree.structure(output)}
+    return Step(flat, consts, ins, outs, trees)
+
+
+def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, Any]:
+    args = (structs[Role.PARAM], structs[Role.HIDDEN], structs[Role.OTHER])
+    try:
+        return jax.make_jaxpr(fn, return_shape=True)(*args, *structs[Role.INPUT])
+    except CompilationError:
+        raise
+    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+        found = "\n".join(
+            f"  {role.value} {format_path(path)}: {leaf.dtype}{list(leaf.shape)}"
+            for role in (Role.INPUT, Role.HIDDEN)
+            for path, leaf in leaves_with_paths(structs[role])
+        )
+        raise CompilationError(
+            f"the step could not be run on these arguments:\n{found}\n"
+            f"It raised {type(error).__name__}: {error}\n"
+            "Pass example inputs of one step, with the shapes and dtypes (and batch axis) that the model will see."
+        ) from error
+
+
+def _structs(role: Role, tree: Any) -> Any:
+    for path, leaf in leaves_with_paths(tree):
+        try:
+            shape_struct(leaf)
+        except TypeError as error:
+            raise CompilationError(
+                f"{role.value} {format_path(path)} is a {type(leaf).__name__}, not an array: "
+                "pass arrays, numbers or `jax.ShapeDtypeStruct`s."
+            ) from error
+    return jax.tree.map(shape_struct, tree)
+
+
+def _leaves(role: Role, tree: Any, handles: Handles) -> list[Leaf]:
+    out = []
+    for path, aval in leaves_with_paths(tree):
+        handle, state_axis = handles.get(path, (None, False))
+        out.append(Leaf(role, path, aval, handle, state_axis))
+    return out
+
+
+def _check_kept(role: Role, old: Any, new: Any) -> None:
+    """The step must return its state with the structure, shapes and dtypes that it took."""
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        before = {format_path(p) for p, _ in leaves_with_paths(old)}
+        after = {format_path(p) for p, _ in leaves_with_paths(new)}
+        detail = []
+        if before - after:
+            detail.append(f"missing from what it returns: {', '.join(sorted(before - after))}")
+        if after - before:
+            detail.append(f"returned but never given: {', '.join(sorted(after - before))}")
+        if not detail:
+            detail.append(f"given {jax.tree.structure(old)}, returned {jax.tree.structure(new)}")
+        raise CompilationError(
+            f"the step changes the structure of its {role.value}: {'; '.join(detail)}. "
+            "A step must return `(hidden, output)` with `hidden` of the same structure as it was given."
+        )
+    for (path, a), (_, b) in zip(leaves_with_paths(old), leaves_with_paths(new), strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise CompilationError(
+                f"the step changes {role.value} {format_path(path)}: given {a.dtype}{list(a.shape)}, "
+                f"returned {b.dtype}{list(b.shape)}. Give an initial state of the shape and dtype that the step returns, "
+                "or cast inside the step."
+            )

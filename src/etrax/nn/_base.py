@@ -1,0 +1,130 @@
+"""What every cell shares: sizes, initial values, activations, and the life of its hidden states."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+# The package imports this file before any other of its own, so the missing dependency is named here once.
+try:
+    import brainstate
+except ModuleNotFoundError as error:
+    if error.name != "brainstate":
+        raise
+    raise ImportError(
+        '`etrax.nn` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
+    ) from error
+
+Size = int | Sequence[int]
+Initializer = Callable[[Sequence[int]], jax.Array] | ArrayLike
+Activation = str | Callable[[jax.Array], jax.Array]
+
+
+class Hidden(Protocol):
+    """A `brainstate.HiddenState` that holds an array."""
+
+    value: jax.Array
+
+
+ZEROS = brainstate.nn.init.ZeroInit()
+ORTHOGONAL = brainstate.nn.init.Orthogonal()
+XAVIER = brainstate.nn.init.XavierNormal()
+KAIMING = brainstate.nn.init.KaimingNormal()
+
+
+def set_sizes(module: brainstate.nn.Module, in_size: Size, out_size: Size) -> tuple[int, ...]:
+    """Set `in_size` and `out_size`; return the axes they share, then the features (the last axis) of each."""
+    *kept_in, n_in = np.atleast_1d(in_size).tolist()
+    *kept_out, n_out = np.atleast_1d(out_size).tolist()
+    if kept_in != kept_out:
+        raise ValueError(
+            f"`{type(module).__name__}` maps the last axis only: `in_size` {in_size} and `out_size` "
+            f"{out_size} must agree in all the others."
+        )
+    module.in_size, module.out_size = (*kept_in, n_in), (*kept_out, n_out)
+    return *kept_in, n_in, n_out
+
+
+def parameter(init: Initializer, shape: Sequence[int]) -> jax.Array:
+    """The initial value of a parameter: `init(shape)`, or the given number or array broadcast to `shape`."""
+    value = brainstate.nn.init.param(init, shape, allow_none=False)
+    if isinstance(value, (int, float)):
+        value = np.asarray(value, brainstate.environ.dftype())
+    if isinstance(value, (np.ndarray, jax.Array)):
+        value = jnp.broadcast_to(value, tuple(shape))
+    return value
+
+
+def activation_function(activation: Activation) -> Callable[[jax.Array], jax.Array]:
+    """The function itself, or the one of that name in `jax.nn`."""
+    if callable(activation):
+        return activation
+    function = getattr(jax.nn, activation, None)
+    if not callable(function):
+        raise ValueError(
+            f"`activation` is {activation!r}, which `jax.nn` does not have. Pass one of its names or a function."
+        )
+    return cast(Callable[[jax.Array], jax.Array], function)
+
+
+class Cell(brainstate.nn.RNNCell):
+    """A recurrent cell whose hidden states take their dtype from its parameters.
+
+    A subclass gives `update(x)` and, if its state is not one `h` of shape `out_size`, its own `initial_states`.
+
+    >>> import brainstate, jax.numpy as jnp
+    >>> class Accumulator(Cell):
+    ...     def __init__(self, size):
+    ...         super().__init__(size, size)
+    ...         self.gain = brainstate.ParamState(jnp.ones(size))
+    ...     def update(self, x):
+    ...         self.h.value = self.h.value + self.gain.value * x
+    ...         return self.h.value
+    >>> cell = Accumulator(2)
+    >>> cell.init_state(batch_size=5)
+    >>> cell.h.value.shape
+    (5, 2)
+    """
+
+    h: Hidden
+
+    def __init__(self, in_size: Size, out_size: Size, *, state_init: Initializer = ZEROS, name: str | None = None):
+        super().__init__(name=name)  # pyright: ignore[reportCallIssue]
+        *kept, self.n_in, self.n_out = set_sizes(self, in_size, out_size)
+        self.state_size = (*kept, self.n_out)
+        self.state_init = state_init
+
+    @property
+    def dtype(self) -> DTypeLike:
+        """The dtype of the parameters; without any, brainstate's default."""
+        states = cast(dict, self.states(brainstate.ParamState))
+        leaves = jax.tree.leaves([state.value for state in states.values()])
+        return jnp.result_type(*leaves) if leaves else brainstate.environ.dftype()
+
+    def initial_value(self, init: Initializer, batch_size: int | None) -> jax.Array:
+        """`init` at the shape of `state_size`, with the batch axis first."""
+        batch = () if batch_size is None else (batch_size,)
+        value = brainstate.nn.init.param(init, self.state_size, batch_size, allow_none=False)
+        return jnp.broadcast_to(jnp.asarray(value, self.dtype), (*batch, *self.state_size))
+
+    def initial_states(self, batch_size: int | None) -> dict[str, jax.Array]:
+        """The hidden states by name, as they are before the first step."""
+        return {"h": self.initial_value(self.state_init, batch_size)}
+
+    def init_state(self, batch_size: int | None = None, **kwargs):
+        """Create the hidden states, with a leading axis of `batch_size` if it is given."""
+        for name, value in self.initial_states(batch_size).items():
+            setattr(self, name, brainstate.HiddenState(value))
+
+    def reset_state(self, batch_size: int | None = None, **kwargs):
+        """Put the hidden states back to their initial values."""
+        for name, value in self.initial_states(batch_size).items():
+            getattr(self, name).value = value
+
+
+def join(*arrays: jax.Array) -> jax.Array:
+    """`[x, h]`: concatenation along the features."""
+    return jnp.concatenate(arrays, axis=-1)

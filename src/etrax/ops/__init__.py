@@ -1,0 +1,11 @@
+"""Weight ops: facts per primitive family. See README.md in this folder."""
+
+from . import _conv as _conv
+from . import _lookup as _lookup
+from . import _matmul as _matmul
+from . import _sparse as _sparse
+from ._aligned import ALIGNED as ALIGNED
+from ._base import OpCall as OpCall
+from ._base import OpRule as OpRule
+from ._base import register_weight_op as register_weight_op
+from ._base import rule_for as rule_for

@@ -1,0 +1,106 @@
+"""One signature for every family of weight ops, and the table that finds a family by primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._compat import JaxprEqn
+
+Array = Any
+Values = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """One use of a weight op: y = op(…, w at operand `weight`, …)."""
+
+    primitive: str
+    params: dict[str, Any] = field(compare=False, repr=False)
+    weight: int
+    operands: tuple[jax.ShapeDtypeStruct, ...]
+    out: jax.ShapeDtypeStruct
+
+    @property
+    def w(self) -> jax.ShapeDtypeStruct:
+        return self.operands[self.weight]
+
+
+@dataclass(frozen=True)
+class OpRule:
+    """A family of weight ops y = op(u, w), linear in w, by its pieces.
+
+    `fixed` are the values of the operands numbered in `fixed_operands` (indices of a sparse matrix: constants of the
+    model), `u` those of the other data operands with a leading axis k over the steps of a window. The trace has one
+    entry for every pair (element of y, element of w that it reads).
+
+    | piece | computes |
+    |---|---|
+    | `accepts(call)` | whether this family serves the call |
+    | `trace_shape(call)` | shape of the trace, per state scalar |
+    | `outer(call, fixed, u, c)` | Σ_k ∂y_k/∂w · c_k, of trace shape |
+    | `spread(call, fixed, p)` | values per element of y, broadcastable to trace shape |
+    | `apply(call, fixed, trace, g)` | Σ over elements of y of trace · g, of w's shape |
+    | `grad(call, fixed, u, g)` | Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape |
+    | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
+    """
+
+    name: str
+    mixes: bool
+    accepts: Callable[[OpCall], bool]
+    trace_shape: Callable[[OpCall], tuple[int, ...]]
+    outer: Callable[[OpCall, Values, Values, Array], Array]
+    spread: Callable[[OpCall, Values, Array], Array]
+    apply: Callable[[OpCall, Values, Array, Array], Array]
+    grad: Callable[[OpCall, Values, Values, Array], Array]
+    fixed_operands: tuple[int, ...] = ()
+
+    def varying(self, call: OpCall) -> tuple[int, ...]:
+        """Numbers of the data operands that change from step to step: `u`."""
+        return tuple(i for i in range(len(call.operands)) if i != call.weight and i not in self.fixed_operands)
+
+
+_RULES: dict[str, list[OpRule]] = {}
+
+
+def register_weight_op(primitive: str, rule: OpRule) -> None:
+    """Serve equations of a primitive by a rule; the last one registered is asked first.
+
+    Etrax's own families are registered by this function, see `etrax/ops/_matmul.py` for the shortest.
+    An op that no rule accepts is still served where each element of its weight reaches one position only.
+
+    >>> from etrax.ops import rule_for, OpCall
+    >>> import jax, jax.numpy as jnp
+    >>> x, w = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 3), (3, 4)))
+    >>> eqn = jax.make_jaxpr(jnp.matmul)(x, w).eqns[0]
+    >>> rule_for(call_of(eqn, 1)).name
+    'matmul'
+    """
+    if not isinstance(rule, OpRule):
+        raise TypeError(f"`register_weight_op` takes an `OpRule`, got {type(rule).__name__}")
+    _RULES.setdefault(primitive, []).insert(0, rule)
+
+
+def call_of(eqn: JaxprEqn, weight: int) -> OpCall:
+    """The facts of an equation whose operand number `weight` is made of parameters only."""
+    structs = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)
+    out = eqn.outvars[0].aval
+    return OpCall(eqn.primitive.name, eqn.params, weight, structs, jax.ShapeDtypeStruct(out.shape, out.dtype))
+
+
+def rule_for(call: OpCall) -> OpRule:
+    """The family that serves a call; `ALIGNED` (traces kept per element of the weight) if no other does."""
+    for rule in _RULES.get(call.primitive, ()):
+        if rule.accepts(call):
+            return rule
+    from ._aligned import ALIGNED
+
+    return ALIGNED
+
+
+def size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))

@@ -1,0 +1,73 @@
+"""Rows of a table chosen by data: `w[token]`, `jnp.take(w, token, axis=0)`, `lax.dynamic_index_in_dim(w, i)`.
+
+    y[f, o] = w[token[f], o]        trace[f, v, o]
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from ._base import OpCall, OpRule, register_weight_op, size
+
+
+def _accepts_gather(call: OpCall) -> bool:
+    d, rank = call.params["dimension_numbers"], len(call.w.shape)
+    batch_rank = len(call.operands[1].shape) - 1
+    return (
+        call.weight == 0
+        and tuple(d.collapsed_slice_dims) == (0,)
+        and tuple(d.start_index_map) == (0,)
+        and not d.operand_batching_dims
+        and tuple(call.params["slice_sizes"]) == (1, *call.w.shape[1:])
+        and tuple(d.offset_dims) == tuple(range(batch_rank, batch_rank + rank - 1))
+    )
+
+
+def _accepts_slice(call: OpCall) -> bool:
+    return call.weight == 0 and len(call.w.shape) > 0 and tuple(call.params["slice_sizes"]) == (1, *call.w.shape[1:])
+
+
+def _tokens(call: OpCall, u):
+    """Row numbers, (k, f)."""
+    rows = u[0][..., 0] if call.primitive == "gather" else u[0]
+    if call.primitive == "dynamic_slice" or "CLIP" in str(call.params["mode"]):
+        rows = jnp.clip(rows, 0, call.w.shape[0] - 1)
+    return rows.reshape(rows.shape[0], -1)
+
+
+def _flat(call: OpCall, y, lead: int):
+    """An array like y behind `lead` axes, as (…, f, o)."""
+    o = size(call.w.shape[1:])
+    return y.reshape(*y.shape[:lead], size(call.out.shape) // max(o, 1), o)
+
+
+def _trace_shape(call: OpCall) -> tuple[int, ...]:
+    o = size(call.w.shape[1:])
+    return size(call.out.shape) // max(o, 1), call.w.shape[0], o
+
+
+def _one_hot(call: OpCall, u, dtype):
+    return (_tokens(call, u)[..., None] == jnp.arange(call.w.shape[0])).astype(dtype)
+
+
+def _grad(call, fixed, u, g):
+    g, rows = _flat(call, g, 1), _tokens(call, u)
+    table = jnp.zeros((call.w.shape[0], g.shape[-1]), g.dtype)
+    return table.at[rows.reshape(-1)].add(g.reshape(-1, g.shape[-1]), mode="drop").reshape(call.w.shape)
+
+
+def _rule(accepts) -> OpRule:
+    return OpRule(
+        name="lookup",
+        mixes=True,
+        accepts=accepts,
+        trace_shape=_trace_shape,
+        outer=lambda call, fixed, u, c: jnp.einsum("kfv,kfo->fvo", _one_hot(call, u, c.dtype), _flat(call, c, 1)),
+        spread=lambda call, fixed, p: _flat(call, p, 0)[:, None, :],
+        apply=lambda call, fixed, trace, g: jnp.einsum("fvo,fo->vo", trace, _flat(call, g, 0)).reshape(call.w.shape),
+        grad=_grad,
+    )
+
+
+register_weight_op("gather", _rule(_accepts_gather))
+register_weight_op("dynamic_slice", _rule(_accepts_slice))

@@ -1,0 +1,79 @@
+"""`dot_general` in every layout: batch axes, either operand order, several contracted axes.
+
+With axes b (batch), f (free in the data), c (contracted), o (free in the weight):
+
+    y[b, f, o] = Σ_c u[b, f, c] w[b, c, o]        trace[b, f, c, o]
+"""
+
+from __future__ import annotations
+
+import string
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from ._base import OpCall, OpRule, register_weight_op
+
+_WINDOW = "Z"
+
+
+class _Letters(NamedTuple):
+    u: str
+    w: str
+    y: str
+    trace: str
+
+
+def _letters(call: OpCall) -> _Letters:
+    (lhs_c, rhs_c), (lhs_b, rhs_b) = call.params["dimension_numbers"]
+    fresh = iter(string.ascii_letters.replace(_WINDOW, ""))
+    lhs = [""] * len(call.operands[0].shape)
+    rhs = [""] * len(call.operands[1].shape)
+    batch, contracted = [], []
+    for group, pairs in ((batch, zip(lhs_b, rhs_b, strict=True)), (contracted, zip(lhs_c, rhs_c, strict=True))):
+        for i, j in pairs:
+            lhs[i] = rhs[j] = next(fresh)
+            group.append(lhs[i])
+    free = {0: [], 1: []}
+    for number, side in ((0, lhs), (1, rhs)):
+        for i, letter in enumerate(side):
+            if not letter:
+                side[i] = next(fresh)
+                free[number].append(side[i])
+    y = "".join(batch + free[0] + free[1])
+    w_free = free[call.weight]
+    trace = "".join(batch + free[1 - call.weight] + contracted + w_free)
+    sides = ("".join(lhs), "".join(rhs))
+    return _Letters(sides[1 - call.weight], sides[call.weight], y, trace)
+
+
+def _trace_shape(call: OpCall) -> tuple[int, ...]:
+    s = _letters(call)
+    sizes = dict(zip(s.u, call.operands[1 - call.weight].shape, strict=True)) | dict(zip(s.w, call.w.shape, strict=True))
+    return tuple(sizes[letter] for letter in s.trace)
+
+
+def _outer(call, fixed, u, c):
+    s = _letters(call)
+    return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
+
+
+def _spread(call, fixed, p):
+    s = _letters(call)
+    kept = "".join(letter for letter in s.trace if letter in s.y)
+    p = jnp.einsum(f"{s.y}->{kept}", p)
+    return jnp.expand_dims(p, tuple(i for i, letter in enumerate(s.trace) if letter not in s.y))
+
+
+def _apply(call, fixed, trace, g):
+    s = _letters(call)
+    return jnp.einsum(f"{s.trace},{s.y}->{s.w}", trace, g)
+
+
+def _grad(call, fixed, u, g):
+    s = _letters(call)
+    return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.w}", u[0], g)
+
+
+MATMUL = OpRule("matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad)
+register_weight_op("dot_general", MATMUL)

@@ -1,0 +1,41 @@
+"""All tests run on the CPU in float64."""
+
+import importlib.util
+import os
+import sys
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+
+def keep_float64(brainstate):
+    """Importing brainstate 0.5 switches float64 off for the whole process."""
+    brainstate.environ.set(precision=64)
+
+
+def do_without_numba(brainevent):
+    """The default CPU back end of brainevent needs numba, on which it does not depend."""
+    brainevent.config.set_backend("cpu", "jax_raw")
+
+
+class AfterImport:
+    """Import hook that calls `prepare(module)` once, when a test or a model first imports the module `name`."""
+
+    def __init__(self, name, prepare):
+        self.name, self.prepare = name, prepare
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (execute(module), self.prepare(module))
+        return spec
+
+
+sys.meta_path[:0] = [AfterImport("brainstate", keep_float64), AfterImport("brainevent", do_without_numba)]

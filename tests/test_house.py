@@ -1,0 +1,243 @@
+"""The order of the house: who may import whom, what `import etrax` may load, what the sources may mention."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src" / "etrax"
+
+# A layer imports itself and the layers above it in this list.
+LAYERS = [
+    {"_compat", "_errors"},
+    {"ir"},
+    {"ops"},
+    {"analysis"},
+    {"engine"},
+    {"learn"},
+]
+# Leaves: the core loads none of them. The value is what a leaf may import besides itself (None: anything).
+LEAVES = {
+    "frontends": {"_compat", "_errors", "ir"},
+    "nn": None,
+    "viz": None,
+    "testing": None,
+    "cli": None,
+}
+# Every other module directly in src/etrax is the top level, which sees everything.
+TOP = "top level"
+
+JAX_INTERNALS = ("jax._src", "jax.extend", "jax.core")
+KNOWS_JAX_INTERNALS = "_compat"
+
+NOT_LOADED_BY_IMPORT = ("brainstate", "asdex", "optax", "matplotlib", "flax", "equinox")
+
+MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|tmp|work|mnt|opt|usr|var|Users)/|\b[A-Z]:\\\\?\w")
+
+CORE = set().union(*LAYERS)
+MAY_IMPORT = {name: set().union(*LAYERS[: i + 1]) for i, layer in enumerate(LAYERS) for name in layer}
+MAY_IMPORT |= {leaf: allowed | {leaf} for leaf, allowed in LEAVES.items() if allowed is not None}
+
+
+class Import(NamedTuple):
+    """One imported name, absolute and dotted; `deferred` if it stands inside a function."""
+
+    target: str
+    line: int
+    deferred: bool
+
+
+def sources(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def part_of(dotted: str, root: Path) -> str:
+    """The layer, leaf or top level that the dotted name `etrax...` belongs to."""
+    name = dotted.removeprefix(root.name).removeprefix(".").split(".")[0]
+    known = name in CORE or name in LEAVES
+    return name if known or (name and (root / name / "__init__.py").is_file()) else TOP
+
+
+def imports_of(path: Path, root: Path) -> Iterator[Import]:
+    """Every import in a file; `from a import b` yields `a.b`, relative names are resolved."""
+    package = [root.name, *path.relative_to(root).parent.parts]
+
+    def visit(node: ast.AST, deferred: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, deferred) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = [*base, node.module] if node.module else base
+            yield from (Import(".".join([*base, alias.name]), node.lineno, deferred) for alias in node.names)
+        deferred = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, deferred)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+def jax_attributes_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Every `jax.<name>` that is written out in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "jax":
+            yield f"jax.{node.attr}", node.lineno
+
+
+def owner(path: Path, root: Path) -> str:
+    return part_of(".".join([root.name, *path.relative_to(root).with_suffix("").parts]), root)
+
+
+def direction_violations(root: Path) -> list[str]:
+    found = []
+    for path in sources(root):
+        here = owner(path, root)
+        for target, line, deferred in imports_of(path, root):
+            if target.split(".")[0] != root.name:
+                continue
+            there = part_of(target, root)
+            from_core_to_leaf = here in CORE and there in LEAVES
+            allowed = deferred if from_core_to_leaf else there in MAY_IMPORT.get(here, {there})
+            if not allowed:
+                found.append(f"{path.relative_to(root)}:{line}: {here} imports {target} ({there})")
+    return found
+
+
+def internals_violations(root: Path) -> list[str]:
+    found = []
+    for path in sources(root):
+        if owner(path, root) == KNOWS_JAX_INTERNALS:
+            continue
+        names = {(target, line) for target, line, _ in imports_of(path, root)} | set(jax_attributes_of(path))
+        for name, line in sorted(names, key=lambda item: item[1]):
+            if any(f"{name}.".startswith(f"{internal}.") for internal in JAX_INTERNALS):
+                found.append(f"{path.relative_to(root)}:{line}: {name} (only {KNOWS_JAX_INTERNALS} may)")
+    return found
+
+
+def machine_paths(root: Path) -> list[str]:
+    found = []
+    for path in sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if MACHINE_PATH.search(line):
+                found.append(f"{path.relative_to(root)}:{number}: {line.strip()}")
+    return found
+
+
+def test_sources_are_found():
+    assert SRC / "__init__.py" in sources(SRC)
+
+
+def test_every_package_has_a_place():
+    packages = {path.parent.name for path in SRC.glob("*/__init__.py")}
+    assert packages <= CORE | set(LEAVES), "give the new package a place in LAYERS or LEAVES"
+
+
+def test_imports_go_one_way():
+    assert not (found := direction_violations(SRC)), "\n".join(found)
+
+
+def test_only_compat_knows_jax_internals():
+    assert not (found := internals_violations(SRC)), "\n".join(found)
+
+
+def test_import_is_lean():
+    code = f"import sys, etrax; print(*[name for name in {NOT_LOADED_BY_IMPORT!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+def test_no_machine_paths():
+    assert not (found := machine_paths(SRC)), "\n".join(found)
+
+
+# The checks themselves, on a small house with one file written for the case.
+
+
+@pytest.fixture
+def house(tmp_path):
+    root = tmp_path / "etrax"
+    for package in ("", "ir", "ops", "analysis", "engine", "learn", "frontends", "nn", "testing"):
+        (root / package).mkdir(exist_ok=True)
+        (root / package / "__init__.py").touch()
+    for module in ("_compat", "_errors", "_compile"):
+        (root / f"{module}.py").touch()
+    return root
+
+
+ALLOWED_IMPORTS = [
+    ("__init__.py", "from ._compile import f as f"),
+    ("_compile.py", "from . import frontends, learn"),
+    ("ir/step.py", "from .. import _compat\nfrom .._errors import E\nfrom .walk import walk"),
+    ("ops/dot.py", "from ..ir import Step"),
+    ("learn/snap.py", "import etrax.engine.window\nfrom etrax import _errors"),
+    ("learn/snap.py", "def f():\n    from ..testing import bptt"),
+    ("frontends/function.py", "from ..ir.step import Step\nfrom . import shared"),
+    ("testing/__init__.py", "from .. import _compile\nfrom .oracle import bptt"),
+]
+FORBIDDEN_IMPORTS = [
+    ("_compat.py", "from .ir import Step"),
+    ("ir/__init__.py", "from ..ops import dot"),
+    ("ir/step.py", "def f():\n    from .. import engine"),
+    ("ops/dot.py", "import etrax.analysis.reach"),
+    ("analysis/deep/reach.py", "from ...engine.window import credit"),
+    ("engine/window.py", "if True:\n    from etrax.learn import snap"),
+    ("learn/snap.py", "from etrax import compile"),
+    ("learn/snap.py", "import etrax"),
+    ("learn/snap.py", "from .._compile import f"),
+    ("learn/snap.py", "from ..testing import bptt"),
+    ("frontends/function.py", "def f():\n    from .. import analysis"),
+]
+
+
+def write(house: Path, name: str, text: str) -> None:
+    path = house / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "text"), ALLOWED_IMPORTS)
+def test_allowed_import(house, name, text):
+    write(house, name, text)
+    assert direction_violations(house) == []
+
+
+@pytest.mark.parametrize(("name", "text"), FORBIDDEN_IMPORTS)
+def test_forbidden_import(house, name, text):
+    write(house, name, text)
+    assert len(direction_violations(house)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import jax._src.core",
+        "from jax._src import core",
+        "from jax import core",
+        "from jax.extend import core as jex",
+        "from jax.extend.core import Jaxpr",
+        "import jax\ndef f(x: jax.core.Tracer): ...",
+    ],
+)
+def test_jax_internals_are_seen(house, text):
+    write(house, "ir/step.py", text)
+    assert len(internals_violations(house)) == 1
+    (house / "ir/step.py").rename(house / "_compat.py")
+    assert internals_violations(house) == []
+
+
+def test_public_jax_is_no_internal(house):
+    write(house, "ir/step.py", "import jax\nfrom jax import lax\nimport jax.numpy as jnp\nx = jax.core_count")
+    assert internals_violations(house) == []
+
+
+@pytest.mark.parametrize(("text", "seen"), [("# see /home/a/b", 1), (r"open('C:\data')", 1), ("# dh/dw in ir/step", 0)])
+def test_machine_paths_are_seen(house, text, seen):
+    write(house, "ir/step.py", text)
+    assert len(machine_paths(house)) == seen
