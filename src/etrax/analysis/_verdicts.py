@@ -1,0 +1,99 @@
+"""Verdicts: what a parameter's gradient is worth under a rule, derived from the facts, with the reason.
+
+A rule's verdict is one of the functions here, or is built of them. Each takes the facts and a parameter's number.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from .._compat import is_inexact
+from ..ir import Role
+from ._facts import Facts, Loss
+
+
+class Kind(StrEnum):
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+    TRUNCATED = "truncated"
+    UNUSED = "unused"
+
+
+class Verdict(NamedTuple):
+    """`kind`, and `reason`: a sentence that a user can act on."""
+
+    kind: Kind
+    reason: str
+
+
+def unless_trivial(facts: Facts, param: int) -> Verdict | None:
+    """The verdict of a parameter that no rule can get wrong: it has no gradient, or reaches no state that matters."""
+    leaf = facts.step.select(Role.PARAM)[param]
+    if not is_inexact(leaf.aval):
+        return Verdict(Kind.UNUSED, f"it holds {leaf.aval.dtype} numbers, which have no gradient")
+    sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
+    direct = any(param in params for params in facts.direct_outputs.values())
+    if not sites and not direct:
+        return Verdict(Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param))
+    if not any(facts.remembers(("y", j)) for j in sites):
+        where = f" ({_labels(facts, sites)})" if sites else ""
+        return Verdict(Kind.EXACT, f"it acts on the output of its own step only{where}, which every window differentiates exactly")
+    return None
+
+
+def _where_used(facts: Facts, param: int) -> str:
+    sites = facts.sites_of(param)
+    return f"; it is read by {_labels(facts, sites)}" if sites else ""
+
+
+def _labels(facts: Facts, sites: list[int]) -> str:
+    return ", ".join(dict.fromkeys(facts.sites[j].label for j in sites))
+
+
+def carried_groups(facts: Facts, param: int) -> list[int]:
+    """Groups to which a trace of this parameter is carried position by position."""
+    live = [r for r in facts.relations if r.representable and param in facts.sites[r.site].params]
+    return list(dict.fromkeys(r.group for r in live if any(("h", i) in facts.live for i in facts.groups[r.group].leaves)))
+
+
+def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
+    """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
+    losses = [loss for j in facts.sites_of(param) if ("y", j) in facts.live for loss in facts.site_losses(j)]
+    for group in carried_groups(facts, param):
+        losses += facts.group_losses[group]
+    return list(dict.fromkeys(losses))
+
+
+def diagonal(facts: Facts, param: int) -> Verdict:
+    """Per-position blocks with the mixing weight ops cut: D-RTRL."""
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    groups, losses = carried_groups(facts, param), diagonal_losses(facts, param)
+    used = _labels(facts, [j for j in facts.sites_of(param) if ("y", j) in facts.live])
+    states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
+    if not losses:
+        return Verdict(Kind.EXACT, f"each element of {used} acts on one position of {states}, whose recurrence is carried whole")
+    listed = "; ".join(loss.text for loss in losses)
+    if not groups:
+        return Verdict(Kind.TRUNCATED, f"no trace is carried from {used}, its gradient is exact inside a window only: {listed}")
+    return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}")
+
+
+def windowed(facts: Facts, param: int) -> Verdict:
+    """No trace at all: truncated BPTT."""
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    return Verdict(Kind.TRUNCATED, "this rule carries no trace: the gradient is exact inside a window only")
+
+
+def complete(facts: Facts, param: int) -> Verdict:
+    """The whole Jacobian of the step: exact RTRL."""
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    if facts.nonlinear:
+        return Verdict(Kind.APPROXIMATE, f"the whole influence matrix is carried; {facts.nonlinear[0].text}")
+    return Verdict(Kind.EXACT, "the whole influence of the parameter on every state is carried")
