@@ -37,7 +37,7 @@ def two_populations(draw):
 
 @family({"w": EXACT}, either=["w"])
 def pooled_population(draw):
-    """A second state averages the first one in pairs: blocks of three elements, two of one leaf and one of the other."""
+    """A second state averages the first one in pairs: blocks of three elements, two of one leaf, one of the other."""
 
     def step(params, state, x):
         fine = 0.9 * state["fine"] + jnp.tanh(x @ params["w"])

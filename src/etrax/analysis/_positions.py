@@ -169,20 +169,17 @@ def _separate(leaves, cluster, parts, per_leaf, anchors) -> bool:
         i = cluster.index(anchor.leaf)
         if per_leaf[i] == 1 or leaves[anchor.leaf].state_axis:
             continue
-        part = parts[i]
-        y_places, targets = [], []
+        part, labels = parts[i], anchor.dep.part.all_labels()
+        place_of_block = np.zeros(int(labels.max()) + 1, np.int64)
+        place_of_block[labels] = part
+        pairs, hit = [], np.zeros(place_of_block.size, bool)
         for m in anchor.dep.maps:
             flat = m.reshape(-1)
-            if anchor.dep.part.labels is not None:
-                first = np.zeros(int(anchor.dep.part.labels.max()) + 1, np.int64)
-                first[anchor.dep.part.labels] = np.arange(anchor.dep.part.size)
-                flat = np.where(flat < 0, -1, first[np.maximum(flat, 0)])
-            live = flat >= 0
-            y_places.append(np.stack([part[flat[live]], np.flatnonzero(live)]))
-            targets.append(flat[live])
-        pairs = np.unique(np.concatenate(y_places, 1), axis=1)[0]
-        drives = np.bincount(pairs).max(initial=0) // anchor.per_element
-        distinct = np.bincount(part[np.unique(np.concatenate(targets))]).max(initial=0)
+            live = np.flatnonzero(flat >= 0)
+            pairs.append(np.stack([place_of_block[flat[live]], live]))
+            hit[flat[live]] = True
+        drives = np.bincount(np.unique(np.concatenate(pairs, 1), axis=1)[0]).max(initial=0) // anchor.per_element
+        distinct = np.bincount(part[hit[labels]]).max(initial=0)
         if drives > 1 and distinct > 1:
             return False
     return True
