@@ -29,7 +29,9 @@ _MERGED = not hasattr(_core, "ClosedJaxpr")
 ClosedJaxpr = Jaxpr if _MERGED else _jex.ClosedJaxpr
 
 # Calls whose body may stand in their place: same values, same derivatives.
-INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "named_call", "xla_call", "remat", "remat2", "checkpoint"})
+INLINED = frozenset(
+    {"jit", "pjit", "closed_call", "core_call", "named_call", "xla_call", "eval_jaxpr", "remat", "remat2", "checkpoint"}
+)
 # Calls whose derivative is a rule of the user's: never inlined where derivatives are taken.
 CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 
@@ -62,6 +64,15 @@ def build_jaxpr(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[An
         # A merged jaxpr with constvars carries their values: none are known here, so they are plain inputs.
         return Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug, consts=())
     return Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug)
+
+
+def build_closed(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], like: Jaxpr,
+                 constvars: Sequence[Any], consts: Sequence[Any]) -> Any:
+    """A closed jaxpr over existing variables and equations, whose constvars have the given values."""
+    effects = frozenset().union(*(eqn.effects for eqn in eqns))
+    debug = like.debug_info._replace(arg_names=None, result_paths=None)
+    parts = (list(constvars), list(invars), list(outvars), list(eqns), effects, debug)
+    return Jaxpr(*parts, consts=tuple(consts)) if _MERGED else ClosedJaxpr(Jaxpr(*parts), tuple(consts))
 
 
 def inner_jaxpr(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Any, ...]]:
@@ -127,15 +138,13 @@ def source_frames(eqn: JaxprEqn) -> list[tuple[str, int, str]]:
 def is_inexact(aval: Any) -> bool:
     """Whether values of this type have derivatives (floating or complex, not PRNG keys)."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and not is_extended(aval) and bool(np.issubdtype(dtype, np.inexact) or dtype.name in _SMALL_FLOATS)
-
-
-_SMALL_FLOATS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+    return dtype is not None and not is_extended(aval) and bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
 def is_extended(aval: Any) -> bool:
     """PRNG keys and other types that numpy does not know."""
-    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended))
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
 
 
 def strip_weak_type(aval: Any) -> jax.ShapeDtypeStruct:

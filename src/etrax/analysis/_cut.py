@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import JaxprEqn, ScanParts, bind, cond_branches, scan_parts, source_of
-from ..ir import Role, Site, Step, interpret
+from ..ir import Site, Step, interpret
 from ..ops import ALIGNED
 from ._sites import WeightSite
 
@@ -30,20 +30,21 @@ class OpenStep:
     sites: tuple[WeightSite, ...]
     cut: frozenset[int]
 
-    def __call__(self, leaves: Sequence[Any], deltas: Sequence[Any]) -> tuple[list[Any], Seen]:
-        """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ)."""
-        run = _Run(self.sites, self.cut)
+    def __call__(self, leaves: Sequence[Any], deltas: Sequence[Any], weights: Sequence[Any] | None = None) -> tuple[list[Any], Seen]:
+        """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
+
+        `weights`, one per site, stand in for what the step would compute from its parameters.
+        """
+        run = _Run(self.sites, self.cut, weights)
         outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), dict(enumerate(deltas)))
         n = len(self.step.jaxpr.eqns)
         for j, s in enumerate(self.sites):
             if len(s.at) == 1 and s.at[0] >= n:
                 k = s.at[0] - n
-                seen[j] = (outs[k], ())
-                outs[k] = _plus(outs[k], deltas[j])
+                out = outs[k] if weights is None else weights[j]
+                seen[j] = (out, ())
+                outs[k] = _plus(out, deltas[j])
         return outs, seen
-
-    def hidden_count(self) -> int:
-        return len(self.step.select(Role.HIDDEN)) + len(self.step.select(Role.OTHER))
 
 
 def _plus(y: Any, delta: Any) -> Any:
@@ -53,8 +54,9 @@ def _plus(y: Any, delta: Any) -> Any:
 class _Run:
     """One evaluation. Sites are found by the address of their equation, also inside scans and branches."""
 
-    def __init__(self, sites: Sequence[WeightSite], cut: frozenset[int]):
+    def __init__(self, sites: Sequence[WeightSite], cut: frozenset[int], weights: Sequence[Any] | None):
         self.sites, self.cut = sites, cut
+        self.weights = {} if weights is None else dict(enumerate(weights))
         self.here: dict[Site, list[int]] = {}
         self.below: dict[Site, list[int]] = {}
         for j, s in enumerate(sites):
@@ -82,9 +84,11 @@ class _Run:
         values = list(values)
         for j in sites:
             site = self.sites[j]
+            values[site.operand] = self.weights.get(j, values[site.operand])
             if site.rule is ALIGNED:
                 w = jnp.broadcast_to(values[site.operand], site.call.out.shape)
-                seen[j] = (w, ())
+                # What a cut product would have passed on is read off before it is cut.
+                seen[j] = (bind(eqn, values)[0] if j in self.cut else w, ())
                 with source_of(eqn):
                     values[site.operand] = _plus(w, deltas[j])
                     if j in self.cut:
@@ -102,12 +106,16 @@ class _Run:
         parts: ScanParts = scan_parts(eqn)
         n, m = parts.num_consts, parts.num_consts + parts.num_carry
 
+        sliced = {j: self.weights[j] for j in deltas if j in self.weights and self.sites[j].scanned}
+
         def step(carry: Sequence[Any], xs: Any) -> tuple[Any, Any]:
-            scanned, inner = xs
+            scanned, inner, slices = xs
+            self.weights.update(slices)
             outs, seen = self.body(parts.jaxpr, parts.consts, [*values[:n], *carry, *scanned], at, inner)
+            self.weights.update(sliced)
             return outs[: parts.num_carry], (outs[parts.num_carry :], seen)
 
-        xs = (values[m:], deltas)
+        xs = (values[m:], deltas, sliced)
         carry, (ys, seen) = lax.scan(step, values[n:m], xs, parts.length, parts.reverse, parts.unroll)
         return [*carry, *ys], seen
 

@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 
 from .._compat import is_inexact
-from ..ir import Role, Step, format_path
+from ..ir import Leaf, Role, Step, format_path
 from ._edges import Edges, Node, reach_edges, state_leaves
 from ._positions import Anchor, Group, find_groups
-from ._sites import SiteReport, WeightSite, find_sites
-from .pattern import Cause, Dep
+from ._sites import WeightSite, find_sites
+from .pattern import UNKNOWN, Cause, Dep
 
 
 class Tag(StrEnum):
@@ -51,7 +51,7 @@ class Loss:
 class Relation:
     """A weight op reaches a hidden group; `place[e]` is the position that element e of y reaches (-1: none).
 
-    `place` is None where an element of y reaches several positions: the relation is not representable.
+    An op in an inner loop has one place for all iterations. `place` is None where an element of y reaches several positions: the relation is not representable.
     """
 
     site: int
@@ -74,7 +74,11 @@ class Facts:
     edges: Edges
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
-    direct_outputs: dict[int, frozenset[int]]
+
+    @cached_property
+    def states(self) -> list[Leaf]:
+        """Hidden, then other state leaves; leaf numbers count these."""
+        return state_leaves(self.step)
 
     @cached_property
     def group_of_leaf(self) -> dict[int, int]:
@@ -92,13 +96,13 @@ class Facts:
 
     def params_of(self, site: int) -> list[str]:
         leaves = self.step.select(Role.PARAM)
-        return [format_path(leaves[p].path) for p in sorted(self.sites[site].params)]
+        return [format_path(leaves[p].path, "params") for p in sorted(self.sites[site].params)]
 
     def sites_of(self, param: int) -> list[int]:
         return [j for j, s in enumerate(self.sites) if param in s.params]
 
     def state_name(self, leaf: int) -> str:
-        return format_path(state_leaves(self.step)[leaf].path)
+        return format_path(self.states[leaf].path, "hidden")
 
     def remembers(self, node: Node) -> bool:
         """Whether a hidden state that matters is reached from here within the step."""
@@ -180,10 +184,18 @@ class Facts:
 
     @cached_property
     def nonlinear(self) -> tuple[Loss, ...]:
-        """Derivative rules of the model that are not linear in the gradient that they are given."""
-        found = [p for p in self.edges.problems if "not known" not in p.text]
-        text = "the model's own derivative rule at {} {}, so no trace can stand for it"
-        return tuple(Loss(LossKind.NONLINEAR, text.format(p.cause, p.text), p.cause) for p in found)
+        """Derivative rules of the model that are not linear, or not known to be, in a gradient that comes from a state.
+
+        What only the outputs of a step send back is differentiated by the window itself, whatever its rule.
+        """
+        own = "the model's own derivative rule at {} {}, so no trace can stand for it"
+        unknown = "the derivative passes through {}, which {}, so nothing can be proved about it"
+        found = [p for p in self.edges.problems if any(self._comes_back(node) for node in p.sources)]
+        return tuple(Loss(LossKind.NONLINEAR, (unknown if p.text == UNKNOWN else own).format(p.cause, p.text), p.cause) for p in found)
+
+    def _comes_back(self, node: Node) -> bool:
+        """Whether the gradient that arrives at a node may come from a later step."""
+        return node in self.live and (node[0] == "h" or (node[0] == "y" and self.remembers(node)))
 
     @cached_property
     def tags(self) -> tuple[Tag, ...]:
@@ -228,20 +240,20 @@ def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
 
 def analyse(step: Step) -> Facts:
     """Analyse a step: sites, edges, groups, relations."""
-    report = find_sites(step)
-    mixing = frozenset(j for j, s in enumerate(report.sites) if s.rule.mixes)
-    facts = _assemble(step, report, mixing)
-    suspects = frozenset(j for j, s in enumerate(report.sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div"))
+    sites = find_sites(step)
+    mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
+    facts = _assemble(step, sites, mixing)
+    suspects = frozenset(j for j, s in enumerate(sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div"))
     if suspects and any(not facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
-        mixers = _mixers(step, report, mixing, suspects)
+        mixers = _mixers(step, sites, mixing, suspects)
         if mixers:
-            facts = _assemble(step, report, mixing | mixers)
+            facts = _assemble(step, sites, mixing | mixers)
     return facts
 
 
-def _mixers(step: Step, report: SiteReport, mixing: frozenset[int], suspects: frozenset[int]) -> frozenset[int]:
+def _mixers(step: Step, sites: Sequence[WeightSite], mixing: frozenset[int], suspects: frozenset[int]) -> frozenset[int]:
     """Elementwise products that carry a state from one position to another (an edge list with trainable entries)."""
-    edges = reach_edges(step, report.sites, mixing | suspects)
+    edges = reach_edges(step, sites, mixing | suspects)
     return frozenset(j for j in suspects if _moves_positions(edges, j))
 
 
@@ -260,8 +272,8 @@ def _moves_positions(edges: Edges, site: int) -> bool:
     return False
 
 
-def _assemble(step: Step, report: SiteReport, cut: frozenset[int]) -> Facts:
-    sites, edges = report.sites, reach_edges(step, report.sites, cut)
+def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int]) -> Facts:
+    edges = reach_edges(step, sites, cut)
     states = state_leaves(step)
     hidden = [i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval)]
     links = [(s[1], t[1], d) for (s, t), d in edges.dep.items() if s[0] == t[0] == "h" and s[1] in hidden and t[1] in hidden]
@@ -271,7 +283,7 @@ def _assemble(step: Step, report: SiteReport, cut: frozenset[int]) -> Facts:
         if s[0] == "y" and t[0] == "h" and t[1] in hidden and sites[s[1]].rule.mixes
     ]
     groups = tuple(find_groups(states, hidden, links, anchors))
-    return Facts(step, sites, cut, edges, groups, tuple(_relations(sites, edges, groups)), report.direct_outputs)
+    return Facts(step, tuple(sites), cut, edges, groups, tuple(_relations(sites, edges, groups)))
 
 
 def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group]) -> Iterable[Relation]:
@@ -289,5 +301,8 @@ def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group
                 if place is None:
                     break
                 place = np.maximum(place, at)
+            if place is not None and sites[j].loops and not sites[j].scanned:
+                own = place.reshape(-1, *sites[j].call.out.shape)
+                place = own[0] if bool((own == own[0]).all()) else None
             cause = next((d.cause for d in deps.values() if d.cause), None)
             yield Relation(j, g.index, place, cause)

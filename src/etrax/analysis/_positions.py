@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .pattern import Dep, first_seen
+from .pattern import Dep, components, first_seen
 
 # More state scalars than this at one position, and S×S blocks are no longer worth it.
 MAX_STATES = 64
@@ -148,9 +148,7 @@ def _labels(leaves, cluster, sizes, offsets, edges) -> np.ndarray:
             right.append(own[:, 1:].reshape(-1))
     if not left:
         return np.arange(total, dtype=np.int32)
-    from .pattern._dep import _components
-
-    return first_seen(_components(nodes, np.concatenate(left), np.concatenate(right))[:total])
+    return first_seen(components(nodes, np.concatenate(left), np.concatenate(right))[:total])
 
 
 def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bool:

@@ -20,8 +20,8 @@ Loops: TypeAlias = tuple[tuple[Site, int], ...]
 class WeightSite:
     """One operand of one equation that is made of parameters only.
 
-    `at` addresses the equation (see `interpret`); an address past the last equation means the hidden output of that
-    number, which is a function of parameters alone. `loops` are the inner scans around it, each with its length: its
+    `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
+    number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length: its
     data and output have these leading axes. `scanned` says that such a scan slices the weight as well.
     """
 
@@ -71,15 +71,7 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
     )
 
 
-@dataclass(frozen=True)
-class SiteReport:
-    """The sites, and the parameters that reach an output of the step without meeting data."""
-
-    sites: tuple[WeightSite, ...]
-    direct_outputs: dict[int, frozenset[int]]
-
-
-def find_sites(step: Step) -> SiteReport:
+def find_sites(step: Step) -> tuple[WeightSite, ...]:
     """All weight ops of a step, in program order."""
     finder = _Finder()
     number = {id(leaf): i for i, leaf in enumerate(step.select(Role.PARAM))}
@@ -90,16 +82,11 @@ def find_sites(step: Step) -> SiteReport:
         else:
             args.append(_Origin(data=True, hidden=leaf.role in (Role.HIDDEN, Role.OTHER)))
     outs = finder.walk(step.jaxpr, args, (), ())
-    direct: dict[int, frozenset[int]] = {}
     for k, (origin, leaf) in enumerate(zip(outs, step.outs, strict=True)):
-        if not origin.weight or not is_inexact(leaf.aval):
-            continue
-        if leaf.role is Role.OUTPUT:
-            direct[k] = origin.params
-        else:
+        if origin.weight and is_inexact(leaf.aval):
             call = OpCall("output", {}, 0, (leaf.aval,), leaf.aval)
             finder.sites.append(WeightSite((len(step.jaxpr.eqns) + k,), 0, call, ALIGNED, origin.params, None))
-    return SiteReport(tuple(finder.sites), direct)
+    return tuple(finder.sites)
 
 
 class _Finder:
@@ -123,7 +110,8 @@ class _Finder:
         if merged.weight or not merged.params:
             return [self._output(merged, eqn, v) for v in eqn.outvars]
         enter = {"scan": self._scan, "cond": self._cond}.get(eqn.primitive.name)
-        if enter is not None and any(o.weight for o in origins):
+        # A weight that an outer loop slices is not followed into an inner one.
+        if enter is not None and any(o.weight for o in origins) and not any(o.weight and o.scanned for o in origins):
             kept = len(self.sites)
             outs = enter(at, eqn, origins, loops)
             if outs is not None:

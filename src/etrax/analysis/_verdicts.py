@@ -33,12 +33,10 @@ def unless_trivial(facts: Facts, param: int) -> Verdict | None:
     if not is_inexact(leaf.aval):
         return Verdict(Kind.UNUSED, f"it holds {leaf.aval.dtype} numbers, which have no gradient")
     sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
-    direct = any(param in params for params in facts.direct_outputs.values())
-    if not sites and not direct:
+    if not sites:
         return Verdict(Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param))
     if not any(facts.remembers(("y", j)) for j in sites):
-        where = f" ({_labels(facts, sites)})" if sites else ""
-        return Verdict(Kind.EXACT, f"it acts on the output of its own step only{where}, which every window differentiates exactly")
+        return Verdict(Kind.EXACT, f"{_labels(facts, sites)} acts on the output of its own step only, which every window differentiates exactly")
     return None
 
 

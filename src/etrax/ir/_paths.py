@@ -25,19 +25,22 @@ def leaves_with_paths(tree: Any) -> list[tuple[Path, Any]]:
     >>> leaves_with_paths({"rnn": {"w": 1.0}, "b": [2.0]})
     [(('b', 0), 2.0), (('rnn', 'w'), 1.0)]
     """
-    entries, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(sum((_key(e) for e in path), ()), leaf) for path, leaf in entries]
+    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_has_unit)
+    return [(sum((_key(e) for e in path), ()), getattr(leaf, "mantissa", leaf)) for path, leaf in entries]
 
 
-def format_path(path: Path) -> str:
-    """A path as people write it.
+def _has_unit(x: Any) -> bool:
+    """A quantity with a physical unit: its path is that of the number that it holds."""
+    return type(x).__name__ == "Quantity" and hasattr(x, "mantissa")
 
-    >>> format_path(("rnn", "w")), format_path(()), format_path(("layers", 0, "w"))
-    ("'rnn.w'", "'(the whole argument)'", "'layers[0].w'")
+
+def format_path(path: Path, root: str = "(bare array)") -> str:
+    """A path as people write it; `root` names the whole tree.
+
+    >>> format_path(("rnn", "w")), format_path((), "hidden"), format_path(("layers", 0, "w"))
+    ("'rnn.w'", "'hidden'", "'layers[0].w'")
     """
-    if not path:
-        return "'(the whole argument)'"
     text = ""
     for key in path:
         text += f"[{key}]" if isinstance(key, int) else (f".{key}" if text else str(key))
-    return f"'{text}'"
+    return f"'{text or root}'" if not text.startswith("[") else f"'{root}{text}'"

@@ -21,7 +21,7 @@ class Source(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.line} ({self.function})"
+        return f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})"
 
 
 def _is_library(file: str) -> bool:

@@ -35,7 +35,7 @@ def _constants(call: Call, first: int, last: int) -> list:
 @rule("cond")
 def _cond(call: Call) -> list[Deps]:
     if call.deps[0]:
-        call.problem(call.eqn, "branches on the value of a gradient")
+        call.problem("branches on the value of a gradient")
     outs: list[Deps] = [{} for _ in call.eqn.outvars]
     for jaxpr, consts in cond_branches(call.eqn):
         found = call.nested(jaxpr, consts, call.deps[1:], _constants(call, 1, len(call.deps)))
@@ -47,7 +47,7 @@ def _cond(call: Call) -> list[Deps]:
 def _while(call: Call) -> list[Deps]:
     (body, consts), n_cond, n_body = while_parts(call.eqn)
     if any(call.deps[:n_cond]):
-        call.problem(call.eqn, "loops on the value of a gradient")
+        call.problem("loops on the value of a gradient")
         return conservative(call)
     fixed, carry = list(call.deps[n_cond : n_cond + n_body]), list(call.deps[n_cond + n_body :])
     return _fixed_point(call, carry, lambda c: call.nested(body, consts, [*fixed, *c]))

@@ -79,7 +79,7 @@ def same_map(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.array_equal(a, b))
 
 
-def _components(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def components(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Connected components over n nodes, numbered by first appearance."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
@@ -104,7 +104,7 @@ def _join(a: Partition, b: Partition) -> Partition:
     if a.labels is None or np.array_equal(a.labels, b.labels):
         return b
     la, lb = a.labels, b.labels
-    nodes = _components(int(la.max()) + int(lb.max()) + 2, la, lb + int(la.max()) + 1)
+    nodes = components(int(la.max()) + int(lb.max()) + 2, la, lb + int(la.max()) + 1)
     return Partition(a.size, first_seen(nodes[la]))
 
 
@@ -159,7 +159,7 @@ def coarsen(dep: Dep) -> Dep:
         both = (m >= 0) & (anchor >= 0) & (m != anchor)
         left.append(anchor[both])
         right.append(m[both])
-    merged = _components(int(labels.max()) + 1, np.concatenate(left), np.concatenate(right))
+    merged = components(int(labels.max()) + 1, np.concatenate(left), np.concatenate(right))
     part = Partition(dep.part.size, first_seen(merged[labels]))
     moved = _refit(replace(dep, maps=(anchor.reshape(dep.shape),)), part)
     return Dep(part, moved, dep.cause)
@@ -194,7 +194,7 @@ def _coarse_rows(part: Partition, wide: np.ndarray) -> tuple[Partition, tuple[np
     if np.array_equal(owner[flat[both]], row[both]) and np.array_equal(owner[anchor[anchor >= 0]], anchor[anchor >= 0]):
         merged = np.where(owner >= 0, owner, np.arange(owner.size, dtype=np.int32))  # rows do not overlap
     else:
-        merged = _components(owner.size, row[both], flat[both])
+        merged = components(owner.size, row[both], flat[both])
     new = Partition(part.size, first_seen(merged[labels]))
     lookup = np.zeros(owner.size, np.int32)
     lookup[labels] = new.all_labels()

@@ -28,7 +28,7 @@ def _gather(call: Call) -> list[Deps]:
         return _unknown_rows(call)
     fill = call.params.get("fill_value")
     eqn = call.eqn.replace(params={**call.params, "fill_value": 0 if fill is not None or "FILL" in str(call.params["mode"]) else None})
-    known = Call(eqn, call.deps, call.value, call.nested, call.problem)
+    known = Call(eqn, call.deps, call.value, call.nested, call.note)
     return [{s: dep.relocate(lambda m: _run_on_map(known, m, 0, {1: indices}), call.cause) for s, dep in call.deps[0].items()}]
 
 
@@ -131,7 +131,20 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
     return [out]
 
 
-@rule("scatter-add", "scatter_add", "scatter")
+@rule("scatter-mul")
+def _scatter_mul(call: Call) -> list[Deps]:
+    if call.deps[2]:
+        call.problem("multiplies by a gradient")
+    return _scatter(call)
+
+
+@rule("scatter-min", "scatter-max")
+def _scatter_extreme(call: Call) -> list[Deps]:
+    call.problem("is not linear")
+    return _scatter(call)
+
+
+@rule("scatter-add", "scatter_add", "scatter-sub", "scatter")
 def _scatter(call: Call) -> list[Deps]:
     operand, indices, updates = call.deps
     values = call.value(1)

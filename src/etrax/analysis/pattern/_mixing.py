@@ -13,10 +13,22 @@ def _reduce_sum(call: Call) -> list[Deps]:
     return on_operand(call, lambda dep: reduce(dep, call.params["axes"], call.cause))
 
 
+@rule("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+def _reduce_other(call: Call) -> list[Deps]:
+    call.problem("is not linear")
+    return _reduce_sum(call)
+
+
+@rule("sort", "top_k")
+def _ordered(call: Call) -> list[Deps]:
+    call.problem("is not linear")
+    return conservative(call)
+
+
 @rule("cumsum", "cumlogsumexp", "cumprod", "cummax", "cummin")
 def _cumulative(call: Call) -> list[Deps]:
     if call.eqn.primitive.name != "cumsum":
-        call.problem(call.eqn, "is not linear")
+        call.problem("is not linear")
     axis = call.params["axis"]
 
     def f(dep: Dep) -> Dep:
@@ -29,7 +41,7 @@ def _cumulative(call: Call) -> list[Deps]:
 @rule("dot_general")
 def _dot_general(call: Call) -> list[Deps]:
     if call.deps[0] and call.deps[1]:
-        call.problem(call.eqn, "multiplies two gradients")
+        call.problem("multiplies two gradients")
         return conservative(call)
     side = 0 if call.deps[0] else 1
     contracted, batch = (pair[side] for pair in call.params["dimension_numbers"])
@@ -48,36 +60,10 @@ def _dot_general(call: Call) -> list[Deps]:
     return on_operand(call, f, side)
 
 
-@rule("reduce_window_sum")
-def _reduce_window_sum(call: Call) -> list[Deps]:
-    p = call.params
-    if any(d != 1 for d in (*p["base_dilation"], *p["window_dilation"])):
-        return _keep_batch(call, 0, ())
-    window, strides = p["window_dimensions"], p["window_strides"]
-
-    def f(dep: Dep) -> Dep:
-        padded = dep.relocate(lambda m: np.pad(m, p["padding"], constant_values=-1))
-        step = tuple(slice(None, None, s) for s in strides)
-        views = padded.relocate(lambda m: np.lib.stride_tricks.sliding_window_view(m, window)[step])
-        rank = len(window)
-        return _compact(views, rank, call)
-
-    return on_operand(call, f)
-
-
-def _compact(views: Dep, rank: int, call: Call) -> Dep:
-    """A sum over the trailing axes where at most one entry of each window is not blank stays fine."""
-    axes = range(rank, 2 * rank)
-    flat = [m.reshape(*m.shape[:rank], -1) for m in views.maps]
-    if all(((m >= 0).sum(-1) <= 1).all() for m in flat):
-        return views.relocate(lambda m: m.reshape(*m.shape[:rank], -1).max(-1), call.cause)
-    return reduce(views, axes, call.cause)
-
-
 @rule("conv_general_dilated")
 def _conv(call: Call) -> list[Deps]:
     if call.deps[0] and call.deps[1]:
-        call.problem(call.eqn, "multiplies two gradients")
+        call.problem("multiplies two gradients")
         return conservative(call)
     if call.deps[1] or call.params["batch_group_count"] != 1:
         return conservative(call)

@@ -29,7 +29,9 @@ def _broadcast(call: Call) -> list[Deps]:
 
 @rule("reshape")
 def _reshape(call: Call) -> list[Deps]:
-    return on_operand(call, lambda dep: dep.relocate(lambda m: m.reshape(call.out_shape())))
+    order = call.params.get("dimensions")
+    turned = (lambda m: m) if order is None else (lambda m: m.transpose(order))
+    return on_operand(call, lambda dep: dep.relocate(lambda m: turned(m).reshape(call.out_shape())))
 
 
 @rule("squeeze", "expand_dims")

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from ..._compat import is_inexact
 from ._dep import Dep, union
 from ._table import Call, Deps, rule
 
@@ -24,8 +25,8 @@ def pointwise(call: Call) -> list[Deps]:
 
 
 LINEAR = (
-    "neg", "add", "add_any", "sub", "convert_element_type", "copy", "copy_p", "real", "imag", "conj", "complex",
-    "reduce_precision", "optimization_barrier", "sharding_constraint", "device_put", "mesh_cast", "pvary",
+    "neg", "add", "add_any", "sub", "copy", "copy_p", "real", "imag", "conj", "complex", "reduce_precision", "name",
+    "sharding_constraint", "layout_constraint", "reshard", "relayout", "device_put", "mesh_cast", "pvary",
 )  # fmt: skip
 for _name in LINEAR:
     rule(_name)(pointwise)
@@ -36,37 +37,46 @@ def _each(call: Call) -> list[Deps]:
     return [dict(deps) for deps in call.deps]
 
 
+@rule("convert_element_type")
+def _convert(call: Call) -> list[Deps]:
+    if not is_inexact(call.eqn.outvars[0].aval):
+        call.problem("rounds a gradient")
+    return pointwise(call)
+
+
 @rule("mul")
 def _mul(call: Call) -> list[Deps]:
     if call.deps[0] and call.deps[1]:
-        call.problem(call.eqn, "multiplies two gradients")
+        call.problem("multiplies two gradients")
     return pointwise(call)
 
 
 @rule("div")
 def _div(call: Call) -> list[Deps]:
     if call.deps[1]:
-        call.problem(call.eqn, "divides by a gradient")
+        call.problem("divides by a gradient")
     return pointwise(call)
 
 
 @rule("select_n")
 def _select(call: Call) -> list[Deps]:
     if call.deps[0]:
-        call.problem(call.eqn, "chooses by the value of a gradient")
+        call.problem("chooses by the value of a gradient")
     return pointwise(call)
 
 
 NONLINEAR = (
     "max", "min", "abs", "sign", "exp", "exp2", "log", "log1p", "expm1", "tanh", "sin", "cos", "tan", "asin", "acos",
     "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "logistic", "sqrt", "rsqrt", "cbrt", "pow", "integer_pow",
-    "square", "erf", "erfc", "erf_inv", "lgamma", "digamma", "floor", "ceil", "round", "rem", "clamp", "nextafter",
+    "square", "erf", "erfc", "erf_inv", "lgamma", "digamma", "polygamma", "igamma", "igammac", "igamma_grad_a", "zeta",
+    "bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad", "log2", "one_minus_square", "clz",
+    "population_count", "shift_left", "shift_right_arithmetic", "shift_right_logical", "mulhi", "floor", "ceil", "round", "rem", "clamp", "nextafter",
     "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "is_finite", "stop_gradient",
 )  # fmt: skip
 
 
 def _nonlinear(call: Call) -> list[Deps]:
-    call.problem(call.eqn, "is not linear")
+    call.problem("is not linear")
     return pointwise(call)
 
 

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..._compat import INLINED, Jaxpr, JaxprEqn, bind
+from ..._compat import INLINED, Jaxpr, JaxprEqn, bind, is_extended
 from ...ir import interpret, source_of_eqn
-from . import _control, _indexing, _mixing, _moving, _pointwise  # noqa: F401  (they fill the table)
+from . import _control, _indexing, _mixing, _moving, _pointwise, _solving, _windows  # noqa: F401  (they fill the table)
 from ._dep import Cause, identity
+from ._offset import find_offsets
 from ._table import RULES, Call, Deps, conservative
 
+# The problem with a primitive that has no rule: nothing can be said about it, not even that it is linear.
+UNKNOWN = "is not known to the analysis"
 # Constants no larger than this are computed where an index depends on them.
 MAX_CONSTANT = 1 << 24
 # How to get the value of each of the first operands of a body, if it is a constant of the model.
@@ -20,10 +23,11 @@ Constants: TypeAlias = Sequence[Callable[[], np.ndarray | None] | None]
 
 
 class Problem(NamedTuple):
-    """A place where the program is not linear in its sources, or not known."""
+    """A place where the program is not linear in its sources, or not known; `sources` are those that meet it."""
 
     cause: Cause
     text: str
+    sources: frozenset[Hashable] = frozenset()
 
 
 class _Value:
@@ -47,15 +51,15 @@ def propagate(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable],
     """
     problems: list[Problem] = []
 
-    def note(eqn: JaxprEqn, text: str) -> None:
-        found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text)
+    def note(eqn: JaxprEqn, text: str, met: frozenset[Hashable]) -> None:
+        found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, met)
         if found not in problems:
             problems.append(found)
 
     def handle(site: Any, eqn: JaxprEqn, values: list[Any]) -> list[_Value] | None:
         if eqn.primitive.name in INLINED:
             return None
-        values = [v if isinstance(v, _Value) else _Value({}, lambda v=v: np.asarray(v)) for v in values]
+        values = [v if isinstance(v, _Value) else _Value({}, lambda v=v: _as_array(v)) for v in values]
         if not any(v.deps for v in values):
             return [_Value({}, lambda i=i: _fold(eqn, values, i)) for i in range(len(eqn.outvars))]
         call = Call(eqn, [v.deps for v in values], lambda i: values[i].constant(), nested, note)
@@ -64,12 +68,12 @@ def propagate(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable],
     def _apply(call: Call) -> list[Deps]:
         found = RULES.get(call.eqn.primitive.name)
         if found is None:
-            note(call.eqn, "is not known to the analysis")
+            call.problem(UNKNOWN)
             found = conservative
         return found(call)
 
     def nested(body: Jaxpr, body_consts: Sequence[Any], deps: Sequence[Deps], constants: Constants = ()) -> list[Deps]:
-        wrapped = [_Value({}, lambda c=c: np.asarray(c)) for c in body_consts]
+        wrapped = [_Value({}, lambda c=c: _as_array(c)) for c in body_consts]
         thunks = [*constants, *(None for _ in range(len(deps) - len(constants)))]
         outs = interpret(body, wrapped, [_Value(d, t) for d, t in zip(deps, thunks, strict=True)], handle)
         return [o.deps if isinstance(o, _Value) else {} for o in outs]
@@ -77,9 +81,10 @@ def propagate(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable],
     args = []
     for i, v in enumerate(jaxpr.invars):
         deps = {sources[i]: identity(v.aval.shape)} if i in sources else {}
-        args.append(_Value(deps, (lambda i=i: np.asarray(known[i])) if i in known else None))
-    wrapped = [_Value({}, lambda c=c: np.asarray(c)) for c in consts]
+        args.append(_Value(deps, (lambda i=i: _as_array(known[i])) if i in known else None))
+    wrapped = [_Value({}, lambda c=c: _as_array(c)) for c in consts]
     outs = interpret(jaxpr, wrapped, args, handle)
+    find_offsets(jaxpr, consts, sources, note)
     return [o.deps if isinstance(o, _Value) else {} for o in outs], problems
 
 
@@ -93,4 +98,9 @@ def _fold(eqn: JaxprEqn, values: Sequence[_Value], output: int) -> np.ndarray | 
     if any(a is None for a in args):
         return None
     with jax.ensure_compile_time_eval():
-        return np.asarray(bind(eqn, [jax.numpy.asarray(a) for a in args])[output])
+        return _as_array(bind(eqn, [a if is_extended(a) else jax.numpy.asarray(a) for a in args])[output])
+
+
+def _as_array(x: Any) -> Any:
+    """A constant as numpy knows it; PRNG keys stay as they are."""
+    return x if is_extended(x) else np.asarray(x)

@@ -24,7 +24,7 @@ class Call:
     deps: Sequence[Deps]
     value: Callable[[int], np.ndarray | None]
     nested: Callable[..., list[Deps]]
-    problem: Callable[[JaxprEqn, str], None]
+    note: Callable[[JaxprEqn, str, frozenset[Hashable]], None]
 
     @property
     def params(self) -> dict[str, Any]:
@@ -33,6 +33,10 @@ class Call:
     @property
     def cause(self) -> Cause:
         return Cause(self.eqn.primitive.name, source_of_eqn(self.eqn))
+
+    def problem(self, text: str) -> None:
+        """Note that the equation is not linear in what it is given, or not known."""
+        self.note(self.eqn, text, frozenset().union(*self.deps))
 
     def in_shape(self, i: int) -> tuple[int, ...]:
         return self.eqn.invars[i].aval.shape

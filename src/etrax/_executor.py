@@ -1,0 +1,157 @@
+"""Compile a brainstate module, look at its graph, and take Jacobians of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ._compile_graph import compile_with_facts, require_module
+from ._input_data import example_of, single_step_of
+from ._jacobians import HiddenToWeight, Key, jacobians
+from .analysis._facts import Facts
+from .analysis.graph import ETraceGraph, HiddenPerturbation
+from .ir import Path, Role, format_path
+
+_Marked = lambda x: hasattr(x, "first_step")  # noqa: E731
+
+
+class ETraceGraphExecutor:
+    """A module and its compiled graph.
+
+    >>> import brainstate, etrax.nn, jax.numpy as jnp
+    >>> cell = etrax.nn.GRUCell(3, 4)
+    >>> _ = brainstate.nn.init_all_states(cell)
+    >>> executor = ETraceGraphExecutor(cell)
+    >>> executor.compile_graph(jnp.ones(3))
+    >>> output, hidden, other, (h2w, h2h) = executor.solve_h2w_h2h_jacobian(jnp.ones(3))
+    >>> h2h[0].shape, h2w[('Wz', 'weight', 'weight'), 0, 0].dense().shape
+    ((4, 1, 1), (7, 4, 1))
+    """
+
+    def __init__(self, model: Any):
+        require_module(model, "ETraceGraphExecutor")
+        self.model = model
+        self._compiled: tuple[ETraceGraph, Facts] | None = None
+
+    def compile_graph(self, *args: Any, **kwargs: Any) -> None:
+        """Compile for example arguments; of `MultiStepData` the first step is the example. Writes no state."""
+        args, kwargs = jax.tree.map(example_of, (args, kwargs), is_leaf=_Marked)
+        self._compiled = compile_with_facts(self.model, args, kwargs, True, "ETraceGraphExecutor")
+
+    @property
+    def graph(self) -> ETraceGraph:
+        """The compiled graph."""
+        return self._found[0]
+
+    @property
+    def _found(self) -> tuple[ETraceGraph, Facts]:
+        if self._compiled is None:
+            raise ValueError("the model has not been compiled: call `compile_graph(*example_args)` first.")
+        return self._compiled
+
+    @property
+    def states(self) -> Any:
+        """All states of the model, as brainstate collects them."""
+        return self.model.states()
+
+    @property
+    def path_to_states(self) -> dict[Path, Any]:
+        """All states of the model by path; after compiling, also those outside the module that the step touches."""
+        known = dict(self.model.states())
+        if self._compiled is None:
+            return known
+        info = self.graph.module_info
+        return known | dict(zip(info.compiled_state_paths, info.compiled_model_states, strict=True))
+
+    @property
+    def state_id_to_path(self) -> dict[int, Path]:
+        """The path of each state by its `id`."""
+        return {id(state): path for path, state in self.path_to_states.items()}
+
+    def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
+        """Print (if `verbose`) the groups, other states, and weights with and without a group; or return the text."""
+        text = describe(self.graph)
+        if verbose:
+            print(text)
+        return text if return_msg else None
+
+    def solve_h2w_h2h_jacobian(
+        self, *args: Any, **kwargs: Any
+    ) -> tuple[Any, dict[Path, Any], dict[Path, Any], tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
+        """One step from the states' current values, with its Jacobian pieces.
+
+        Gives (output, new hidden values by path, new other values by path, (h2w, h2h)). `h2w` maps (weight leaf path, op
+        number, group index) to the pieces of ∂h/∂w; `h2h` has for each group ∂h_t/∂h_{t-1} of the cut step,
+        (*varshape, S, S). The model's states are not written: assign the values returned to go on. Runs under `jit`.
+        """
+        graph, facts = self._found
+        flat = self._flat(args, kwargs)
+        inputs = len(graph.module_info.step.select(Role.INPUT))
+        found = jacobians(facts, graph.hidden_groups, [*flat[inputs:], *flat[:inputs]])
+        output, hidden, other = self._decoded(found.outs)
+        return output, hidden, other, (found.h2w, found.h2h)
+
+    def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """As `solve_h2w_h2h_jacobian`, and a fifth: the pull-back from outputs to hidden states.
+
+        It takes a cotangent of the outputs ∂L/∂o, of their structure, and gives ∂L/∂h_t by path: how the loss of this
+        step depends on the new hidden values through the outputs of the step. It works outside `jit` also if it was
+        made inside.
+        """
+        graph, _ = self._found
+        flat = self._flat(args, kwargs)
+        perturbation = graph.hidden_perturb
+        assert perturbation is not None  # the executor always compiles it
+        zeros = dict(zip(perturbation.perturb_hidden_paths, perturbation.init_perturb_data(), strict=True))
+        _, pull = jax.vjp(lambda p: _outputs(perturbation, flat, p, graph.module_info.num_var_out), zeros)
+        return (*self.solve_h2w_h2h_jacobian(*args, **kwargs), jax.tree_util.Partial(_pull_back, pull))
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        args, kwargs = jax.tree.map(single_step_of, (args, kwargs), is_leaf=_Marked)
+        return self.graph.module_info.flat_inputs(args, kwargs)
+
+    def _decoded(self, outs: Sequence[Any]) -> tuple[Any, dict[Path, Any], dict[Path, Any]]:
+        """From the step's output leaves (hidden, other, output) to the model's own values."""
+        info = self.graph.module_info
+        weights = [jax.numpy.zeros(())] * len(info.weight_invars)
+        states = len(info.step.select(Role.HIDDEN)) + len(info.step.select(Role.OTHER))
+        values = [*outs[states:], *weights, *outs[:states]]
+        extra = [None] * (len(info.jaxpr.outvars) - len(values))
+        return info.sort_outputs([*values, *extra])[:3]
+
+
+def _outputs(perturbation: HiddenPerturbation, flat: Sequence[Any], p: dict[Path, Any], count: int) -> list[Any]:
+    return perturbation.eval_jaxpr(flat, [p[path] for path in perturbation.perturb_hidden_paths])[:count]
+
+
+def _pull_back(pull: Any, cotangent: Any) -> dict[Path, Any]:
+    return pull(jax.tree.leaves(cotangent))[0]
+
+
+def describe(graph: ETraceGraph) -> str:
+    """The graph in words: hidden groups, other dynamic states, weights with their groups, weights with none."""
+    info = graph.module_info
+    lines = ["Hidden groups:"]
+    lines += [f"  {g.index}: {', '.join(map(format_path, g.hidden_paths))} ({g.tag}, {list(g.varshape)})" for g in graph.hidden_groups]
+    grouped = set(graph.hid_path_to_group)
+    others = [e.path for e in info.owner.states if e.role is not Role.PARAM and e.path not in grouped]
+    lines += _section("Other dynamic states:", [format_path(p) for p in others])
+    reached: dict[Path, dict[int, None]] = {}
+    for r in graph.hidden_param_op_relations:
+        reached.setdefault(r.path, {}).update(dict.fromkeys(g.index for g in r.hidden_groups))
+    with_groups = [f"{format_path(p)} -> group {', '.join(map(str, sorted(found)))}" for p, found in reached.items()]
+    lines += _section("Weights with a trace:", with_groups)
+    alone = [p for p in info.weight_path_to_invars if p not in reached]
+    lines += _section("Weights without a trace:", [format_path(p) + _why(graph, p) for p in alone])
+    return "\n".join(lines)
+
+
+def _section(title: str, rows: Sequence[str]) -> list[str]:
+    return [title, *(f"  {row}" for row in rows)] if rows else [title, "  none"]
+
+
+def _why(graph: ETraceGraph, path: Path) -> str:
+    kinds = dict.fromkeys(r.kind.value for r in graph.explain(weight_path=path))
+    return f" ({', '.join(kinds)})" if kinds else ""

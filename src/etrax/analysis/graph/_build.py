@@ -1,0 +1,122 @@
+"""Put the graph together from a step and the facts found in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..._errors import CompilationError
+from ...ir import Path, Role, Step, format_path
+from .._edges import state_leaves
+from .._facts import Facts
+from ._blocks import colours
+from ._diagnostics import records
+from ._graph import ETraceGraph
+from ._group import HiddenGroup
+from ._layout import layout_of_group
+from ._module_info import ModuleInfo, module_info_of
+from ._owner import Owner
+from ._perturb import perturb
+from ._relation import HiddenParamOpRelation
+from ._slices import inner_equation, slice_between
+
+
+def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool = True) -> ETraceGraph:
+    """The graph of a bound model (or of a bare step), whose step `facts` describe."""
+    info = module_info_of(model)
+    groups, by_path = build_groups(info, facts)
+    relations = build_relations(info, facts, groups)
+    info = info.add_jaxpr_outs(_read_by(groups, relations, info))
+    weights = [e.path for e in info.owner.states if e.role is Role.PARAM for _ in range(e.num_leaves)]
+    unused = [p for p, s in info.owner.known.items() if hasattr(s, "varshape") and p not in info.hidden_path_to_invar]
+    return ETraceGraph(
+        info, groups, by_path, relations, perturb(info) if include_hidden_perturb else None, records(facts, weights, unused)
+    )
+
+
+def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
+    """The hidden groups, and the group of each hidden state."""
+    leaves = state_leaves(facts.step)
+    handles = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
+    groups = []
+    for g in facts.groups:
+        paths = tuple(leaves[i].path for i in g.leaves)
+        invars = tuple(info.hidden_path_to_invar[p] for p in paths)
+        outvars = tuple(info.hidden_path_to_outvar[p] for p in paths)
+        part = slice_between(info.jaxpr, invars, outvars, facts)
+        states = tuple(handles[p] for p in paths)
+        groups.append(
+            HiddenGroup(
+                g.index, paths, states, invars, outvars, *part, layout_of_group(g, leaves), colours(facts, g), str(facts.tags[g.index])
+            )
+        )
+    by_path: dict[Path, HiddenGroup] = {}
+    for group in groups:
+        for path in group.hidden_paths:
+            if path in by_path:
+                raise CompilationError(
+                    f"hidden state {format_path(path)} is in groups {by_path[path].index} and {group.index}; "
+                    "please report this model."
+                )
+            by_path[path] = group
+    return tuple(groups), by_path
+
+
+def build_relations(info: ModuleInfo, facts: Facts, groups: tuple[HiddenGroup, ...]) -> tuple[HiddenParamOpRelation, ...]:
+    """One relation per weight op and parameter leaf in it, in program order, with the groups that a trace can serve."""
+    paths = [e.path for e in info.owner.states if e.role is Role.PARAM for _ in range(e.num_leaves)]
+    params = facts.step.select(Role.PARAM)
+    out = []
+    for j, site in enumerate(facts.sites):
+        found = [r for r in facts.relations if r.site == j and r.place is not None]
+        if not found:
+            continue
+        reached = tuple(groups[r.group] for r in found)
+        x, y, nested = _variables(info, facts, j)
+        parts = [] if nested else [slice_between(info.jaxpr, [y], g.hidden_outvars, facts) for g in reached]
+        for p in sorted(site.params):
+            out.append(
+                HiddenParamOpRelation(
+                    path=paths[p],
+                    leaf_path=params[p].path,
+                    primitive=site.call.primitive,
+                    x_var=x,
+                    y_var=y,
+                    hidden_groups=reached,
+                    y_to_hidden_group_jaxprs=tuple(part.jaxpr for part in parts),
+                    y_to_hidden_constvars=tuple(part.constvars for part in parts),
+                    connected_hidden_paths=tuple(q for g in reached for q in g.hidden_paths),
+                    positions=tuple(r.place for r in found if r.place is not None),
+                    op=j,
+                    family=site.rule.name,
+                    source=site.source,
+                    nested=nested,
+                )
+            )
+    return tuple(out)
+
+
+def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Any, Any, bool]:
+    """The data operand (None if there is none) and the output of a weight op; whether it is inside a loop or branch."""
+    site, count = facts.sites[j], len(facts.step.jaxpr.eqns)
+    if site.at[0] >= count:
+        hidden = [leaf.path for leaf in facts.step.outs]
+        return None, info.hidden_path_to_outvar[hidden[site.at[0] - count]], False
+    eqn = inner_equation(info.jaxpr, site.at)
+    varying = () if not site.rule.mixes else site.rule.varying(site.call)
+    return (eqn.invars[varying[0]] if varying else None), eqn.outvars[0], len(site.at) > 1
+
+
+def _read_by(groups: Any, relations: Any, info: ModuleInfo) -> list[Any]:
+    """Every variable whose value a rule may want: what transitions and relations read."""
+    defined = {*info.jaxpr.constvars, *info.jaxpr.invars, *(v for e in info.jaxpr.eqns for v in e.outvars)}
+    wanted = [v for g in groups for v in g.transition_jaxpr_constvars]
+    for r in relations:
+        wanted += [r.x_var, r.y_var, *(v for part in r.y_to_hidden_constvars for v in part)]
+    return [v for v in dict.fromkeys(v for v in wanted if v is not None and hasattr(v, "aval")) if _hashable_in(v, defined)]
+
+
+def _hashable_in(v: Any, defined: set[Any]) -> bool:
+    try:
+        return v in defined
+    except TypeError:  # a literal
+        return False

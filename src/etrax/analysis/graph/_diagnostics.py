@@ -1,0 +1,153 @@
+"""Diagnostics: what the compiler kept, what it left out, and where in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..._compat import is_inexact
+from ...ir import Path, Role, format_path
+from .._facts import Facts, Loss, LossKind
+
+
+class DiagnosticLevel(str, Enum):
+    """How much a record matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class DiagnosticKind(str, Enum):
+    """What a record is about."""
+
+    RELATION_INCLUDED = "relation_included"
+    RELATION_PARTIAL_PATH = "relation_partial_path"
+    RELATION_EXCLUDED_MIXING_TAIL = "relation_excluded_mixing_tail"
+    RELATION_EXCLUDED_WEIGHT_TO_WEIGHT = "relation_excluded_weight_to_weight"
+    RELATION_EXCLUDED_NON_TEMPORAL = "relation_excluded_non_temporal"
+    PARAMETER_UNUSED = "parameter_unused"
+    TRANSITION_MIXES_POSITIONS = "transition_mixes_positions"
+    TRANSITION_CROSSES_GROUPS = "transition_crosses_groups"
+    RECURRENT_WEIGHT_CUT = "recurrent_weight_cut"
+    STATE_NOT_HIDDEN = "state_not_hidden"
+    HIDDEN_STATE_UNUSED = "hidden_state_unused"
+    NO_HIDDEN_STATE = "no_hidden_state"
+    NONLINEAR_DERIVATIVE = "nonlinear_derivative"
+    COMPLEX_TO_REAL = "complex_to_real"
+    UNKNOWN_PRIMITIVE = "unknown_primitive"
+
+
+_KIND_OF_LOSS = {
+    "TAIL": DiagnosticKind.RELATION_EXCLUDED_MIXING_TAIL,
+    "THROUGH_OP": DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT,
+    "MIXING": DiagnosticKind.TRANSITION_MIXES_POSITIONS,
+    "RECURRENT_OP": DiagnosticKind.RECURRENT_WEIGHT_CUT,
+    "OTHER_GROUP": DiagnosticKind.TRANSITION_CROSSES_GROUPS,
+    "OTHER_STATE": DiagnosticKind.STATE_NOT_HIDDEN,
+    "NONLINEAR": DiagnosticKind.NONLINEAR_DERIVATIVE,
+    "COMPLEX": DiagnosticKind.COMPLEX_TO_REAL,
+}
+
+
+class CompilationRecord(NamedTuple):
+    """One finding. `weight_path` and `hidden_paths` name what it is about, `context` holds group and op numbers."""
+
+    kind: DiagnosticKind
+    level: DiagnosticLevel
+    message: str
+    primitive: str | None = None
+    weight_path: Path | None = None
+    hidden_paths: tuple[Path, ...] = ()
+    context: Mapping[str, Any] = {}  # noqa: RUF012  (never written)
+
+    def __str__(self) -> str:
+        return f"[{self.level.value}] {self.kind.value}: {self.message}"
+
+
+def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> tuple[CompilationRecord, ...]:
+    """All findings: first each weight op in program order, then each group, then what concerns the whole model.
+
+    `weight_paths` are the state paths of the parameter leaves, `unused_hidden` hidden states that the step never touches.
+    """
+    found = [r for j in range(len(facts.sites)) for r in _of_site(facts, j, weight_paths)]
+    found += [r for g in range(len(facts.groups)) for r in _of_group(facts, g)]
+    found += _of_model(facts, weight_paths, unused_hidden)
+    return tuple(found)
+
+
+def _hidden_paths(facts: Facts, groups: Sequence[int]) -> tuple[Path, ...]:
+    hidden = facts.step.select(Role.HIDDEN)
+    return tuple(hidden[i].path for g in groups for i in facts.groups[g].leaves)
+
+
+def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[CompilationRecord]:
+    site = facts.sites[j]
+    kept = [r.group for r in facts.relations if r.site == j and r.representable]
+    lost = [r.group for r in facts.relations if r.site == j and not r.representable]
+    names = ", ".join(facts.params_of(j))
+    losses = list(dict.fromkeys(facts.site_losses(j)))
+    for path in dict.fromkeys(weight_paths[p] for p in sorted(site.params)):
+        leaves = tuple(facts.step.select(Role.PARAM)[p].path for p in sorted(site.params) if weight_paths[p] == path)
+        context = {"op": j, "group_indices": tuple(kept), "leaf_paths": leaves, "source": site.source}
+        if kept:
+            text = f"{names} reaches group {', '.join(map(str, kept))} through {site.label}"
+            yield CompilationRecord(
+                DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, site.call.primitive, path, _hidden_paths(facts, kept), context
+            )
+        elif not lost and not losses:
+            text = f"{names} reaches no hidden state within the step through {site.label}: its gradient needs no trace"
+            kind = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL
+            yield CompilationRecord(kind, DiagnosticLevel.INFO, text, site.call.primitive, path, (), context)
+        for loss in losses:
+            kind = kind_of(loss)
+            if kept and loss.kind in (LossKind.TAIL, LossKind.THROUGH_OP):
+                kind = DiagnosticKind.RELATION_PARTIAL_PATH
+            groups = lost if loss.kind is LossKind.TAIL else kept
+            text = f"{names} in {site.label}: {loss.text}"
+            more = context | {"group_indices": tuple(groups)} | _place(loss)
+            yield CompilationRecord(
+                kind, DiagnosticLevel.WARNING, text, site.call.primitive, path, _hidden_paths(facts, groups), more
+            )
+
+
+def _of_group(facts: Facts, g: int) -> Iterator[CompilationRecord]:
+    for loss in facts.group_losses[g]:
+        primitive = loss.cause.primitive if loss.cause else None
+        context = {"group_indices": (g,)} | _place(loss)
+        text = f"group {g}: {loss.text}"
+        paths = _hidden_paths(facts, [g])
+        yield CompilationRecord(kind_of(loss), DiagnosticLevel.WARNING, text, primitive, None, paths, context)
+
+
+def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> Iterator[CompilationRecord]:
+    used = set().union(*(s.params for s in facts.sites))
+    for p, leaf in enumerate(facts.step.select(Role.PARAM)):
+        if p not in used and is_inexact(leaf.aval):
+            text = f"the step does not use parameter {format_path(leaf.path)}"
+            context = {"leaf_paths": (leaf.path,)}
+            yield CompilationRecord(
+                DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.INFO, text, None, weight_paths[p], (), context
+            )
+    for path in unused_hidden:
+        text = f"the step neither reads nor writes hidden state {format_path(path)}"
+        yield CompilationRecord(DiagnosticKind.HIDDEN_STATE_UNUSED, DiagnosticLevel.INFO, text, None, None, (path,))
+    for problem in facts.edges.problems:
+        if "not known" in problem.text:
+            text = f"{problem.cause} {problem.text}: every element of its result is taken to depend on every element it reads"
+            context = {"source": problem.cause.source}
+            yield CompilationRecord(
+                DiagnosticKind.UNKNOWN_PRIMITIVE, DiagnosticLevel.WARNING, text, problem.cause.primitive, None, (), context
+            )
+    if not facts.groups:
+        text = "the step has no hidden state with derivatives, so there is nothing to trace: every gradient is that of one step"
+        yield CompilationRecord(DiagnosticKind.NO_HIDDEN_STATE, DiagnosticLevel.WARNING, text)
+
+
+def kind_of(loss: Loss) -> DiagnosticKind:
+    return _KIND_OF_LOSS[loss.kind.name]
+
+
+def _place(loss: Loss) -> dict[str, Any]:
+    return {"source": loss.cause.source} if loss.cause else {}

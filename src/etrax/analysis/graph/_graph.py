@@ -1,0 +1,72 @@
+"""The compiled graph: everything the compiler found, in one tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..._errors import CompilationError
+from ...ir import Path, format_path
+from ._diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
+from ._group import HiddenGroup
+from ._module_info import ModuleInfo
+from ._perturb import HiddenPerturbation
+from ._relation import HiddenParamOpRelation
+
+
+class ETraceGraph(NamedTuple):
+    """Which parameters reach which hidden states through which operations."""
+
+    module_info: ModuleInfo
+    hidden_groups: tuple[HiddenGroup, ...]
+    hid_path_to_group: dict[Path, HiddenGroup]
+    hidden_param_op_relations: tuple[HiddenParamOpRelation, ...]
+    hidden_perturb: HiddenPerturbation | None
+    diagnostics: tuple[CompilationRecord, ...] = ()
+
+    def explain(
+        self,
+        *,
+        weight_path: Path | None = None,
+        hidden_path: Path | None = None,
+        kind: DiagnosticKind | None = None,
+    ) -> tuple[CompilationRecord, ...]:
+        """The diagnostics that match all given filters, in the order emitted.
+
+        The weight path must be equal, the hidden path a member of the record's, the kind identical.
+        """
+        return tuple(
+            r
+            for r in self.diagnostics
+            if (weight_path is None or r.weight_path == tuple(weight_path))
+            and (hidden_path is None or tuple(hidden_path) in r.hidden_paths)
+            and (kind is None or r.kind is DiagnosticKind(kind))
+        )
+
+    def call_hidden_perturb(
+        self, args: Sequence[Any], perturb_data: Sequence[Any], old_state_vals: Any = None, kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Any, Any]]:
+        """Run the step with `perturb_data` added to the hidden states; writes no state.
+
+        Gives (outputs, new hidden values by path, new other values by path, values by variable of `module_info.jaxpr`).
+        Without `old_state_vals` the model's current values are used.
+        """
+        if self.hidden_perturb is None:
+            raise CompilationError(
+                "this graph has no hidden perturbation: compile with `include_hidden_perturb=True` to call it."
+            )
+        flat = self.module_info.flat_inputs(tuple(args), kwargs or {}, old_state_vals)
+        return self.module_info.sort_outputs(self.hidden_perturb.eval_jaxpr(flat, perturb_data))
+
+    def dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+    def __repr__(self) -> str:
+        lines = [f"ETraceGraph of {len(self.hidden_groups)} hidden groups, {len(self.hidden_param_op_relations)} relations"]
+        for g in self.hidden_groups:
+            names = ", ".join(map(format_path, g.hidden_paths))
+            weights = dict.fromkeys(format_path(r.leaf_path) for r in self.hidden_param_op_relations if any(g.index == o.index for o in r.hidden_groups))
+            lines.append(f"  group {g.index} ({g.tag}, {g.num_state} per position): {names} <- {', '.join(weights) or 'no weight'}")
+        warned = sum(r.level is not DiagnosticLevel.INFO for r in self.diagnostics)
+        lines.append(f"  {warned} warnings; see `explain()`" if warned else "  no warnings")
+        return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""Hidden groups: states that act on each other position by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..._compat import Jaxpr, Var, open_jaxpr
+from ..._errors import NotSupportedError
+from ...ir import Path, format_path, interpret
+from ._blocks import state_blocks
+from ._layout import Layout, layout_of_states, varshapes
+
+
+class HiddenGroup(NamedTuple):
+    """States of one position set, and their own transition h' = G(h, rest).
+
+    `transition_jaxpr` takes the old values of `hidden_states`, then the values of `transition_jaxpr_constvars`: every
+    variable of the model's jaxpr that the new values need and that does not depend on the group through uncut
+    operations, among them the outputs of cut weight ops. `colour` numbers the positions that are probed together (None:
+    all), see `diagonal_jacobian`; `tag` is the structure of the recurrence.
+    """
+
+    index: int
+    hidden_paths: tuple[Path, ...]
+    hidden_states: tuple[Any, ...]
+    hidden_invars: tuple[Var, ...]
+    hidden_outvars: tuple[Var, ...]
+    transition_jaxpr: Jaxpr
+    transition_jaxpr_constvars: tuple[Var, ...]
+    layout: Layout | None = None
+    colour: np.ndarray | None = None
+    tag: str = ""
+
+    @property
+    def _layout(self) -> Layout:
+        return layout_of_states(self.hidden_states) if self.layout is None else self.layout
+
+    @property
+    def varshape(self) -> tuple[int, ...]:
+        """Shape of the set of positions."""
+        return self._layout.varshape
+
+    @property
+    def num_state(self) -> int:
+        """State scalars at one position."""
+        return self._layout.num_state
+
+    def check_consistent_varshape(self) -> None:
+        """Raise `NotSupportedError` unless all states of the group show the same positions by their shapes."""
+        shapes = varshapes(self.hidden_states)
+        if len(set(shapes)) > 1:
+            found = ", ".join(f"{format_path(p)} {list(s)}" for p, s in zip(self.hidden_paths, shapes, strict=True))
+            raise NotSupportedError(
+                f"the hidden states of group {self.index} have different shapes: {found}. Give states that act on each "
+                "other position by position one shape (a `brainstate.HiddenGroupState` may have one more axis, the last)."
+            )
+
+    def transition(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[jax.Array]:
+        """New values from old ones and the values of `transition_jaxpr_constvars`; units are dropped."""
+        hidden, rest = jax.tree.leaves(list(hidden_vals)), jax.tree.leaves(list(input_vals))
+        jaxpr, _ = open_jaxpr(self.transition_jaxpr)
+        expected = len(jaxpr.invars) + len(jaxpr.constvars)
+        if len(hidden) + len(rest) != expected:
+            raise ValueError(
+                f"`transition` of group {self.index} takes {len(self.hidden_paths)} hidden values and "
+                f"{len(self.transition_jaxpr_constvars)} input values, got {len(hidden)} and {len(rest)}."
+            )
+        consts, args = (rest, hidden) if jaxpr.constvars else ((), [*hidden, *rest])
+        return interpret(jaxpr, consts, args, lambda *_: None)
+
+    def diagonal_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
+        """The blocks ∂h'[p, :]/∂h[p, :] of the transition, (*varshape, num_state, num_state).
+
+        One pull-back per state scalar and colour: one colour for a diagonal or block group; for others as many as
+        `colours` needs, at most the number of positions of one sample.
+        """
+        hidden = jax.tree.leaves(list(hidden_vals))
+        return state_blocks(lambda h: self.transition(h, input_vals), hidden, self._layout, self.colour)
+
+    def concat_hidden(self, values: Sequence[Any]) -> jax.Array:
+        """One array (*varshape, num_state) from one value per state; units are dropped."""
+        return self._layout.concat(values)
+
+    def split_hidden(self, array: jax.Array) -> list[jax.Array]:
+        """One value per state from one array (*varshape, num_state): the inverse of `concat_hidden`, without units."""
+        return self._layout.split(array)
+
+    def dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(format_path, self.hidden_paths))
+        return f"HiddenGroup({self.index}: {names}, varshape={self.varshape}, num_state={self.num_state})"

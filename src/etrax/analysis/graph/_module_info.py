@@ -1,0 +1,160 @@
+"""The traced step as one closed jaxpr: inputs and states in, outputs and states out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from ..._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struct
+from ..._errors import CompilationError
+from ...ir import Path, Role, Step, format_path, interpret
+from ._owner import Owner, owner_of
+from ._slices import own_hidden_outputs
+
+Values = dict[Path, Any]
+
+
+class ModuleInfo(NamedTuple):
+    """A model's step: its jaxpr, and which variable is which state.
+
+    `closed_jaxpr` takes the leaves of the inputs, then those of `compiled_model_states` in order (parameters, hidden,
+    other), and gives the leaves of the outputs, then those of the same states, then the variables added by
+    `add_jaxpr_outs`. `retrieved_model_states` are all states of the model by path, touched by the step or not.
+    `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
+    """
+
+    owner: Owner
+    step: Step
+    closed_jaxpr: Any
+    num_var_out: int
+    num_var_state: int
+    retrieved_model_states: Mapping[Path, Any]
+    compiled_model_states: tuple[Any, ...]
+    compiled_state_paths: tuple[Path, ...]
+    state_id_to_path: dict[int, Path]
+    weight_invars: tuple[Var, ...]
+    weight_path_to_invars: dict[Path, tuple[Var, ...]]
+    invar_to_weight_path: dict[Var, Path]
+    hidden_path_to_invar: dict[Path, Var]
+    hidden_path_to_outvar: dict[Path, Var]
+    invar_to_hidden_path: dict[Var, Path]
+    outvar_to_hidden_path: dict[Var, Path]
+    hidden_outvar_to_invar: dict[Var, Var]
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The bare jaxpr."""
+        return open_jaxpr(self.closed_jaxpr)[0]
+
+    def add_jaxpr_outs(self, variables: Sequence[Var]) -> ModuleInfo:
+        """The same with more variables of the jaxpr among its outputs; those already there are not repeated."""
+        jaxpr, consts = open_jaxpr(self.closed_jaxpr)
+        there = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+        defined = {*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars)}
+        for v in variables:
+            if v not in defined:
+                raise CompilationError(f"`add_jaxpr_outs` was given {v}, which is no variable of this `jaxpr`.")
+        new = [v for v in dict.fromkeys(variables) if v not in there]
+        closed = build_closed(jaxpr.invars, [*jaxpr.outvars, *new], jaxpr.eqns, jaxpr, jaxpr.constvars, consts)
+        return self._replace(closed_jaxpr=closed)
+
+    def flat_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], old_state_vals: Any = None) -> list[Any]:
+        """What the jaxpr takes: leaves of the model's arguments, then of the states' values (the current ones if None).
+
+        `old_state_vals` are values by path, or in the order of `compiled_model_states`.
+        """
+        inputs = jax.tree.leaves(self.owner.encode(tuple(args), kwargs))
+        if old_state_vals is None:
+            return self._checked([*inputs, *jax.tree.leaves(list(self.owner.read()))])
+        if not isinstance(old_state_vals, Mapping):
+            if len(old_state_vals) != len(self.compiled_state_paths):
+                raise CompilationError(
+                    f"`old_state_vals` holds {len(old_state_vals)} values, expected {len(self.compiled_state_paths)}: one "
+                    f"for each of {', '.join(map(format_path, self.compiled_state_paths))}."
+                )
+            old_state_vals = dict(zip(self.compiled_state_paths, old_state_vals, strict=True))
+        for path in self.compiled_state_paths:
+            if path not in old_state_vals:
+                raise CompilationError(f"`old_state_vals` has no value for state {format_path(path)}; pass one for each state.")
+        states = [x for p in self.compiled_state_paths for x in self.owner.encode_state(p, old_state_vals[p])]
+        return self._checked([*inputs, *states])
+
+    def _checked(self, flat: list[Any]) -> list[Any]:
+        """The same values, if they have the shapes that the step was compiled for."""
+        paths = [("argument", leaf.path) for leaf in self.step.select(Role.INPUT)]
+        paths += [(e.role.value, e.path) for e in self.owner.states for _ in range(e.num_leaves)]
+        for (what, path), v, x in zip(paths, self.jaxpr.invars, flat, strict=True):
+            if shape_struct(x).shape != v.aval.shape:
+                raise CompilationError(
+                    f"{what} {format_path(path)} has shape {list(shape_struct(x).shape)}, but the model was compiled with "
+                    f"shape {list(v.aval.shape)}. Compile again for the new shape."
+                )
+        return flat
+
+    def sort_outputs(self, values: Sequence[Any]) -> tuple[Any, Values, Values, dict[Var, Any]]:
+        """What the jaxpr gives, as (outputs, new hidden values by path, new other values by path, values by variable)."""
+        outputs = jax.tree.unflatten(self.step.trees[Role.OUTPUT], values[: self.num_var_out])
+        by_role: dict[Role, Values] = {Role.HIDDEN: {}, Role.OTHER: {}, Role.PARAM: {}}
+        at = self.num_var_out
+        for entry in self.owner.states:
+            by_role[entry.role][entry.path] = self.owner.decode_state(entry.path, values[at : at + entry.num_leaves])
+            at += entry.num_leaves
+        temps = {v: x for v, x in zip(self.jaxpr.outvars, values, strict=True) if not isinstance(v, Literal)}
+        return self.owner.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
+
+    def jaxpr_call(
+        self, *args: Any, old_state_vals: Any = None, **kwargs: Any
+    ) -> tuple[Any, Values, Values, dict[Var, Any]]:
+        """Run the step: (outputs, hidden values by path, other values by path, values by variable). Writes no state."""
+        jaxpr, consts = open_jaxpr(self.closed_jaxpr)
+        flat = self.flat_inputs(args, kwargs, old_state_vals)
+        return self.sort_outputs(interpret(jaxpr, consts, flat, lambda *_: None))
+
+    def dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+    def __repr__(self) -> str:
+        hidden, weights = len(self.hidden_path_to_invar), len(self.weight_path_to_invars)
+        eqns = len(self.jaxpr.eqns)
+        return f"ModuleInfo({eqns} equations, {weights} weights, {hidden} hidden states, {self.num_var_out} outputs)"
+
+
+def module_info_of(model: Owner | Step) -> ModuleInfo:
+    """Lay out a step for inspection."""
+    owner = owner_of(model)
+    step = own_hidden_outputs(owner.step)
+    roles = (Role.PARAM, Role.HIDDEN, Role.OTHER)
+    state_in = [v for role in roles for v in step.invars(role)]
+    weights = step.invars(Role.PARAM)
+    state_out = [*weights, *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
+    outputs = step.outvars(Role.OUTPUT)
+    closed = build_closed(
+        [*step.invars(Role.INPUT), *state_in], [*outputs, *state_out], step.jaxpr.eqns, step.jaxpr, step.constvars, step.consts
+    )
+    paths = [entry.path for entry in owner.states for _ in range(entry.num_leaves)]
+    by_state: dict[Path, list[Var]] = {}
+    for v, path in zip(weights, paths, strict=False):
+        by_state.setdefault(path, []).append(v)
+    hidden = [leaf.path for leaf in step.select(Role.HIDDEN)]
+    hidden_in, hidden_out = step.invars(Role.HIDDEN), step.outvars(Role.HIDDEN)
+    return ModuleInfo(
+        owner=owner,
+        step=owner.step,
+        closed_jaxpr=closed,
+        num_var_out=len(outputs),
+        num_var_state=len(state_out),
+        retrieved_model_states=dict(owner.known),
+        compiled_model_states=tuple(entry.handle for entry in owner.states),
+        compiled_state_paths=tuple(entry.path for entry in owner.states),
+        state_id_to_path={id(entry.handle): entry.path for entry in owner.states} | {id(s): p for p, s in owner.known.items()},
+        weight_invars=tuple(weights),
+        weight_path_to_invars={p: tuple(v) for p, v in by_state.items()},
+        invar_to_weight_path={v: p for p, found in by_state.items() for v in found},
+        hidden_path_to_invar=dict(zip(hidden, hidden_in, strict=True)),
+        hidden_path_to_outvar=dict(zip(hidden, hidden_out, strict=True)),
+        invar_to_hidden_path=dict(zip(hidden_in, hidden, strict=True)),
+        outvar_to_hidden_path=dict(zip(hidden_out, hidden, strict=True)),
+        hidden_outvar_to_invar=dict(zip(hidden_out, hidden_in, strict=True)),
+    )

@@ -1,0 +1,108 @@
+"""Hidden perturbation: h = f(x) becomes h = f(x) + p, so that ∂L/∂h = ∂L/∂p."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..._compat import JaxprEqn, Literal, Var, bind, build_closed, close_jaxpr, is_inexact, open_jaxpr, shape_struct
+from ..._errors import CompilationError
+from ...ir import Path, Role, Site, format_path, interpret
+from ._group import HiddenGroup
+from ._module_info import ModuleInfo
+
+
+class HiddenPerturbation(NamedTuple):
+    """The step with one more input per differentiable hidden state, added where its new value is computed.
+
+    All that the step computes from the new value later on, the output above all, sees the perturbation.
+    `perturb_jaxpr` is closed: it takes what `ModuleInfo.jaxpr` takes, then the perturbations.
+    """
+
+    perturb_vars: tuple[Var, ...]
+    perturb_hidden_paths: tuple[Path, ...]
+    perturb_hidden_states: tuple[Any, ...]
+    perturb_jaxpr: Any
+
+    def _checked(self, perturb_data: Sequence[Any]) -> list[Any]:
+        flat = jax.tree.leaves(list(perturb_data))
+        if len(flat) != len(self.perturb_vars):
+            raise ValueError(
+                f"got {len(flat)} perturbations, expected {len(self.perturb_vars)}: one for each of "
+                f"{', '.join(map(format_path, self.perturb_hidden_paths))}."
+            )
+        return flat
+
+    def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[Any]:
+        """Run on what `ModuleInfo.jaxpr` takes (flat) and one perturbation per hidden state."""
+        jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
+        args = [*jax.tree.leaves(list(inputs)), *self._checked(perturb_data)]
+        return interpret(jaxpr, consts, args, lambda *_: None)
+
+    def init_perturb_data(self) -> list[jax.Array]:
+        """Zeros: the step as it is."""
+        return [jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.perturb_vars]
+
+    def perturb_data_to_hidden_group_data(
+        self, perturb_data: Sequence[Any], hidden_groups: Sequence[HiddenGroup]
+    ) -> list[jax.Array]:
+        """One array (*varshape, num_state) per group; units are dropped."""
+        values = dict(zip(self.perturb_hidden_paths, self._checked(perturb_data), strict=True))
+        for group in hidden_groups:
+            for path in group.hidden_paths:
+                if path not in values:
+                    raise ValueError(f"group {group.index} holds state {format_path(path)}, which has no perturbation.")
+        return [g.concat_hidden([values[p] for p in g.hidden_paths]) for g in hidden_groups]
+
+    def dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+    def __repr__(self) -> str:
+        return f"HiddenPerturbation({', '.join(map(format_path, self.perturb_hidden_paths))})"
+
+
+def perturb(info: ModuleInfo) -> HiddenPerturbation:
+    """Add a perturbation to every hidden state that has derivatives."""
+    jaxpr, consts = open_jaxpr(info.closed_jaxpr)
+    entries = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
+    paths = [p for p, v in info.hidden_path_to_invar.items() if is_inexact(v.aval)]
+    number = {info.hidden_path_to_outvar[p]: k for k, p in enumerate(paths)}
+    originals = len(info.step.jaxpr.eqns)
+    clean: dict[Any, Any] = {}
+
+    def run(values: Sequence[Any], flat: Sequence[Any], p: Sequence[Any]) -> list[Any]:
+        def handle(site: Site, eqn: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+            hit = [k for k, v in enumerate(eqn.outvars) if v in number]
+            if not hit:
+                return None
+            if site[0] >= originals:  # a state's own copy of a value: of the value before it was perturbed for another
+                operands = [clean.get(v, x) if not isinstance(v, Literal) else x for v, x in zip(eqn.invars, operands, strict=True)]
+            outs = bind(eqn, operands)
+            for k in hit:
+                var = eqn.outvars[k]
+                clean[var] = outs[k]
+                outs[k] = outs[k] + p[number[var]]
+            return outs
+
+        return interpret(jaxpr, values, flat, handle)
+
+    avals = [shape_struct(v.aval) for v in jaxpr.invars]
+    moves = [shape_struct(info.hidden_path_to_outvar[path].aval) for path in paths]
+    found, captured = open_jaxpr(jax.make_jaxpr(run)([shape_struct(c) for c in consts], avals, moves))
+    if captured:
+        raise CompilationError(f"perturbing the hidden states captured {len(captured)} constants; please report this model")
+    closed = _with_constants(found, consts)
+    return HiddenPerturbation(
+        tuple(open_jaxpr(closed)[0].invars[len(avals) :]), tuple(paths), tuple(entries[p] for p in paths), closed
+    )
+
+
+def _with_constants(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """Its first inputs become constants."""
+    if not consts:
+        return close_jaxpr(jaxpr)
+    n = len(consts)
+    return build_closed(jaxpr.invars[n:], jaxpr.outvars, jaxpr.eqns, jaxpr, jaxpr.invars[:n], consts)

@@ -1,0 +1,111 @@
+"""Parts of a jaxpr: what lies between some of its variables, with weight ops cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..._compat import Jaxpr, JaxprEqn, Literal, build_jaxpr, cond_branches, is_extended, open_jaxpr, scan_parts, shape_struct
+from ..._errors import CompilationError
+from ...ir import Role, Site, Step, interpret
+from .._cut import _Run
+from .._facts import Facts
+
+
+class Slice(NamedTuple):
+    """`jaxpr` takes the sources, then the values of `constvars`: all that is read and does not depend on the sources."""
+
+    jaxpr: Jaxpr
+    constvars: tuple[Any, ...]
+
+
+def slice_between(jaxpr: Jaxpr, sources: Sequence[Any], targets: Sequence[Any], facts: Facts) -> Slice:
+    """Targets as a function of sources along every path that passes no cut weight op.
+
+    Values that a cut op computes from the sources are constvars: they are inputs of the slice, not part of it. Cut ops
+    inside an inner loop or branch stay where they are, with the gradient through them stopped.
+    """
+    closed = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) == 1}
+    moving = set(sources)
+    numbers = []
+    for i, eqn in enumerate(jaxpr.eqns):
+        if i not in closed and any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
+            moving.update(v for v in eqn.outvars if v not in sources)
+            numbers.append(i)
+    needed = {v for v in targets if not isinstance(v, Literal)}
+    kept = []
+    for i in reversed(numbers):
+        eqn = jaxpr.eqns[i]
+        if any(v in needed and v not in sources for v in eqn.outvars):
+            kept.append(i)
+            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
+    kept.reverse()
+    read = [v for i in kept for v in jaxpr.eqns[i].invars] + list(targets)
+    constvars = tuple(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in moving))
+    part = build_jaxpr([*sources, *constvars], targets, [jaxpr.eqns[i] for i in kept], jaxpr)
+    return Slice(_cut_inside(part, kept, facts), constvars)
+
+
+def _cut_inside(part: Jaxpr, numbers: Sequence[int], facts: Facts) -> Jaxpr:
+    run = _Run(facts.sites, facts.cut, None)
+    cut = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
+    if not cut.intersection(numbers):
+        return part
+
+    def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+        at = (numbers[site[0]],)
+        enter = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
+        if enter is None or at[0] not in cut:
+            return None
+        return enter(eqn, values, at, dict.fromkeys(run.below[at]))[0]
+
+    avals = [shape_struct(v.aval) for v in part.invars]
+    found, consts = open_jaxpr(jax.make_jaxpr(lambda *args: interpret(part, (), args, handle))(*avals))
+    if consts:
+        raise CompilationError(f"cutting an inner loop captured {len(consts)} constants; please report this model")
+    return found
+
+
+def inner_equation(jaxpr: Jaxpr, at: Site) -> JaxprEqn:
+    """The equation at an address, which may lie inside loops and branches."""
+    eqn = jaxpr.eqns[at[0]]
+    rest = at[1:]
+    while rest:
+        if eqn.primitive.name == "cond":
+            body, rest = cond_branches(eqn)[rest[0]][0], rest[1:]
+        else:
+            body = scan_parts(eqn).jaxpr
+        eqn, rest = body.eqns[rest[0]], rest[1:]
+    return eqn
+
+
+def own_hidden_outputs(step: Step) -> Step:
+    """The same step in which every hidden state's output is a variable of its own.
+
+    A state that is only read, that is set to a constant, or that equals another state is returned as a copy; copies
+    come after the step's equations, whose addresses stay what they were.
+    """
+    outs, seen, copies = step.jaxpr.outvars, set(step.jaxpr.invars), set()
+    for k, leaf in enumerate(step.outs):
+        if leaf.role is not Role.HIDDEN or is_extended(leaf.aval):
+            continue
+        if isinstance(outs[k], Literal) or outs[k] in seen:
+            copies.add(k)
+        else:
+            seen.add(outs[k])
+    if not copies:
+        return step
+
+    def run(consts: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        values = interpret(step.jaxpr, (), [*consts, *leaves], lambda *_: None)
+        return [jnp.array(v, step.outs[k].aval.dtype, copy=True) if k in copies else v for k, v in enumerate(values)]
+
+    args = ([shape_struct(c) for c in step.consts], [leaf.aval for leaf in step.ins])
+    jaxpr, captured = open_jaxpr(jax.make_jaxpr(run)(*args))
+    same = [e.primitive for e in jaxpr.eqns[: len(step.jaxpr.eqns)]] == [e.primitive for e in step.jaxpr.eqns]
+    if captured or not same:
+        raise CompilationError("copying the hidden outputs of the step changed its equations; please report this model")
+    return Step(jaxpr, step.consts, step.ins, step.outs, step.trees)

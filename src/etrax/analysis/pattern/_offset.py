@@ -1,0 +1,146 @@
+"""Constants added to a gradient: a program that is linear gives zero for zero.
+
+A derivative rule of the model may return `ct + 0.1`. It is then affine, and no Jacobian stands for it. This pass follows
+what is zero when all sources are zero; a value that comes from a source and is not is a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._compat import (
+    CUSTOM,
+    INLINED,
+    Jaxpr,
+    JaxprEqn,
+    cond_branches,
+    inner_jaxpr,
+    is_extended,
+    is_inexact,
+    scan_parts,
+    while_parts,
+)
+from ...ir import interpret
+
+# Zero if one of these operands is: factors of a product, a numerator, the right-hand side of a solve.
+FACTORS = {
+    "mul": (0, 1), "div": (0,), "dot_general": (0, 1), "conv_general_dilated": (0, 1), "ragged_dot_general": (0, 1),
+    "triangular_solve": (1,), "tridiagonal_solve": (3,), "bcoo_dot_general": (0, 2), "scatter-mul": (0,),
+    "csrmv": (0, 3), "csrmm": (0, 3), "binary_csrmv": (0, 3), "binary_csrmm": (0, 3), "select_and_scatter_add": (0,),
+    "select_and_gather_add": (0,), "integer_pow": (0,),
+}  # fmt: skip
+
+
+class _Mark(NamedTuple):
+    """Whether a value is zero where all sources are, and the sources that it comes from."""
+
+    zero: bool
+    sources: frozenset[Hashable] = frozenset()
+
+
+_DATA = _Mark(False)
+
+
+def _join(a: _Mark, b: _Mark) -> _Mark:
+    return _Mark(a.zero and b.zero, a.sources | b.sources)
+
+
+Note = Callable[[JaxprEqn, str, frozenset[Hashable]], None]
+
+
+def find_offsets(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable], note: Note) -> None:
+    """Note every equation that adds something else to what comes from a source."""
+    args = [_Mark(True, frozenset({sources[i]})) if i in sources else _DATA for i in range(len(jaxpr.invars))]
+    _walk(jaxpr, consts, args, note)
+
+
+def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[_Mark], note: Note) -> list[_Mark]:
+    def handle(site: Any, eqn: JaxprEqn, values: list[Any]) -> list[_Mark] | None:
+        if eqn.primitive.name in INLINED:
+            return None
+        marks = [v if isinstance(v, _Mark) else _of_constant(v) for v in values]
+        enter = _ENTER.get(eqn.primitive.name)
+        if enter is not None:
+            return enter(eqn, marks, note)
+        met = frozenset().union(*(m.sources for m in marks))
+        zero = _zero(eqn, marks)
+        if met and not zero and any(is_inexact(v.aval) for v in eqn.outvars) and all(m.zero for m in marks if m.sources):
+            note(eqn, "adds something else to a gradient", met)
+        return [_Mark(zero, met) for _ in eqn.outvars]
+
+    wrapped = [_of_constant(c) for c in consts]
+    return [o if isinstance(o, _Mark) else _of_constant(o) for o in interpret(jaxpr, wrapped, args, handle)]
+
+
+def _of_constant(x: Any) -> _Mark:
+    return _Mark(not is_extended(x) and not np.any(np.asarray(x)))
+
+
+def _zero(eqn: JaxprEqn, marks: Sequence[_Mark]) -> bool:
+    factors = FACTORS.get(eqn.primitive.name)
+    if factors is not None:
+        return any(marks[i].zero for i in factors)
+    if eqn.primitive.name == "custom_linear_solve":
+        return all(m.zero for m in marks[sum(eqn.params["const_lengths"]) :])
+    counted = [m for m, v in zip(marks, eqn.invars, strict=True) if is_inexact(v.aval)]
+    return bool(counted) and all(m.zero for m in counted)
+
+
+def _cond(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
+    outs = [_walk(body, consts, marks[1:], note) for body, consts in cond_branches(eqn)]
+    return [_settled(eqn, _all(found), note) for found in zip(*outs, strict=True)]
+
+
+def _all(marks: Sequence[_Mark]) -> _Mark:
+    joined = marks[0]
+    for m in marks[1:]:
+        joined = _join(joined, m)
+    return joined
+
+
+def _settled(eqn: JaxprEqn, mark: _Mark, note: Note) -> _Mark:
+    """Paths that meet: one that comes from a source must not meet one that is not zero."""
+    if mark.sources and not mark.zero:
+        note(eqn, "adds something else to a gradient", mark.sources)
+    return mark
+
+
+def _loop(body: Callable[[list[_Mark]], list[_Mark]], carry: list[_Mark]) -> tuple[list[_Mark], list[_Mark]]:
+    """Marks of the carry once they no longer change, and the body's outputs then."""
+    while True:
+        outs = body(carry)
+        new = [_join(a, b) for a, b in zip(carry, outs, strict=False)]
+        if new == carry:
+            return carry, outs
+        carry = new
+
+
+def _scan(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
+    scan = scan_parts(eqn)
+    n, m = scan.num_consts, scan.num_consts + scan.num_carry
+    quiet: Note = lambda *_: None  # noqa: E731
+    run = lambda c, note: _walk(scan.jaxpr, scan.consts, [*marks[:n], *c, *marks[m:]], note)  # noqa: E731
+    carry, _ = _loop(lambda c: run(c, quiet), marks[n:m])
+    outs = run(carry, note)
+    return [_settled(eqn, mark, note) for mark in (*carry, *outs[scan.num_carry :])]
+
+
+def _while(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
+    (body, consts), n_cond, n_body = while_parts(eqn)
+    fixed, carry = marks[n_cond : n_cond + n_body], marks[n_cond + n_body :]
+    carry, _ = _loop(lambda c: _walk(body, consts, [*fixed, *c], note), carry)
+    return [_settled(eqn, mark, note) for mark in carry]
+
+
+def _call(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
+    return _walk(*inner_jaxpr(eqn), marks, note)
+
+
+def _each(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
+    return marks
+
+
+_ENTER = {"optimization_barrier": _each, "cond": _cond, "scan": _scan, "while": _while, **dict.fromkeys(CUSTOM, _call)}

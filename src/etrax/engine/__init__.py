@@ -1,0 +1,13 @@
+"""Numbers: window credit, Jacobian blocks, transport. Pure functions that run under jit. See README.md."""
+
+from ._diagonal import carried_relations as carried_relations
+from ._diagonal import diagonal_transport as diagonal_transport
+from ._transport import Trace as Trace
+from ._transport import Transport as Transport
+from ._transport import WindowData as WindowData
+from ._weights import Weights as Weights
+from ._weights import weights as weights
+from ._window import WindowResult as WindowResult
+from ._window import evolve as evolve
+from ._window import param_grads as param_grads
+from ._window import run_window as run_window

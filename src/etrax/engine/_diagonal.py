@@ -1,0 +1,138 @@
+"""Transport by per-position blocks over a window, at the cost of one product per weight op (MATH.md §3).
+
+    P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k        ε_K = P ε_0 + Σ_k u_k ⊗ c_k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..analysis import Facts, Relation
+from . import _site_math as site_math
+from ._blocks import Block, act, multiply
+from ._layout import Gather, gather_of
+from ._probes import Probes, plan_probes
+from ._transport import Transport, WindowData
+
+
+def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
+    """Relations that per-position blocks carry and that matter: the state can reach an output."""
+    return [
+        r
+        for r in facts.relations
+        if r.representable
+        and (sites is None or r.site in sites)
+        and any(("h", i) in facts.live for i in facts.groups[r.group].leaves)
+    ]
+
+
+def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:
+    """At least float32; complex where the op is complex."""
+    dtype = facts.sites[relation.site].call.out.dtype
+    complex_op = np.issubdtype(dtype, np.complexfloating)
+    if asked is not None:
+        return jnp.promote_types(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    """D-RTRL: the trace of a relation is S arrays of its op family's trace shape."""
+    relations = carried_relations(facts, sites)
+    probes = plan_probes(facts, relations)
+    gathers = [gather_of(r.place, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations]
+    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
+    shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
+    widths = [probes.layouts[r.group].size for r in relations]
+
+    def init() -> list[tuple[Any, ...]]:
+        return [tuple(jnp.zeros(s, d) for _ in range(n)) for s, d, n in zip(shapes, dtypes, widths, strict=True)]
+
+    def credit(trace: Any, g: Mapping[int, Any], fixed: Sequence[Any]) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for r, gather, entries in zip(relations, gathers, trace, strict=True):
+            site = facts.sites[r.site]
+            signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
+            for entry, s in zip(entries, signal, strict=True):
+                term = site_math.apply(site, fixed[r.site], entry, gather(s).astype(entry.dtype))
+                out[r.site] = out[r.site] + term if r.site in out else term
+        return out
+
+    def move(trace: Any, window: WindowData) -> Any:
+        if not relations:
+            return trace
+        whole, suffixes = suffix_products(probes, gathers, dtypes, window.records)
+        moved = []
+        for k, (r, gather, entries) in enumerate(zip(relations, gathers, trace, strict=True)):
+            site, fixed = facts.sites[r.site], window.fixed[r.site]
+            carried = [[None if p is None else site_math.spread(site, fixed, gather(p)) for p in row] for row in whole[r.group]]
+            kept = act(carried, entries)
+            data = window.data(r.site)
+            new = []
+            for old, entry, c in zip(kept, entries, suffixes[k], strict=True):
+                fresh = site_math.outer(site, fixed, [_as(u, c.dtype) for u in data], c).astype(entry.dtype)
+                new.append(fresh if old is None else old.astype(entry.dtype) + fresh)
+            moved.append(tuple(new))
+        return moved
+
+    nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize * n for s, d, n in zip(shapes, dtypes, widths, strict=True))
+    return Transport(init, probes if relations else None, credit, move, nbytes)
+
+
+def _as(u: Any, dtype: Any) -> Any:
+    """Data in at least the trace's precision; indices as they are."""
+    return u.astype(jnp.promote_types(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
+
+
+def suffix_products(probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[Any], records: Any) -> tuple[list[Block], list[list[Any]]]:
+    """P per group, and c_k per relation and slot, stacked over k."""
+    blocks, rows = records
+    closed = [_closure(layout.links) for layout in probes.layouts]
+
+    def eye(g: int) -> Block:
+        layout = probes.layouts[g]
+        kind = np.result_type(*(_real(layout.avals[i].dtype) for i in layout.group.leaves))
+        one, zero = jnp.ones(layout.shape, kind), jnp.zeros(layout.shape, kind)
+        n = layout.size
+        return [[(one if s == t else zero) if closed[g][s, t] else None for t in range(n)] for s in range(n)]
+
+    def body(suffix: list[Block], step: Any) -> tuple[list[Block], list[list[Any]]]:
+        d, f = step
+        out = []
+        for r, gather, dtype, row in zip(probes.relations, gathers, dtypes, f, strict=True):
+            at = [[None if q is None else _loops(gather(q), row[0]) for q in line] for line in suffix[r.group]]
+            found = act(at, row)
+            out.append([jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found])
+        new = []
+        for g, q in enumerate(suffix):
+            product = multiply(q, d[g])
+            n = len(product)
+            zero = jnp.zeros(probes.layouts[g].shape, q[0][0].dtype) if n else None
+            new.append([[(zero if product[s][t] is None else product[s][t].astype(q[s][t].dtype)) if closed[g][s, t] else None
+                         for t in range(n)] for s in range(n)])  # fmt: skip
+        return new, out
+
+    return lax.scan(body, [eye(g) for g in range(len(probes.layouts))], (blocks, rows), reverse=True)
+
+
+def _real(dtype: Any) -> Any:
+    """The real type of the coordinates of a state, at least float32."""
+    return np.dtype(np.float64) if np.dtype(dtype) in (np.dtype(np.complex128), np.dtype(np.float64)) else np.dtype(np.float32)
+
+
+def _loops(q: Any, like: Any) -> Any:
+    """Values per element of y, beside an array that has leading axes of inner loops."""
+    return q.reshape((1,) * (like.ndim - q.ndim) + q.shape)
+
+
+def _closure(links: np.ndarray) -> np.ndarray:
+    """Reflexive transitive closure."""
+    n = links.shape[0]
+    closed = links | np.eye(n, dtype=bool)
+    for _ in range(max(n.bit_length(), 1)):
+        closed = (closed.astype(np.int64) @ closed.astype(np.int64)) > 0
+    return closed

@@ -1,0 +1,130 @@
+"""Where the state scalars of a group are: between arrays per hidden leaf and arrays per state scalar.
+
+A state scalar (slot) is one real number at every position. A complex leaf gives two, its real and imaginary part, so
+that blocks are real matrices whatever the model does to complex numbers. Cotangents follow JAX: a complex cotangent c̄
+stands for dL = Re(c̄ dh), so its coordinates are (Re c̄, −Im c̄).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis import Facts, Group
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One state scalar: elements `index` of a leaf (None: all, in order), real or imaginary part."""
+
+    leaf: int
+    index: np.ndarray | None
+    imaginary: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The slots of a group; arrays per slot have shape `shape`."""
+
+    group: Group
+    slots: tuple[Slot, ...]
+    shape: tuple[int, ...]
+    avals: Mapping[int, Any]
+
+    @property
+    def size(self) -> int:
+        return len(self.slots)
+
+    def read(self, cotangents: Mapping[int, Any]) -> list[Any]:
+        """Cotangents per leaf → real values per slot."""
+        out = []
+        for s in self.slots:
+            value = cotangents[s.leaf]
+            if jnp.iscomplexobj(value):
+                value = -jnp.imag(value) if s.imaginary else jnp.real(value)
+            value = value.reshape(-1)[s.index] if s.index is not None else value
+            out.append(value.reshape(self.shape))
+        return out
+
+    def probe(self, s: int, colour: np.ndarray | None = None) -> dict[int, np.ndarray]:
+        """Cotangents per leaf that read slot s at all positions, or at those where `colour` is true."""
+        out = {}
+        for leaf in self.group.leaves:
+            aval = self.avals[leaf]
+            value = np.zeros(aval.shape, aval.dtype if aval.dtype.name != "bfloat16" else np.float32)
+            if leaf == self.slots[s].leaf:
+                one = -1j if self.slots[s].imaginary else 1.0
+                where = np.ones(self.group.num_positions, bool) if colour is None else colour
+                index = self.slots[s].index
+                flat = value.reshape(-1)
+                at = np.arange(flat.size) if index is None else index
+                flat[at] = np.where(where, one, 0)
+            out[leaf] = value
+        return out
+
+    @cached_property
+    def links(self) -> np.ndarray:
+        """(S, S): whether slot t of the old state can act on slot s of the new one."""
+        return np.ones((self.size, self.size), bool)
+
+
+def layout_of(facts: Facts, group: Group) -> Layout:
+    """Slots in the group's own order; complex ones twice."""
+    states = facts.states
+    slots: list[Slot] = []
+    plain = all(p.size == group.num_positions and np.array_equal(p.reshape(-1), np.arange(p.size)) for p in group.place)
+    for leaf, place, slot in zip(group.leaves, group.place, group.slot, strict=True):
+        parts = (False, True) if np.issubdtype(states[leaf].aval.dtype, np.complexfloating) else (False,)
+        if plain:
+            slots += [Slot(leaf, None, im) for im in parts]
+            continue
+        for k in np.unique(slot):
+            at = np.flatnonzero(slot.reshape(-1) == k)
+            index = np.empty(group.num_positions, np.int64)
+            index[place.reshape(-1)[at]] = at
+            slots += [Slot(leaf, index, im) for im in parts]
+    shapes = {states[leaf].aval.shape for leaf in group.leaves}
+    shape = shapes.pop() if plain and len(shapes) == 1 else (group.num_positions,)
+    return Layout(group, tuple(slots), shape, {leaf: states[leaf].aval for leaf in group.leaves})
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """From arrays per position to arrays per element of y.
+
+    `repeat` (lead, times, trail) is the common case of positions repeated along one axis (the gates of a fused matmul);
+    `index` the general one, with -1 for elements that reach no position.
+    """
+
+    shape: tuple[int, ...]
+    repeat: tuple[int, int, int] | None
+    index: np.ndarray | None
+
+    def __call__(self, p: Any) -> Any:
+        if self.repeat is not None:
+            lead, times, trail = self.repeat
+            if times == 1:
+                return p.reshape(self.shape)
+            return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
+        found = p.reshape(-1)[np.maximum(self.index, 0)]
+        return jnp.where(self.index >= 0, found, 0) if (self.index < 0).any() else found
+
+
+def gather_of(place: np.ndarray, varshape: Sequence[int], positions: int) -> Gather:
+    """The cheapest way to read positions at the elements of y."""
+    if place.size % max(positions, 1) == 0 and positions and place.size:
+        times, lead = place.size // positions, 1
+        for n in (*varshape, 1):
+            trail = positions // lead
+            tiled = np.broadcast_to(np.arange(positions).reshape(lead, 1, trail), (lead, times, trail))
+            if np.array_equal(tiled.reshape(-1), place.reshape(-1)):
+                return Gather(place.shape, (lead, times, trail), None)
+            lead *= n
+            if positions % lead:
+                break
+    return Gather(place.shape, None, place)

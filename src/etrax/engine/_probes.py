@@ -1,0 +1,181 @@
+"""D and F of the cut step, by reverse mode: which cotangents to pull back, and how to read the blocks off.
+
+One pull reads one state scalar of many positions at once. Positions that act on each other, and groups that share a
+source, are probed in different pulls: a block is then never a sum over several positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._compat import is_inexact
+from ..analysis import Facts, OpenStep, Relation
+from ..analysis.pattern import components
+from ..ir import Role
+from ._blocks import Block
+from ._layout import Layout, layout_of
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Read slot `slot` of group `group`, at the positions where `colour` is true (None: all)."""
+
+    group: int
+    slot: int
+    colour: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """A plan: each pull is a set of probes that do not disturb each other."""
+
+    facts: Facts
+    layouts: tuple[Layout, ...]
+    relations: tuple[Relation, ...]
+    pulls: tuple[tuple[Probe, ...], ...]
+
+    def __call__(self, leaves: Sequence[Any], weights: Sequence[Any]) -> tuple[list[Block], list[list[Any]]]:
+        """D per group, and F per relation (one array of y's shape per slot), at one step."""
+        facts = self.facts
+        opened = OpenStep(facts.step, facts.sites, facts.cut)
+        leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
+        first = len(facts.step.select(Role.PARAM))
+        moving = sorted({i for layout in self.layouts for i in layout.group.leaves})
+        used = sorted({r.site for r in self.relations})
+        deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
+
+        def run(h: dict[int, Any], deltas: dict[int, Any]) -> dict[int, Any]:
+            values = list(leaves)
+            for i, value in h.items():
+                values[first + i] = value
+            outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights)
+            return {i: outs[i] for i in moving}
+
+        _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
+        zeros = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in moving}
+        blocks = [[[None] * g.size for _ in range(g.size)] for g in self.layouts]
+        rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        for probes in self.pulls:
+            cotangents = dict(zeros)
+            for p in probes:
+                probe = self.layouts[p.group].probe(p.slot, p.colour)
+                cotangents |= {i: c.astype(facts.states[i].aval.dtype) for i, c in probe.items()}
+            h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
+            for p in probes:
+                self._read(p, h_bar, d_bar, blocks, rows)
+        return blocks, rows
+
+    def _read(self, p: Probe, h_bar: Any, d_bar: Any, blocks: list[Block], rows: list[list[Any]]) -> None:
+        layout = self.layouts[p.group]
+        links = layout.links[p.slot]
+        for t, value in enumerate(layout.read(h_bar)):
+            if links[t]:
+                value = value if p.colour is None else jnp.where(p.colour.reshape(layout.shape), value, 0)
+                blocks[p.group][p.slot][t] = _plus(blocks[p.group][p.slot][t], value)
+        for k, r in enumerate(self.relations):
+            if r.group != p.group:
+                continue
+            value = d_bar[r.site]
+            if p.colour is not None:
+                value = jnp.where((r.place >= 0) & p.colour[np.maximum(r.place, 0)], value, 0)
+            rows[k][p.slot] = _plus(rows[k][p.slot], value)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return b if a is None else a + b
+
+
+def plan_probes(facts: Facts, relations: Sequence[Relation]) -> Probes:
+    """Layouts and pulls for the groups that the relations reach."""
+    layouts = tuple(layout_of(facts, g) for g in facts.groups)
+    needed = sorted({r.group for r in relations})
+    rounds: list[list[int]] = []
+    for g in needed:
+        for members in rounds:
+            if not any(_disturb(facts, g, other) for other in members):
+                members.append(g)
+                break
+        else:
+            rounds.append([g])
+    pulls: list[tuple[Probe, ...]] = []
+    for members in rounds:
+        lists = [
+            [Probe(g, s, colour) for colour in _colours(facts, g) for s in range(layouts[g].size)] for g in members
+        ]
+        for k in range(max(map(len, lists))):
+            pulls.append(tuple(found[k] for found in lists if k < len(found)))
+    kept = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
+    return Probes(facts, kept, tuple(relations), tuple(pulls))
+
+
+def _empty(layout: Layout) -> Layout:
+    return Layout(layout.group, (), layout.shape, layout.avals)
+
+
+def _disturb(facts: Facts, a: int, b: int) -> bool:
+    """Whether some state or weight op reaches both groups within a step."""
+    one, two = set(facts.groups[a].leaves), set(facts.groups[b].leaves)
+    reached: dict[Any, set[int]] = {}
+    for source, target in facts.edges.dep:
+        if target[0] == "h":
+            reached.setdefault(source, set()).add(target[1])
+    return any(found & one and found & two for found in reached.values())
+
+
+def _colours(facts: Facts, group: int) -> list[np.ndarray | None]:
+    """Sets of positions that do not act on each other; [None] if none do."""
+    g = facts.groups[group]
+    left, right, nodes = [], [], g.num_positions
+    for a in g.leaves:
+        for b in g.leaves:
+            dep = facts.edges.dep.get((("h", a), ("h", b)))
+            if dep is None or facts.carries(a, b):
+                continue
+            own, target = g.place_of(a).reshape(-1), g.place_of(b).reshape(-1)
+            if dep.part.labels is not None:  # a node for each block stands between its members
+                left.append(target)
+                right.append(nodes + dep.part.labels)
+                target = nodes + np.arange(int(dep.part.labels.max()) + 1)
+                nodes += target.size
+            for m in dep.maps:
+                flat = m.reshape(-1)
+                left.append(own[flat >= 0])
+                right.append(target[flat[flat >= 0]])
+    if not left:
+        return [None]
+    pairs = np.concatenate(left), np.concatenate(right)
+    return _greedy(nodes, *pairs) if nodes == g.num_positions else _by_rank(g.num_positions, components(nodes, *pairs))
+
+
+def _by_rank(positions: int, blocks: np.ndarray) -> list[np.ndarray | None]:
+    """Dense blocks: one position of each block at a time."""
+    blocks = blocks[:positions]
+    order = np.argsort(blocks, kind="stable")
+    rank = np.empty(positions, np.int64)
+    rank[order] = np.arange(positions) - np.searchsorted(blocks[order], blocks[order])
+    return [rank == c for c in range(int(rank.max()) + 1)]
+
+
+def _greedy(positions: int, left: np.ndarray, right: np.ndarray) -> list[np.ndarray | None]:
+    neighbours: list[set[int]] = [set() for _ in range(positions)]
+    for a, b in zip(left.tolist(), right.tolist(), strict=True):
+        if a != b:
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+    colour = np.full(positions, -1)
+    for p in range(positions):
+        taken = {colour[q] for q in neighbours[p]}
+        colour[p] = next(c for c in range(positions + 1) if c not in taken)
+    return [colour == c for c in range(int(colour.max()) + 1)]
+
+
+def differentiable(facts: Facts) -> list[int]:
+    """State leaves that have derivatives."""
+    return [i for i, leaf in enumerate(facts.states) if is_inexact(leaf.aval)]

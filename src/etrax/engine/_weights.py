@@ -1,0 +1,147 @@
+"""θ → w: the weights of all sites, as a function of the parameters alone.
+
+The step is walked with values that are computed on demand, so that only the equations that lead from parameters to
+weights ever run. Differentiating this function gives every parameter its share of its weights' gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._compat import INLINED, JaxprEqn, bind, cond_branches, inner_jaxpr, scan_parts
+from ..analysis import WeightSite
+from ..ir import Role, Site, Step, interpret
+from ..ops import ALIGNED
+
+
+class _Lazy:
+    """A value that is computed when it is first asked for."""
+
+    __slots__ = ("_thunk", "_value")
+
+    def __init__(self, thunk: Callable[[], Any]):
+        self._thunk, self._value = thunk, None
+
+    def get(self) -> Any:
+        if self._thunk is not None:
+            thunk, self._thunk = self._thunk, None
+            self._value = thunk()
+        return self._value
+
+
+def _force(v: Any) -> Any:
+    return v.get() if isinstance(v, _Lazy) else v
+
+
+def _data() -> Any:
+    raise AssertionError("a weight depends on data: the sites of this step are not what the step computes")
+
+
+class Weights(NamedTuple):
+    """Per site: its weight, and its op's constant operands."""
+
+    weight: list[Any]
+    fixed: list[tuple[Any, ...]]
+
+
+def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> Weights:
+    """The weight of every site (broadcast to the op's shape if elementwise; stacked if scanned) and constant operands."""
+    finder = _Finder(sites)
+    args: list[Any] = list(step.consts)
+    given = iter(params)
+    for leaf in step.ins:
+        args.append(next(given) if leaf.role is Role.PARAM else _Lazy(_data))
+    outs = finder.walk(step.jaxpr, (), args, ())
+    n = len(step.jaxpr.eqns)
+    for j, s in enumerate(sites):
+        if len(s.at) == 1 and s.at[0] >= n:
+            finder.found[j] = (outs[s.at[0] - n], ())
+    weight, fixed = [], []
+    for j, s in enumerate(sites):
+        w, rest = finder.found[j]
+        w = _force(w)
+        shape = (*(n for _, n in s.loops), *s.call.out.shape) if s.scanned else s.call.out.shape
+        weight.append(jnp.broadcast_to(w, shape) if s.rule is ALIGNED else w)
+        fixed.append(tuple(_force(v) for v in rest))
+    return Weights(weight, fixed)
+
+
+class _Finder:
+    def __init__(self, sites: Sequence[WeightSite]):
+        self.sites = sites
+        self.here: dict[Site, list[int]] = {}
+        self.below: dict[Site, list[int]] = {}
+        for j, s in enumerate(sites):
+            self.here.setdefault(s.at, []).append(j)
+            for n in range(1, len(s.at)):
+                self.below.setdefault(s.at[:n], []).append(j)
+        self.found: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def walk(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site) -> list[Any]:
+        return interpret(jaxpr, consts, args, self.handle, at)
+
+    def handle(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> list[Any] | None:
+        name = eqn.primitive.name
+        for j in self.here.get(site, ()):
+            s = self.sites[j]
+            self.found[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
+        if site in self.below:
+            if name in INLINED:
+                return None
+            (self.scan if name == "scan" else self.cond)(site, eqn, values)
+        if name in INLINED and any(isinstance(v, _Lazy) for v in values):
+            body, consts = inner_jaxpr(eqn)
+            return self.walk(body, consts, values, site)
+        outs = _Lazy(lambda: bind(eqn, [_force(v) for v in values]))
+        return self.passed(eqn, values, [_Lazy(lambda i=i: outs.get()[i]) for i in range(len(eqn.outvars))])
+
+    def passed(self, eqn: JaxprEqn, values: list[Any], outs: list[Any]) -> list[Any]:
+        """What a loop carries unchanged is what went in."""
+        if eqn.primitive.name != "scan":
+            return outs
+        parts = scan_parts(eqn)
+        for k in range(parts.num_carry):
+            if parts.jaxpr.outvars[k] is parts.jaxpr.invars[parts.num_consts + k]:
+                outs[k] = values[parts.num_consts + k]
+        return outs
+
+    def cond(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> None:
+        for b, (body, consts) in enumerate(cond_branches(eqn)):
+            self.walk(body, consts, values[1:], (*site, b))
+
+    def scan(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> None:
+        parts = scan_parts(eqn)
+        n, m = parts.num_consts, parts.num_consts + parts.num_carry
+        same = [parts.jaxpr.outvars[k] is parts.jaxpr.invars[n + k] for k in range(parts.num_carry)]
+        carry = [v if s else _Lazy(_data) for v, s in zip(values[n:m], same, strict=True)]
+        slices = [_Lazy(_data) for _ in values[m:]]
+        self.walk(parts.jaxpr, parts.consts, [*values[:n], *carry, *slices], site)
+        for j in self.below[site]:
+            if self.sites[j].scanned:
+                self.found[j] = (_Lazy(lambda j=j: self.stacked(j, site, parts, values, carry)), self.found[j][1])
+
+    def stacked(self, j: int, site: Site, parts: Any, values: list[Any], carry: list[Any]) -> Any:
+        """The weight of each iteration of a scan that slices it."""
+        m = parts.num_consts + parts.num_carry
+        # Only slices of parameters can be forced; the others are data and never asked for.
+        own = [i for i, v in enumerate(values[m:]) if _is_ready(v)]
+
+        def one(slices: list[Any]) -> Any:
+            inner = _Finder(self.sites)
+            xs = [slices[own.index(i)] if i in own else _Lazy(_data) for i in range(len(values) - m)]
+            inner.walk(parts.jaxpr, parts.consts, [*values[: parts.num_consts], *carry, *xs], site)
+            return _force(inner.found[j][0])
+
+        return jax.vmap(one)([_force(values[m + i]) for i in own])
+
+
+def _is_ready(v: Any) -> bool:
+    try:
+        _force(v)
+    except AssertionError:
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""One window: exact reverse mode over K steps, weight gradients deferred to one product per weight op (MATH.md §1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..analysis import Facts, OpenStep
+from ..ir import Role
+from . import _site_math as site_math
+from ._probes import differentiable
+from ._transport import Trace, Transport, WindowData
+from ._weights import Weights
+
+
+class WindowResult(NamedTuple):
+    """Loss summed over the window, gradient per site's weight, states and trace at the exit, and per-step extras."""
+
+    loss: Any
+    grads: dict[int, Any]
+    states: list[Any]
+    trace: Trace
+    extras: Any
+
+
+# (output leaves of one step, what the caller scans along) -> (weighted loss of the step, extras)
+StepLoss = Callable[[list[Any], Any], tuple[Any, Any]]
+
+
+def live_sites(facts: Facts) -> list[int]:
+    return [j for j in range(len(facts.sites)) if ("y", j) in facts.live]
+
+
+def run_window(
+    facts: Facts, transport: Transport, params: Sequence[Any], weights: Weights, states: Sequence[Any], trace: Trace,
+    inputs: Sequence[Any], along: Any, loss_of: StepLoss,
+) -> WindowResult:  # fmt: skip
+    """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold."""
+    step, live, diff = facts.step, live_sites(facts), differentiable(facts)
+    steps = jax.tree.leaves((inputs, along))[0].shape[0]
+    opened = OpenStep(step, facts.sites, frozenset())
+    n_states = len(facts.states)
+    fixed_weights = lax.stop_gradient(weights.weight)
+
+    def body(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
+        x, extra, delta = xs
+        leaves = [*params, *carry, *x]
+        outs, seen = opened(leaves, [delta.get(j) for j in range(len(facts.sites))], fixed_weights)
+        loss, extras = loss_of(outs[n_states:], extra)
+        record = transport.record(leaves, fixed_weights) if transport.record is not None else ()
+        data = lax.stop_gradient({j: seen[j][1] for j in live})
+        return outs[:n_states], (loss, data, record, lax.stop_gradient(extras))
+
+    def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:
+        start = [moving.get(i, states[i]) for i in range(n_states)]
+        end, (losses, data, records, extras) = lax.scan(body, start, (list(inputs), along, deltas), length=steps)
+        return (losses.sum(), {i: end[i] for i in diff}), (end, data, records, extras)
+
+    moving = {i: states[i] for i in diff}
+    deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
+    (loss, exits), pull_back, (end, data, records, extras) = jax.vjp(run, moving, deltas, has_aux=True)
+    none = {i: jnp.zeros_like(v) for i, v in exits.items()}
+    entry_bar, delta_bar = pull_back((jnp.ones_like(loss), none))
+
+    grads = {j: site_math.grad(facts.sites[j], weights.fixed[j], data[j], delta_bar[j]) for j in live}
+    for j, g in transport.credit(trace, entry_bar, weights.fixed).items():
+        grads[j] = grads[j] + g.astype(grads[j].dtype)
+
+    def pull(cotangents: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        return pull_back((jnp.zeros_like(loss), {**none, **cotangents}))
+
+    window = WindowData(steps, records, lambda j: data[j], weights.fixed, pull)
+    return WindowResult(loss, grads, end, transport.move(trace, window), extras)
+
+
+def evolve(facts: Facts, transport: Transport, params: Sequence[Any], weights: Weights, states: Sequence[Any], trace: Trace,
+           inputs: Sequence[Any]) -> tuple[list[Any], Trace, Any]:  # fmt: skip
+    """Move states and trace over a window without a loss; the outputs are stacked."""
+
+    def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
+        return jnp.zeros(()), outs
+
+    result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
+    return result.states, result.trace, result.extras
+
+
+def param_grads(facts: Facts, params: Sequence[Any], site_grads: Mapping[int, Any], weights_of: Callable[[Sequence[Any]], Weights]) -> list[Any]:
+    """Each parameter's share of its weights' gradients, by the VJP of θ → w."""
+    leaves = facts.step.select(Role.PARAM)
+    moving = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.aval.dtype, jnp.inexact)]
+
+    def values(some: list[Any]) -> dict[int, Any]:
+        given = list(params)
+        for i, v in zip(moving, some, strict=True):
+            given[i] = v
+        found = weights_of(given).weight
+        return {j: found[j] for j in site_grads}
+
+    primal, pull = jax.vjp(values, [params[i] for i in moving])
+    (back,) = pull({j: site_grads[j].astype(primal[j].dtype) for j in primal})
+    out: list[Any] = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves]
+    for i, g in zip(moving, back, strict=True):
+        out[i] = g
+    return out

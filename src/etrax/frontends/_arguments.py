@@ -1,0 +1,69 @@
+"""Arguments of a model: which leaves are arrays, which are fixed, and which units they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from .._compat import shape_struct
+from .._errors import CompilationError
+from ..ir import format_path, leaves_with_paths
+from ._units import attach, conform, is_quantity, strip
+
+
+def _is_array(x: Any) -> bool:
+    return is_quantity(x) or isinstance(x, (bool, int, float, complex)) or (hasattr(x, "shape") and hasattr(x, "dtype"))
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """Example arguments `(args, kwargs)`. Strings and other objects that are no arrays are fixed when compiling."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def _arrays(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x: x if _is_array(x) else None, tree, is_leaf=is_quantity)
+
+    def _both(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        return (*args, dict(kwargs)) if kwargs else tuple(args)
+
+    @property
+    def structs(self) -> tuple[Any, ...]:
+        """The step's inputs as shapes and dtypes: the positional arguments, then the keywords as one dictionary."""
+        return jax.tree.map(shape_struct, strip(self._arrays(self._both(self.args, self.kwargs))))
+
+    def rebuild(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The model's arguments from the step's inputs: units back on, fixed arguments back in."""
+        both = self._both(self.args, self.kwargs)
+        arrays = self._arrays(both)
+        full = attach(jax.tree.structure(arrays), jax.tree.leaves(inputs))
+        flat, tree = jax.tree.flatten(both, is_leaf=is_quantity)
+        moving = iter(jax.tree.leaves(full, is_leaf=is_quantity))
+        merged = jax.tree.unflatten(tree, [next(moving) if _is_array(x) else x for x in flat])
+        return (merged[:-1], merged[-1]) if self.kwargs else (merged, {})
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The step's inputs from arguments like the example ones."""
+        mine, given = self._both(self.args, self.kwargs), self._both(args, kwargs)
+        old, new = self._arrays(mine), self._arrays(given)
+        out = conform("argument", (), old, new)
+        if jax.tree.structure(strip(old)) != jax.tree.structure(out):
+            raise CompilationError(
+                f"the arguments are {jax.tree.structure(out)}, but the model was compiled with "
+                f"{jax.tree.structure(strip(old))}. Pass arguments of that structure, or compile again."
+            )
+        fixed = [x for x in jax.tree.leaves(mine, is_leaf=is_quantity) if not _is_array(x)]
+        now = [x for x in jax.tree.leaves(given, is_leaf=is_quantity) if not _is_array(x)]
+        if fixed != now:
+            raise CompilationError(f"the fixed arguments were {fixed} when compiling and are now {now}: compile again.")
+        for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):
+            if a.shape != shape_struct(b).shape:
+                raise CompilationError(
+                    f"argument {format_path(path)} has shape {list(shape_struct(b).shape)}, but the model was compiled "
+                    f"with shape {list(a.shape)}. Pass one step of that shape, or compile again."
+                )
+        return out

@@ -1,0 +1,50 @@
+"""What every front end hands over: a model bound to its example arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir import Path, Role, Step
+
+
+@dataclass(frozen=True)
+class BoundState:
+    """One state of the model: its path, its role, the front end's own object, and how many leaves of the step it is."""
+
+    path: Path
+    role: Role
+    handle: Any
+    num_leaves: int
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A model as a pure step, with its values and the way between its own arguments and those of the step.
+
+    `fn(params, hidden, other, *inputs) -> (hidden, other, output)` takes and gives plain arrays: no physical units, no
+    objects of a modelling library. `params`, `hidden`, `other` are the values at the time of binding, `read()` gives
+    those of now. `states` are in the order of the step's leaves; `known` holds every state of the model by path,
+    whether the step touches it or not.
+
+    | piece | from | to |
+    |---|---|---|
+    | `encode(args, kwargs)` | the model's own arguments | the tuple of the step's inputs |
+    | `decode_output(tree)` | the step's output | what the model returns |
+    | `encode_state(path, value)` | a state's value | its leaves |
+    | `decode_state(path, leaves)` | its leaves | a state's value |
+    """
+
+    step: Step
+    fn: Callable[..., tuple[Any, Any, Any]]
+    params: Any
+    hidden: Any
+    other: Any
+    states: tuple[BoundState, ...]
+    known: Mapping[Path, Any]
+    read: Callable[[], tuple[Any, Any, Any]]
+    encode: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[Any, ...]]
+    decode_output: Callable[[Any], Any]
+    encode_state: Callable[[Path, Any], Sequence[Any]]
+    decode_state: Callable[[Path, Sequence[Any]], Any]

@@ -1,0 +1,220 @@
+"""brainstate modules: their states become the step's leaves, by path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from .._errors import CompilationError, EtraxError
+from ..ir import Path, Role, format_path, leaves_with_paths, trace_step
+from ._arguments import Arguments
+from ._borrow import borrowed, held, put
+from ._bound import Bound, BoundState
+from ._units import attach, conform, strip
+
+# First key of the path of a state that the step touches but that is no part of the module.
+OUTSIDE = "(outside the module)"
+
+
+def load_brainstate() -> Any:
+    """Import brainstate, which changes JAX's float64 switch for the whole process, and put the switch back."""
+    if "brainstate" not in sys.modules:
+        before = jax.config.jax_enable_x64
+        import brainstate  # noqa: F401
+
+        jax.config.update("jax_enable_x64", before)
+    return sys.modules["brainstate"]
+
+
+def is_brainstate_module(model: Any) -> bool:
+    """Whether a model is a `brainstate.nn.Module`; if brainstate was never imported, none is."""
+    nn = getattr(sys.modules.get("brainstate"), "nn", None)
+    return nn is not None and isinstance(model, nn.Module)
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """A state that the step reads or writes, or a parameter that it does not."""
+
+    path: Path
+    role: Role
+    state: Any
+    example: Any  # its value at binding: structure and units
+
+    def leaves(self, value: Any) -> list[Any]:
+        return jax.tree.leaves(conform(self.role.value, self.path, self.example, value))
+
+    def value(self, leaves: Iterable[Any]) -> Any:
+        return attach(jax.tree.structure(self.example), list(leaves))
+
+
+def bind_brainstate(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, batch_size: int | None = None
+) -> Bound:
+    """Bind a `brainstate.nn.Module` with initialised states to example arguments.
+
+    Parameters, hidden and other states are nested dictionaries by state path, so `params['rnn']['w']` is the value of
+    the state at `model.rnn.w`. With `batch_size` the states are created anew by `brainstate.nn.init_all_states`.
+    """
+    brainstate = load_brainstate()
+    if batch_size is not None:
+        brainstate.nn.init_all_states(model, batch_size=batch_size)
+    known = dict(model.states())
+    modules = list(model.nodes().values())
+    arguments = Arguments(tuple(args), dict(kwargs or {}))
+    touched, output = _discover(brainstate, model, known, arguments)
+    by_path = {t.path: t for t in touched}
+
+    def tree(role: Role, values: Mapping[Path, Any]) -> dict[str, Any]:
+        return _nest({t.path: strip(values[t.path]) for t in touched if t.role is role})
+
+    def read() -> tuple[Any, Any, Any]:
+        now = {t.path: conform(t.role.value, t.path, t.example, t.state.value) for t in touched}
+        return tree(Role.PARAM, now), tree(Role.HIDDEN, now), tree(Role.OTHER, now)
+
+    def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
+        given = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}
+        with borrowed([t.state for t in touched], modules), brainstate.StateTraceStack(name="etrax"):
+            for t in touched:
+                put(t.state, t.value(jax.tree.leaves(_at(given[t.role], t.path))))
+            positional, named = arguments.rebuild(inputs)
+            out = strip(model(*positional, **named))
+            new = {t.path: conform(t.role.value, t.path, t.example, held(t.state)) for t in touched}
+        return tree(Role.HIDDEN, new), tree(Role.OTHER, new), out
+
+    params, hidden, other = read()
+    step = trace_step(fn, params, hidden, arguments.structs, other, _handles(brainstate, touched))
+    return Bound(
+        step=step,
+        fn=fn,
+        params=params,
+        hidden=hidden,
+        other=other,
+        states=_in_step_order(touched),
+        known=known,
+        read=read,
+        encode=arguments.encode,
+        decode_output=lambda out: attach(output, jax.tree.leaves(out)),
+        encode_state=lambda path, value: by_path[path].leaves(value),
+        decode_state=lambda path, leaves: by_path[path].value(leaves),
+    )
+
+
+def _role(brainstate: Any, state: Any) -> Role:
+    if isinstance(state, brainstate.ParamState):
+        return Role.PARAM
+    return Role.HIDDEN if isinstance(state, brainstate.HiddenState) else Role.OTHER
+
+
+def _discover(brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments) -> tuple[list[_Touched], Any]:
+    """The states of the step, and the structure of its output with units, from one abstract run."""
+    with borrowed(list(known.values()), list(model.nodes().values())) as loan:
+        # Asked of every state at its first access: states outside the module are borrowed when they are met.
+        stack = brainstate.StateTraceStack(name="etrax", new_arg=lambda state: (loan.take(state), held(state))[1])
+
+        def run(*inputs: Any) -> Any:
+            positional, named = arguments.rebuild(inputs)
+            with stack:
+                return model(*positional, **named)
+
+        output = _explained(model, known, lambda: jax.eval_shape(run, *arguments.structs))
+        _check_no_new_state(model, known)
+    paths = {id(state): path for path, state in known.items()}
+    states, written = list(stack.states), dict(zip(map(id, stack.states), stack.been_writen, strict=True))
+    outside = [s for s in states if id(s) not in paths]
+    for state in outside:
+        name = type(state).__name__
+        paths[id(state)] = (OUTSIDE, f"{name}_{sum(type(o).__name__ == name and id(o) in paths for o in outside)}")
+    params = [s for s in known.values() if isinstance(s, brainstate.ParamState) and id(s) not in written]
+    touched = [_Touched(paths[id(s)], _role(brainstate, s), s, s.value) for s in [*states, *params]]
+    for t in touched:
+        if t.role is Role.PARAM and written.get(id(t.state)):
+            raise CompilationError(
+                f"the step writes parameter {format_path(t.path)}, a `{type(t.state).__name__}`. Parameters are changed by "
+                "the optimizer only: keep what the step changes in a `brainstate.HiddenState` (it is then learned through) "
+                "or in a `brainstate.ShortTermState`."
+            )
+    return touched, jax.tree.structure(output)
+
+
+def _explained(model: Any, known: Mapping[Path, Any], run: Any) -> Any:
+    """Run, and say what to do where a model without its states or its settings fails."""
+    name = type(model).__name__
+    try:
+        return run()
+    except EtraxError:
+        raise
+    except AttributeError as error:
+        raise CompilationError(
+            f"`{name}` could not be run: {error}. If that is a state, it has not been created: call "
+            "`brainstate.nn.init_all_states(model)` first (with `batch_size=` if the inputs have a batch axis)."
+        ) from error
+    except KeyError as error:
+        key = str(error.args[0]).split("\n")[0].rstrip(".") if error.args else ""
+        raise CompilationError(
+            f"`{name}` could not be run: KeyError: {key}. If that is a setting of its environment, such as the time step "
+            "`dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
+        ) from error
+    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+        found = "".join(f"\n  state {format_path(p)}: {_shapes(s)}" for p, s in known.items())
+        raise CompilationError(
+            f"`{name}` could not be run on these arguments. It raised {type(error).__name__}: {error}\n"
+            f"Its states are:{found or ' none'}\n"
+            "Pass example arguments of one step, and states of the same batch size: "
+            "`brainstate.nn.init_all_states(model, batch_size=...)`."
+        ) from error
+
+
+def _shapes(state: Any) -> str:
+    found = [(p, leaf) for p, leaf in leaves_with_paths(strip(held(state))) if hasattr(leaf, "dtype")]
+    return ", ".join((f"{format_path(p)} " if p else "") + f"{leaf.dtype}{list(leaf.shape)}" for p, leaf in found)
+
+
+def _check_no_new_state(model: Any, known: Mapping[Path, Any]) -> None:
+    """States that appear while the step runs would be left holding values of a finished trace."""
+    for path in model.states():
+        if path not in known:
+            raise CompilationError(
+                f"the step creates the state {format_path(path)} while it runs. Create it before: in `init_state`, which "
+                "`brainstate.nn.init_all_states(model)` calls, or by running the model once."
+            )
+
+
+def _nest(flat: Mapping[Path, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for path, value in flat.items():
+        inner = out
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = value
+    return out
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _handles(brainstate: Any, touched: list[_Touched]) -> dict[Role, dict[Path, tuple[Any, bool]]]:
+    out: dict[Role, dict[Path, tuple[Any, bool]]] = {role: {} for role in Role}
+    for t in touched:
+        grouped = isinstance(t.state, brainstate.HiddenGroupState)
+        for inner, _ in leaves_with_paths(strip(t.example)):
+            out[t.role][(*t.path, *inner)] = (t.state, grouped)
+    return out
+
+
+def _in_step_order(touched: list[_Touched]) -> tuple[BoundState, ...]:
+    """States in the order of the step's leaves: by role, then as nested dictionaries are flattened."""
+    out = []
+    for role in (Role.PARAM, Role.HIDDEN, Role.OTHER):
+        number = _nest({t.path: i for i, t in enumerate(touched) if t.role is role})
+        for i in jax.tree.leaves(number):
+            t = touched[i]
+            out.append(BoundState(t.path, role, t.state, len(jax.tree.leaves(t.example))))
+    return tuple(out)
