@@ -7,7 +7,8 @@ module, and is pinned by one small test each in `tests/test_compat.py`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -123,16 +124,41 @@ def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+# The equations around the one that is being walked, innermost first, as nested pairs: JAX traces its own functions
+# apart from their callers, so that an equation of theirs has no line of the user's.
+_around: contextvars.ContextVar[Any] = contextvars.ContextVar("etrax_source", default=None)
+
+
+def _traceback(eqn: JaxprEqn) -> Any:
+    """Where the equation was written, or the innermost equation around it that the user wrote."""
+    own, outer = eqn.source_info.traceback, _around.get()
+    found = own
+    while not any(True for _ in _sources.user_frames(found)):
+        if outer is None:
+            return own
+        found, outer = outer
+    return found
+
+
+@contextlib.contextmanager
+def within(eqn: JaxprEqn) -> Iterator[None]:
+    """Within it, equations of a body that have no line of their own have that of `eqn`."""
+    token = _around.set((eqn.source_info.traceback, _around.get()))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
 def source_of(eqn: JaxprEqn) -> contextlib.AbstractContextManager[Any]:
     """Within it, new equations carry the source line of `eqn`."""
     stack = _sources.current_name_stack() + eqn.source_info.name_stack
-    return _sources.user_context(eqn.source_info.traceback, name_stack=stack)
+    return _sources.user_context(_traceback(eqn), name_stack=stack)
 
 
 def source_frames(eqn: JaxprEqn) -> list[tuple[str, int, str]]:
     """File, line and function of the code that made the equation, innermost first, without JAX's own frames."""
-    frames = _sources.user_frames(eqn.source_info.traceback)
-    return [(f.file_name, f.start_line, f.function_name) for f in frames]
+    return [(f.file_name, f.start_line, f.function_name) for f in _sources.user_frames(_traceback(eqn))]
 
 
 def is_inexact(aval: Any) -> bool:

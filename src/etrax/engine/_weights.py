@@ -70,6 +70,14 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> W
     return Weights(weight, fixed)
 
 
+def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, ...]]:
+    """Constant operands of every site's op, as values."""
+    finder = _Finder(sites)
+    with jax.ensure_compile_time_eval():
+        finder.walk(step.jaxpr, (), [*step.consts, *(_Lazy(_data) for _ in step.ins)], ())
+        return [tuple(_force(v) for v in finder.found[j][1]) if j in finder.found else () for j in range(len(sites))]
+
+
 class _Finder:
     def __init__(self, sites: Sequence[WeightSite]):
         self.sites = sites

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, inner_jaxpr
+from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, inner_jaxpr, within
 
 # Address of an equation: its index, then those of the equations inside it. A branch number follows a `cond`'s index.
 Site: TypeAlias = tuple[int, ...]
@@ -28,10 +28,11 @@ def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], handle: 
     env.update(zip(jaxpr.invars, args, strict=True))
     for i, eqn in enumerate(jaxpr.eqns):
         values, site = [read(v) for v in eqn.invars], (*at, i)
-        outs = handle(site, eqn, values)
-        if outs is None and eqn.primitive.name in INLINED:
-            body, body_consts = inner_jaxpr(eqn)
-            outs = interpret(body, body_consts, values, handle, site)
+        with within(eqn):
+            outs = handle(site, eqn, values)
+            if outs is None and eqn.primitive.name in INLINED:
+                body, body_consts = inner_jaxpr(eqn)
+                outs = interpret(body, body_consts, values, handle, site)
         if outs is None:
             outs = bind(eqn, values)
         env.update(zip(eqn.outvars, outs, strict=True))

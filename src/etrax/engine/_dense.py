@@ -1,0 +1,104 @@
+"""Transport of the whole influence matrix dh/dθ, once per window, sample by sample (MATH.md §1, `rtrl`).
+
+    J_K = A J_0 + C,   A = ∂h_K/∂h_0,   C = ∂h_K/∂w
+
+Both come from reverse mode over the window, one pull per state scalar of a sample, all samples at once: samples are the
+connected components of everything the step does, so no Jacobian across samples is ever built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis import Facts, Relation
+from . import _site_math as site_math
+from ._diagonal import trace_dtype_of
+from ._layout import Layout, gather_of, layout_of
+from ._samples import find_samples
+from ._transport import Transport, WindowData
+from ._weights import fixed_operands
+
+
+def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    """RTRL: the trace of a relation is (S, …trace shape), S the number of state scalars of a sample."""
+    samples = find_samples(facts)
+    relations = [r for r in samples.relations if sites is None or r.site in sites]
+    layouts = [layout_of(facts, g) for g in samples.groups]
+    fixed_now = fixed_operands(facts.step, facts.sites)
+    rows = [_positions_first(facts, r, fixed_now[r.site]) for r in relations]
+    gathers = [gather_of(r.place, samples.groups[r.group].varshape, samples.groups[r.group].num_positions) for r in relations]
+    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
+    shapes = [(layouts[r.group].size, *site_math.trace_shape(facts.sites[r.site])) for r in relations]
+
+    def init() -> list[Any]:
+        return [jnp.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+
+    def credit(trace: Any, g: Mapping[int, Any], fixed: Sequence[Any]) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for r, gather, influence in zip(relations, gathers, trace, strict=True):
+            signal = jnp.stack(layouts[r.group].read({i: g[i] for i in layouts[r.group].group.leaves}))
+
+            def one(j: Any, s: Any, r: Relation = r, gather: Any = gather) -> Any:
+                return site_math.apply(facts.sites[r.site], fixed[r.site], j, gather(s).astype(j.dtype))
+
+            term = jax.vmap(one)(influence, signal).sum(0)
+            out[r.site] = out[r.site] + term if r.site in out else term
+        return out
+
+    def move(trace: Any, window: WindowData) -> Any:
+        moved: list[Any] = list(trace)
+        for g in sorted({r.group for r in relations}):
+            across, fresh = _pull_all(layouts[g], window)
+            for k, r in enumerate(relations):
+                if r.group != g:
+                    continue
+                site, data = facts.sites[r.site], window.data(r.site)
+                new = jax.vmap(lambda c, s=site, d=data, j=r.site: site_math.outer(s, window.fixed[j], d, c))(fresh[r.site])
+                moved[k] = (_carry(across, trace[k], rows[k]) + new).astype(dtypes[k])
+        return moved
+
+    nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize for s, d in zip(shapes, dtypes, strict=True))
+    return Transport(init, None, credit, move, nbytes)
+
+
+def _pull_all(layout: Layout, window: WindowData) -> tuple[Any, dict[int, Any]]:
+    """A as (S, S, positions), and per site the cotangents of its output for each state scalar at the exit."""
+    probes = [layout.probe(s) for s in range(layout.size)]
+    stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in layout.group.leaves}
+
+    def one(cotangents: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
+        entry, deltas = window.pull(cotangents)
+        return jnp.stack([v.reshape(-1) for v in layout.read(entry)]), deltas
+
+    return jax.vmap(one)(stacked)
+
+
+def _carry(across: Any, influence: Any, axis: int | None) -> Any:
+    """Σ_t A[s, t, p] J[t, … at p …]."""
+    if axis is None:  # one sample
+        return jnp.einsum("st,t...->s...", across[:, :, 0], influence)
+    moved = jnp.moveaxis(influence, axis + 1, 1)
+    out = jnp.einsum("stp,tp...->sp...", across, moved)
+    return jnp.moveaxis(out, 1, axis + 1)
+
+
+def _positions_first(facts: Facts, relation: Relation, fixed: Any) -> int | None:
+    """The axis of the trace that runs over samples; None if there is one sample only."""
+    positions = int(relation.place.max()) + 1
+    site = facts.sites[relation.site]
+    if positions <= 1:
+        return None
+    with jax.ensure_compile_time_eval():
+        spread = np.asarray(site_math.spread(site, fixed, jnp.asarray(relation.place)))
+    spread = np.broadcast_to(spread, site_math.trace_shape(site))
+    for axis, n in enumerate(spread.shape):
+        shape = [1] * spread.ndim
+        shape[axis] = n
+        if np.array_equal(spread, np.broadcast_to(np.arange(n).reshape(shape), spread.shape)):
+            return axis
+    raise AssertionError(f"samples of {site.label} do not lie along one axis of its trace")

@@ -1,0 +1,139 @@
+"""Samples: the connected components of everything that a step does, weight ops included.
+
+States of different samples never meet, so each sample's influence matrix moves on its own. Where the components are
+not equal in size, or do not lie along one axis of every weight op, all states count as one sample: more work, same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..analysis import Facts, Group, Relation
+from ..analysis.pattern import components, first_seen
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Groups whose positions are samples, and the relations of every weight op to them."""
+
+    groups: tuple[Group, ...]
+    relations: tuple[Relation, ...]
+
+
+def find_samples(facts: Facts) -> Samples:
+    leaves = sorted({n[1] for edge in facts.edges.dep for n in edge if n[0] == "h"})
+    sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and facts.remembers(("y", j))]
+    if not leaves or not sites:
+        return Samples((), ())
+    labels = _labels(facts, leaves, sites)
+    found = _grouped(facts, leaves, sites, labels)
+    if found is None:
+        found = _grouped(facts, leaves, sites, {n: np.zeros_like(v) for n, v in labels.items()})
+    assert found is not None
+    return found
+
+
+def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, tuple[int, ...]]:
+    shapes: dict[Any, tuple[int, ...]] = {("h", i): facts.states[i].aval.shape for i in leaves}
+    return shapes | {("y", j): facts.sites[j].y_shape for j in sites}
+
+
+def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, np.ndarray]:
+    """Component of every element of every state and weight op."""
+    shapes = _sizes(facts, leaves, sites)
+    offsets, total = {}, 0
+    for node, shape in shapes.items():
+        offsets[node] = total
+        total += int(np.prod(shape, dtype=np.int64))
+    left, right, nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], total
+    for (source, target), dep in facts.edges.dep.items():
+        if source not in shapes or target not in shapes:
+            continue
+        base = offsets[target]
+        if dep.part.labels is not None:
+            base = nodes
+            left.append(offsets[target] + np.arange(dep.part.size))
+            right.append(base + dep.part.labels)
+            nodes += int(dep.part.labels.max()) + 1
+        for m in dep.maps:
+            flat = m.reshape(-1)
+            at = np.flatnonzero(flat >= 0)
+            left.append(offsets[source] + at)
+            right.append(base + flat[at])
+    found = components(nodes, np.concatenate(left), np.concatenate(right))
+    return {n: found[offsets[n] : offsets[n] + int(np.prod(s, dtype=np.int64))].reshape(s) for n, s in shapes.items()}
+
+
+def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Any, np.ndarray]) -> Samples | None:
+    """Groups of leaves that share components, or None where these are not equal or not along one axis."""
+    owners = {i: set(np.unique(labels["h", i]).tolist()) for i in leaves}
+    clusters: list[list[int]] = []
+    for i in leaves:
+        same = [c for c in clusters if any(owners[i] & owners[k] for k in c)]
+        clusters = [c for c in clusters if c not in same] + [sorted([i, *(k for c in same for k in c)])]
+    groups, relations = [], []
+    for members in sorted(clusters):
+        group = _group(facts, len(groups), members, labels)
+        if group is None:
+            return None
+        groups.append(group)
+    for j in sites:
+        reached = _relation(facts, j, groups, labels)
+        if reached is None:
+            return None
+        relations += reached
+    return Samples(tuple(groups), tuple(relations))
+
+
+def _group(facts: Facts, index: int, members: list[int], labels: dict[Any, np.ndarray]) -> Group | None:
+    every = first_seen(np.concatenate([labels["h", i].reshape(-1) for i in members]))
+    count = int(every.max()) + 1
+    place, slot, at, states = [], [], 0, 0
+    for i in members:
+        shape = labels["h", i].shape
+        n = labels["h", i].size
+        own = every[at : at + n]
+        counts = np.bincount(own, minlength=count)
+        if counts.min() != counts.max():
+            return None
+        order = np.argsort(own, kind="stable")
+        rank = np.empty(n, np.int32)
+        rank[order] = np.tile(np.arange(int(counts[0]), dtype=np.int32), count)
+        place.append(own.reshape(shape))
+        slot.append((rank + states).reshape(shape))
+        states += int(counts[0])
+        at += n
+    return Group(index, tuple(members), count, states, (count,), tuple(place), tuple(slot))
+
+
+def _relation(facts: Facts, j: int, groups: list[Group], labels: dict[Any, np.ndarray]) -> list[Relation] | None:
+    """The group that a weight op reaches, with the sample of each of its elements."""
+    site, own = facts.sites[j], labels["y", j]
+    for g in groups:
+        numbers = {int(c): int(p) for i, place in zip(g.leaves, g.place, strict=True)
+                   for c, p in zip(labels["h", i].reshape(-1), place.reshape(-1), strict=True)}  # fmt: skip
+        hit = np.isin(own, list(numbers))
+        if not hit.any():
+            continue
+        if not hit.all():
+            return None
+        place = np.vectorize(numbers.__getitem__, otypes=[np.int32])(own)
+        if site.loops and not site.scanned:
+            stacked = place.reshape(-1, *site.call.out.shape)
+            if not (stacked == stacked[0]).all():
+                return None
+            place = stacked[0]
+        along = [a for a, n in enumerate(place.shape) if _is_axis(place, a, n)]
+        if g.num_positions > 1 and (not along or place.shape[along[0]] != g.num_positions):
+            return None
+        return [Relation(j, g.index, place)]
+    return []
+
+
+def _is_axis(place: np.ndarray, axis: int, n: int) -> bool:
+    shape = [1] * place.ndim
+    shape[axis] = n
+    return bool(np.array_equal(place, np.broadcast_to(np.arange(n).reshape(shape), place.shape)))
