@@ -1,0 +1,21 @@
+"""Etrax turns any one-step JAX model into an online learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._compile import compile as compile
+from ._errors import CompilationError as CompilationError
+from ._errors import EtraxError as EtraxError
+from ._errors import NotSupportedError as NotSupportedError
+from .learn import Learner as Learner
+from .learn import LearnerState as LearnerState
+from .learn import Rule as Rule
+from .learn import d_rtrl as d_rtrl
+from .learn import pp_prop as pp_prop
+from .learn import rtrl as rtrl
+from .learn import tbptt as tbptt
+from .ops import OpRule as OpRule
+from .ops import register_weight_op as register_weight_op
+
+__version__ = "0.1.0"

@@ -17,6 +17,7 @@ import numpy as np
 from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _sources
+from jax._src.lax.lax import copy_p as _copy_p
 
 Jaxpr = _jex.Jaxpr
 JaxprEqn = _jex.JaxprEqn
@@ -110,10 +111,18 @@ def cond_branches(eqn: JaxprEqn) -> list[tuple[Jaxpr, tuple[Any, ...]]]:
     return [open_jaxpr(b) for b in eqn.params["branches"]]
 
 
-def while_parts(eqn: JaxprEqn) -> tuple[tuple[Jaxpr, tuple[Any, ...]], int, int]:
-    """The body of a `while` with the numbers of its condition's and its body's constants."""
+class WhileParts(NamedTuple):
+    """A while loop's condition and body, and the split of its operands: constants of each, then the carry."""
+
+    cond: tuple[Jaxpr, tuple[Any, ...]]
+    body: tuple[Jaxpr, tuple[Any, ...]]
+    cond_consts: int
+    body_consts: int
+
+
+def while_parts(eqn: JaxprEqn) -> WhileParts:
     p = eqn.params
-    return open_jaxpr(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"]
+    return WhileParts(open_jaxpr(p["cond_jaxpr"]), open_jaxpr(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"])
 
 
 def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
@@ -183,8 +192,13 @@ def shape_struct(x: Any) -> jax.ShapeDtypeStruct:
         return x
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return jax.ShapeDtypeStruct(x.shape, _dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
-    aval = _core.get_aval(x)
+    aval = jax.typeof(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def staged_copy(x: Any) -> Any:
+    """A copy that is an equation of its own, also of a constant."""
+    return _copy_p.bind(jax.numpy.asarray(x))
 
 
 def zeros_of(aval: Any) -> Any:

@@ -25,9 +25,10 @@ def trajectory(model):
 
 def coarse(rows, size, columns):
     """A Jacobian over real coordinates as a pattern over elements."""
+    if not size or not columns:
+        return np.zeros((size, columns), bool)
     hit = np.asarray(rows) != 0
-    hit = hit.reshape(size, -1, hit.shape[1]).any(1) if size else np.zeros((0, hit.shape[1]), bool)
-    return hit.reshape(size, columns, -1).any(2) if columns else np.zeros((size, 0), bool)
+    return hit.reshape(size, -1, columns, hit.shape[1] // columns).any((1, 3))
 
 
 def check_edges(facts, found):

@@ -55,7 +55,7 @@ def nonzero(f, x) -> list[jax.Array]:
     for rows in (jnp.moveaxis(c, 0, -1) for c in columns):
         hit = (rows != 0) | jnp.isnan(rows)
         hit = hit.any(0)  # over real and imaginary part of the output
-        found.append(hit.reshape(hit.shape[0], parts.size // max(x.size, 1), x.size).any(1))
+        found.append(hit.reshape(hit.shape[0], parts.size // max(x.size, 1), x.size).any(1) if x.size else hit)
     return found
 
 
@@ -105,7 +105,7 @@ def _rows(f, *args):
     for k, o in enumerate(outs):
         one = lambda e, k=k: pull([e if i == k else jnp.zeros_like(z) for i, z in enumerate(outs)])
         rows = jax.vmap(one)(jnp.eye(o.size, dtype=o.dtype))
-        found.append([[r.reshape(o.size, -1) for r in arg] for arg in rows])
+        found.append([[r.reshape(o.size, int(np.prod(r.shape[1:]))) for r in arg] for arg in rows])
     return found
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from .._compat import is_inexact
 from ..ir import Leaf, Role, Step, format_path
 from ._edges import Edges, Node, reach_edges, state_leaves
-from ._positions import Anchor, Group, find_groups
+from ._lists import joined_by_list
+from ._positions import MAX_STATES, Anchor, Group, find_groups
 from ._sites import WeightSite, find_sites
-from .pattern import UNKNOWN, Cause, Dep
+from .pattern import UNKNOWN, Cause, Dep, components
 
 
 class Tag(StrEnum):
@@ -204,15 +205,23 @@ class Facts:
 
 def _tag(facts: Facts, group: Group) -> Tag:
     deps = [
-        facts.edges.dep[("h", a), ("h", b)]
+        (a, b, facts.edges.dep[("h", a), ("h", b)])
         for a in group.leaves
         for b in group.leaves
         if (("h", a), ("h", b)) in facts.edges.dep and not facts.carries(a, b)
     ]
     if not deps:
         return Tag.DIAGONAL if group.num_state == 1 else Tag.BLOCK
-    dense = any(d.part.labels is not None or 2 * len(d.maps) > max(group.num_positions, 2) for d in deps)
-    return Tag.DENSE if dense else Tag.SPARSE
+    return Tag.DENSE if any(d.part.labels is not None for *_, d in deps) or _fills(group, deps) else Tag.SPARSE
+
+
+def _fills(group: Group, deps: Sequence[tuple[int, int, Dep]]) -> bool:
+    """Whether positions reach most of the positions that they are joined with."""
+    pairs = [np.stack([group.place_of(a).reshape(-1)[m >= 0], group.place_of(b).reshape(-1)[m[m >= 0]]])
+             for a, b, d in deps for m in (m.reshape(-1) for m in d.maps)]  # fmt: skip
+    links = np.unique(np.concatenate(pairs, 1), axis=1)
+    joined = np.bincount(components(group.num_positions, *links))
+    return 4 * links.shape[1] > 3 * int((joined.astype(np.int64) ** 2)[joined > 1].sum())
 
 
 def _unique(many: Iterable[Sequence[Loss]]) -> list[Loss]:
@@ -242,40 +251,22 @@ def analyse(step: Step) -> Facts:
     """Analyse a step: sites, edges, groups, relations."""
     sites = find_sites(step)
     mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
-    facts = _assemble(step, sites, mixing)
     suspects = frozenset(j for j, s in enumerate(sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div"))
-    if suspects and any(not facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
-        mixers = _mixers(step, sites, mixing, suspects)
-        if mixers:
-            facts = _assemble(step, sites, mixing | mixers)
-    return facts
-
-
-def _mixers(step: Step, sites: Sequence[WeightSite], mixing: frozenset[int], suspects: frozenset[int]) -> frozenset[int]:
-    """Elementwise products that carry a state from one position to another (an edge list with trainable entries)."""
+    if not suspects:
+        return _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
     edges = reach_edges(step, sites, mixing | suspects)
-    return frozenset(j for j in suspects if _moves_positions(edges, j))
+    lists = {j: size for j in suspects if (size := joined_by_list(edges, j))}
+    if max(lists.values(), default=0) <= MAX_STATES:  # none, or the parts of one neuron may be what they connect
+        facts = _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
+        if not lists or all(facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
+            return facts
+    cut = mixing | lists.keys()
+    return _assemble(step, sites, cut, edges if len(lists) == len(suspects) else reach_edges(step, sites, cut))
 
 
-def _moves_positions(edges: Edges, site: int) -> bool:
-    into, out = edges.into(("y", site), "h"), edges.out(("y", site), "h")
-    for source, first in into.items():
-        for target, then in out.items():
-            if source != target:
-                continue
-            if len(first.maps) != 1 or len(then.maps) != 1 or first.part.labels is not None or then.part.labels is not None:
-                return True
-            middle, end = first.maps[0].reshape(-1), then.maps[0].reshape(-1)
-            reached = np.where(middle >= 0, end[np.maximum(middle, 0)], -1)
-            if not ((reached < 0) | (reached == np.arange(reached.size))).all():
-                return True
-    return False
-
-
-def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int]) -> Facts:
-    edges = reach_edges(step, sites, cut)
+def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edges: Edges) -> Facts:
     states = state_leaves(step)
-    hidden = [i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval)]
+    hidden = [i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval) and leaf.aval.size]
     links = [(s[1], t[1], d) for (s, t), d in edges.dep.items() if s[0] == t[0] == "h" and s[1] in hidden and t[1] in hidden]
     anchors = [
         Anchor(t[1], d, int(np.prod([n for _, n in sites[s[1]].loops], dtype=np.int64)))

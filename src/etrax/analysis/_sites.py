@@ -150,10 +150,9 @@ class _Finder:
                 break
             del self.sites[kept:]
             carry = new
-        ends = [*carry, *outs[scan.num_carry :]]
-        leaves = [o.weight for o in ends]
-        if any(w and not (k < len(passed) and passed[k]) for k, w in enumerate(leaves)):
+        if any(o.weight and not (k < len(passed) and passed[k]) for k, o in enumerate(outs)):
             return None
+        ends = [*carry, *outs[scan.num_carry :]]
         return [o if o.weight else replace(o, params=frozenset()) for o in ends]
 
 

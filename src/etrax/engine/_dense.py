@@ -18,7 +18,7 @@ import numpy as np
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._diagonal import trace_dtype_of
-from ._layout import Layout, gather_of, layout_of
+from ._layout import Layout, gather_of, layout_of, slot_count
 from ._samples import find_samples
 from ._transport import Transport, WindowData
 from ._weights import fixed_operands
@@ -64,6 +64,16 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
 
     nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize for s, d in zip(shapes, dtypes, strict=True))
     return Transport(init, None, credit, move, nbytes)
+
+
+def dense_bytes(facts: Facts) -> int:
+    """Size of the influence matrices that RTRL would keep."""
+    samples, total = find_samples(facts), 0
+    for r in samples.relations:
+        shape = site_math.trace_shape(facts.sites[r.site])
+        width = slot_count(facts, samples.groups[r.group])
+        total += int(np.prod(shape, dtype=np.int64)) * trace_dtype_of(facts, r, None).itemsize * width
+    return total
 
 
 def _pull_all(layout: Layout, window: WindowData) -> tuple[Any, dict[int, Any]]:

@@ -15,7 +15,7 @@ from jax import lax
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._blocks import Block, act, multiply
-from ._layout import Gather, gather_of
+from ._layout import Gather, gather_of, slot_count
 from ._probes import Probes, plan_probes
 from ._transport import Transport, WindowData
 
@@ -81,6 +81,15 @@ def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_
 
     nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize * n for s, d, n in zip(shapes, dtypes, widths, strict=True))
     return Transport(init, probes if relations else None, credit, move, nbytes)
+
+
+def diagonal_bytes(facts: Facts) -> int:
+    """Size of the traces that D-RTRL would keep."""
+    total = 0
+    for r in carried_relations(facts):
+        shape = site_math.trace_shape(facts.sites[r.site])
+        total += int(np.prod(shape, dtype=np.int64)) * trace_dtype_of(facts, r, None).itemsize * slot_count(facts, facts.groups[r.group])
+    return total
 
 
 def _as(u: Any, dtype: Any) -> Any:

@@ -73,6 +73,12 @@ class Layout:
         return np.ones((self.size, self.size), bool)
 
 
+def slot_count(facts: Facts, group: Group) -> int:
+    """Real state scalars at a position: complex leaves count twice."""
+    per = {leaf: place.size // max(group.num_positions, 1) for leaf, place in zip(group.leaves, group.place, strict=True)}
+    return sum(n * (2 if np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) else 1) for i, n in per.items())
+
+
 def layout_of(facts: Facts, group: Group) -> Layout:
     """Slots in the group's own order; complex ones twice."""
     states = facts.states

@@ -72,18 +72,24 @@ def bind_brainstate(
     def tree(role: Role, values: Mapping[Path, Any]) -> dict[str, Any]:
         return _nest({t.path: strip(values[t.path]) for t in touched if t.role is role})
 
+    def current() -> dict[Path, Any]:
+        """The states as they are now: a model that creates its states anew has other objects at the same paths."""
+        found = dict(model.states())
+        return {t.path: found.get(t.path, t.state) for t in touched}
+
     def read() -> tuple[Any, Any, Any]:
-        now = {t.path: conform(t.role.value, t.path, t.example, t.state.value) for t in touched}
+        states = current()
+        now = {t.path: conform(t.role.value, t.path, t.example, states[t.path].value) for t in touched}
         return tree(Role.PARAM, now), tree(Role.HIDDEN, now), tree(Role.OTHER, now)
 
     def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
-        given = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}
-        with borrowed([t.state for t in touched], modules), brainstate.StateTraceStack(name="etrax"):
+        given, states = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}, current()
+        with borrowed(list(states.values()), modules), brainstate.StateTraceStack(name="etrax"):
             for t in touched:
-                put(t.state, t.value(jax.tree.leaves(_at(given[t.role], t.path))))
+                put(states[t.path], t.value(jax.tree.leaves(_at(given[t.role], t.path))))
             positional, named = arguments.rebuild(inputs)
             out = strip(model(*positional, **named))
-            new = {t.path: conform(t.role.value, t.path, t.example, held(t.state)) for t in touched}
+            new = {t.path: conform(t.role.value, t.path, t.example, held(states[t.path])) for t in touched}
         return tree(Role.HIDDEN, new), tree(Role.OTHER, new), out
 
     params, hidden, other = read()
@@ -149,6 +155,8 @@ def _explained(model: Any, known: Mapping[Path, Any], run: Any) -> Any:
     except EtraxError:
         raise
     except AttributeError as error:
+        if not is_brainstate_module(error.obj):
+            raise
         raise CompilationError(
             f"`{name}` could not be run: {error}. If that is a state, it has not been created: call "
             "`brainstate.nn.init_all_states(model)` first (with `batch_size=` if the inputs have a batch axis)."

@@ -68,18 +68,18 @@ class ModuleInfo(NamedTuple):
         inputs = jax.tree.leaves(self.owner.encode(tuple(args), kwargs))
         if old_state_vals is None:
             return self._checked([*inputs, *jax.tree.leaves(list(self.owner.read()))])
-        if not isinstance(old_state_vals, Mapping):
-            if len(old_state_vals) != len(self.compiled_state_paths):
-                raise CompilationError(
-                    f"`old_state_vals` holds {len(old_state_vals)} values, expected {len(self.compiled_state_paths)}: one "
-                    f"for each of {', '.join(map(format_path, self.compiled_state_paths))}."
-                )
-            old_state_vals = dict(zip(self.compiled_state_paths, old_state_vals, strict=True))
-        for path in self.compiled_state_paths:
-            if path not in old_state_vals:
-                raise CompilationError(f"`old_state_vals` has no value for state {format_path(path)}; pass one for each state.")
-        states = [x for p in self.compiled_state_paths for x in self.owner.encode_state(p, old_state_vals[p])]
-        return self._checked([*inputs, *states])
+        if isinstance(old_state_vals, Mapping):
+            for path in self.compiled_state_paths:
+                if path not in old_state_vals:
+                    raise CompilationError(f"`old_state_vals` has no value for state {format_path(path)}; pass one for each.")
+            old_state_vals = [old_state_vals[path] for path in self.compiled_state_paths]
+        if len(old_state_vals) != len(self.compiled_state_paths):
+            raise CompilationError(
+                f"`old_state_vals` holds {len(old_state_vals)} values, expected {len(self.compiled_state_paths)}: one for "
+                f"each of {', '.join(map(format_path, self.compiled_state_paths))}."
+            )
+        pairs = zip(self.compiled_state_paths, old_state_vals, strict=True)
+        return self._checked([*inputs, *(x for path, value in pairs for x in self.owner.encode_state(path, value))])
 
     def _checked(self, flat: list[Any]) -> list[Any]:
         """The same values, if they have the shapes that the step was compiled for."""

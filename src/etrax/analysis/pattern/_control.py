@@ -45,12 +45,13 @@ def _cond(call: Call) -> list[Deps]:
 
 @rule("while")
 def _while(call: Call) -> list[Deps]:
-    (body, consts), n_cond, n_body = while_parts(call.eqn)
-    if any(call.deps[:n_cond]):
+    parts = while_parts(call.eqn)
+    n, m = parts.cond_consts, parts.cond_consts + parts.body_consts
+    fixed = list(call.deps[n:m])
+    carry = _fixed_point(call, list(call.deps[m:]), lambda c: call.nested(*parts.body, [*fixed, *c]))
+    if any(call.nested(*parts.cond, [*call.deps[:n], *carry])):
         call.problem("loops on the value of a gradient")
-        return conservative(call)
-    fixed, carry = list(call.deps[n_cond : n_cond + n_body]), list(call.deps[n_cond + n_body :])
-    return _fixed_point(call, carry, lambda c: call.nested(body, consts, [*fixed, *c]))
+    return carry
 
 
 def _fixed_point(call: Call, carry: list[Deps], body) -> list[Deps]:

@@ -32,6 +32,14 @@ FACTORS = {
     "csrmv": (0, 3), "csrmm": (0, 3), "binary_csrmv": (0, 3), "binary_csrmm": (0, 3), "select_and_scatter_add": (0,),
     "select_and_gather_add": (0,), "integer_pow": (0,),
 }  # fmt: skip
+# Zero if all numbers among the operands are.
+KEEPS_ZERO = frozenset({
+    "neg", "add", "add_any", "sub", "convert_element_type", "copy", "copy_p", "real", "imag", "conj", "complex", "name",
+    "reduce_precision", "sharding_constraint", "layout_constraint", "reshard", "relayout", "device_put", "mesh_cast",
+    "pvary", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "tile", "slice", "split", "unstack",
+    "concatenate", "stack", "pad", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "scatter-add",
+    "scatter_add", "scatter-sub", "reduce_sum", "cumsum", "reduce_window_sum", "select_n", "fft",
+})  # fmt: skip
 
 
 class _Mark(NamedTuple):
@@ -66,7 +74,7 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[_Mark], note: Note
         if enter is not None:
             return enter(eqn, marks, note)
         met = frozenset().union(*(m.sources for m in marks))
-        zero = _zero(eqn, marks)
+        zero = _zero(eqn, marks, bool(met))
         if met and not zero and any(is_inexact(v.aval) for v in eqn.outvars) and all(m.zero for m in marks if m.sources):
             note(eqn, "adds something else to a gradient", met)
         return [_Mark(zero, met) for _ in eqn.outvars]
@@ -79,14 +87,16 @@ def _of_constant(x: Any) -> _Mark:
     return _Mark(not is_extended(x) and not np.any(np.asarray(x)))
 
 
-def _zero(eqn: JaxprEqn, marks: Sequence[_Mark]) -> bool:
-    factors = FACTORS.get(eqn.primitive.name)
-    if factors is not None:
-        return any(marks[i].zero for i in factors)
-    if eqn.primitive.name == "custom_linear_solve":
+def _zero(eqn: JaxprEqn, marks: Sequence[_Mark], met: bool) -> bool:
+    name = eqn.primitive.name
+    if name in FACTORS:
+        return any(marks[i].zero for i in FACTORS[name])
+    if name == "custom_linear_solve":
         return all(m.zero for m in marks[sum(eqn.params["const_lengths"]) :])
-    counted = [m for m, v in zip(marks, eqn.invars, strict=True) if is_inexact(v.aval)]
-    return bool(counted) and all(m.zero for m in counted)
+    if name not in KEEPS_ZERO:
+        return met  # what is not linear or not known has been noted for that
+    numbers = [m for m, v in zip(marks, eqn.invars, strict=True) if is_inexact(v.aval)]
+    return all(m.zero for m in numbers or marks)
 
 
 def _cond(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
@@ -129,9 +139,9 @@ def _scan(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
 
 
 def _while(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
-    (body, consts), n_cond, n_body = while_parts(eqn)
-    fixed, carry = marks[n_cond : n_cond + n_body], marks[n_cond + n_body :]
-    carry, _ = _loop(lambda c: _walk(body, consts, [*fixed, *c], note), carry)
+    parts = while_parts(eqn)
+    n, m = parts.cond_consts, parts.cond_consts + parts.body_consts
+    carry, _ = _loop(lambda c: _walk(*parts.body, [*marks[n:m], *c], note), marks[m:])
     return [_settled(eqn, mark, note) for mark in carry]
 
 

@@ -1,0 +1,56 @@
+"""`etrax.compile`: from a model and a rule to a learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import learn
+from ._errors import CompilationError
+from .analysis import analyse
+from .frontends import bind
+from .learn import Learner, Rule
+
+RULES = {"tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop, "rtrl": learn.rtrl}
+
+
+def compile(
+    model: Any, rule: Rule | str, *example_inputs: Any, params: Any = None, hidden: Any = None, batch_size: int | None = None,
+    trace_dtype: Any = None, **front_end_options: Any,
+) -> Learner:  # fmt: skip
+    """Compile a one-step model into an online learner.
+
+    `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
+    `jax.ShapeDtypeStruct`, or a `brainstate.nn.Module`. `rule` is a rule or its name; `example_inputs` are those of one step.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> def step(params, h, x):
+    ...     h = 0.9 * h + x @ params["w"]
+    ...     return h, h
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params={"w": jnp.ones((3, 4))}, hidden=jnp.zeros(4))
+    >>> str(learner.report.verdicts["w",].kind)
+    'exact'
+    """
+    if isinstance(rule, str):
+        if rule not in RULES:
+            raise CompilationError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.")
+        rule = RULES[rule]()
+    if not isinstance(rule, Rule):
+        raise CompilationError(f"`rule` is a {type(rule).__name__}; pass a rule such as `etrax.d_rtrl()`, or its name.")
+    bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
+    facts = analyse(bound.step)
+
+    def graph() -> Any:
+        from .analysis.graph import build_graph
+
+        return build_graph(bound, facts, include_hidden_perturb=True)
+
+    return Learner(facts, rule, bound.params, merged(bound.hidden, bound.other), trace_dtype=trace_dtype, graph=graph)
+
+
+def merged(hidden: Any, other: Any) -> Any:
+    """Hidden and other states as one tree: dictionaries are merged by key."""
+    if other is None or other == {}:
+        return hidden
+    if hidden is None or hidden == {}:
+        return other
+    return {k: merged(hidden.get(k), other.get(k)) if k in hidden and k in other else hidden.get(k, other.get(k)) for k in {**hidden, **other}}

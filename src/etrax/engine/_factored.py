@@ -1,0 +1,94 @@
+"""Factored transport (MATH.md §4): one trace of the op's data and one of its output stand for their product.
+
+    x̂ ← α x̂ + u        f̂ ← α D f̂ + (1 − α) F        ε ≈ f̂ / (1 − α^t) ⊗ x̂
+
+t counts steps. Over a window both are closed forms again: with the suffix products Q_k = D_K ··· D_{k+1},
+
+    x̂_K = α^K x̂_0 + Σ_k α^{K−k} u_k        f̂_K = α^K P f̂_0 + (1 − α) Σ_k α^{K−k} Q_k F_k
+
+An elementwise weight has no data of its own: its trace is as large as f̂ already, so it is carried unfactored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis import Facts
+from ..ops import ALIGNED
+from . import _site_math as site_math
+from ._blocks import act
+from ._diagonal import carried_relations, suffix_products, trace_dtype_of
+from ._layout import gather_of
+from ._probes import plan_probes
+from ._transport import Transport, WindowData
+
+
+def factored_transport(facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    """pp_prop: a trace of the data per site, S traces of the output per relation, and the number of steps."""
+    relations = carried_relations(facts, sites)
+    probes = plan_probes(facts, relations)
+    gathers = [gather_of(r.place, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations]
+    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
+    factored = {r.site: d for r, d in zip(relations, dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED}
+
+    def init() -> Any:
+        data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in factored.items()}
+        back = []
+        for r, d in zip(relations, dtypes, strict=True):
+            shape = site_math.output_shape(facts.sites[r.site])
+            back.append(tuple(jnp.zeros(shape, d) for _ in range(probes.layouts[r.group].size)))
+        return data, back, jnp.zeros((), jnp.int32)
+
+    def credit(trace: Any, g: Mapping[int, Any], fixed: Sequence[Any]) -> dict[int, Any]:
+        data, back, steps = trace
+        out: dict[int, Any] = {}
+        for r, gather, entries in zip(relations, gathers, back, strict=True):
+            site = facts.sites[r.site]
+            signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
+            term = sum(entry * gather(s).astype(entry.dtype) for entry, s in zip(entries, signal, strict=True))
+            if r.site in factored:
+                kind = jnp.real(term).dtype
+                seen = 1 - jnp.asarray(decay, kind) ** jnp.maximum(steps, 1).astype(kind)
+                term = site_math.feature_grad(site, fixed[r.site], data[r.site], term / seen)
+            out[r.site] = out[r.site] + term if r.site in out else term
+        return out
+
+    def move(trace: Any, window: WindowData) -> Any:
+        if not relations:
+            return trace
+        data, back, steps = trace
+        n = window.steps
+        new_data = {}
+        for j in factored:
+            features = site_math.features(facts.sites[j], window.fixed[j], window.data(j))
+            new_data[j] = jax.tree.map(lambda old, u: decay**n * old + _faded(u, decay, old.dtype), data[j], features)
+        whole, suffixes = suffix_products(probes, gathers, dtypes, window.records)
+        new_back = []
+        for k, (r, gather, entries) in enumerate(zip(relations, gathers, back, strict=True)):
+            fade, gain = (decay, 1 - decay) if r.site in factored else (1.0, 1.0)
+            carried = [[None if p is None else gather(p) for p in row] for row in whole[r.group]]
+            kept = act(carried, entries)
+            fresh = [gain * _faded(site_math.sum_loops(facts.sites[r.site], c), fade, e.dtype)
+                     for c, e in zip(suffixes[k], entries, strict=True)]  # fmt: skip
+            new_back.append(tuple(f if old is None else (fade**n * old).astype(f.dtype) + f for old, f in zip(kept, fresh, strict=True)))
+        return new_data, new_back, steps + n
+
+    return Transport(init, probes if relations else None, credit, move, bytes_of(init))
+
+
+def bytes_of(init: Any) -> int:
+    """Bytes of what a function would allocate."""
+    found = jax.tree.leaves(jax.eval_shape(init))
+    return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
+
+
+def _faded(a: Any, decay: float, dtype: Any) -> Any:
+    """Σ_k decay^(K−k) a_k."""
+    powers = decay ** np.arange(a.shape[0] - 1, -1, -1, dtype=np.float64)
+    a = a.astype(dtype)
+    return jnp.tensordot(jnp.asarray(powers, jnp.real(a).dtype), a, 1)

@@ -1,0 +1,43 @@
+"""Plain functions `step(params, hidden, *inputs) -> (hidden, output)` over pytrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._errors import CompilationError
+from ..ir import Role, leaves_with_paths, trace_step
+from ._bound import Bound, BoundState
+
+
+def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any, hidden: Any) -> Bound:
+    """Bind a function to example parameters, hidden state and inputs (arrays or `jax.ShapeDtypeStruct`)."""
+
+    def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
+        result = step(params, hidden, *inputs)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise CompilationError(
+                f"the step returned a {type(result).__name__}, not a pair. A step is "
+                "`step(params, hidden, *inputs) -> (hidden, output)`: return the new hidden state and the output."
+            )
+        return result[0], other, result[1]
+
+    traced = trace_step(fn, params, hidden, tuple(inputs))
+    leaves = [leaf for leaf in traced.ins if leaf.role in (Role.PARAM, Role.HIDDEN)]
+    values = [v for tree in (params, hidden) for _, v in leaves_with_paths(tree)]
+    return Bound(
+        step=traced,
+        fn=fn,
+        params=params,
+        hidden=hidden,
+        other=None,
+        states=tuple(BoundState(leaf.path, leaf.role, leaf, 1) for leaf in leaves),
+        known={leaf.path: v for leaf, v in zip(leaves, values, strict=True)},
+        read=lambda: (params, hidden, None),
+        encode=lambda args, kwargs: tuple(args),
+        decode_output=lambda out: out,
+        encode_state=lambda path, value: jax.tree.leaves(value),
+        decode_state=lambda path, found: next(iter(found)),
+    )

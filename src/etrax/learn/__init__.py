@@ -1,0 +1,9 @@
+"""Learning rules, one file each, and the learner that runs them. See README.md in this folder."""
+
+from ._d_rtrl import d_rtrl as d_rtrl
+from ._learner import Learner as Learner
+from ._learner import LearnerState as LearnerState
+from ._pp_prop import pp_prop as pp_prop
+from ._rtrl import rtrl as rtrl
+from ._rule import Rule as Rule
+from ._tbptt import tbptt as tbptt

@@ -1,0 +1,141 @@
+"""The learner: a compiled model and a rule, as pure functions over one `LearnerState`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..analysis import Facts
+from ..engine import Transport, Weights, evolve, weights
+from ..ir import Role, leaves_with_paths
+from ._checks import check_inputs, check_leaves, check_mask, check_targets, check_window
+from ._rule import Rule
+from ._sequence import Losses, run_sequence, train_sequence
+
+
+class LearnerState(NamedTuple):
+    """What the next step needs: hidden state, trace, and the number of steps taken."""
+
+    hidden: Any
+    trace: Any
+    step: Any
+
+
+class Learner:
+    """What `etrax.compile` returns. All methods are pure and run under `jit`, `vmap` and `scan`."""
+
+    def __init__(self, facts: Facts, rule: Rule, params: Any, hidden: Any, *, trace_dtype: Any = None, graph: Any = None):
+        self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
+        self._graph = graph
+        self._transport: Transport = rule.transport(facts, None, trace_dtype)
+        self._hidden_tree = jax.tree.structure(hidden)
+        paths = [path for path, _ in leaves_with_paths(hidden)]
+        # The hidden tree may hold its leaves in another order than the step (which puts other states last).
+        self._order = [paths.index(leaf.path) for leaf in facts.states]
+
+    @cached_property
+    def graph(self) -> Any:
+        """The `ETraceGraph`: groups, relations, diagnostics."""
+        return self._graph() if callable(self._graph) else self._graph
+
+    @cached_property
+    def report(self) -> Any:
+        """What each parameter's gradient is worth under this rule, and why."""
+        from ..report import Report
+
+        return Report.of(self.facts, self.rule, self._transport.nbytes)
+
+    def init(self, params: Any = None, hidden: Any = None) -> LearnerState:
+        """The state before the first step; both arguments default to what the model was compiled with."""
+        if params is not None:
+            self._params(params)
+        hidden = self.hidden if hidden is None else hidden
+        states = self._states(hidden)
+        return LearnerState(self._tree(states), self._transport.init(), jnp.zeros((), jnp.int32))
+
+    def step(self, params: Any, state: LearnerState, *inputs: Any) -> tuple[LearnerState, Any]:
+        """Evolve hidden state and trace by one step; no gradient."""
+        step = self.facts.step
+        leaves = check_leaves("inputs", tuple(inputs), step.select(Role.INPUT), step.trees[Role.INPUT])
+        p, states = self._params(params), self._states(state.hidden)
+        w = self._weights(p)
+        end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
+        output = jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs])
+        return LearnerState(self._tree(end), trace, state.step + 1), output
+
+    def value_and_grad(self, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean") -> Callable[..., Any]:
+        """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows."""
+        losses, k = Losses(self.facts.step, loss_fn, reduction), check_window(window)
+
+        @jax.jit
+        def run(params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
+            p, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
+            loss, grads, end, trace = run_sequence(self, p, states, state.trace, x, (targets, weight), losses, k)
+            grads = jax.tree.unflatten(self.facts.step.trees[Role.PARAM], grads)
+            return (loss, grads), LearnerState(self._tree(end), trace, state.step + x[0].shape[0])
+
+        def value_and_grad(params: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+            return run(params, state, inputs, targets, mask)
+
+        return value_and_grad
+
+    def train(self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean") -> Callable[..., Any]:
+        """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
+
+        Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window.
+        """
+        losses, k = Losses(self.facts.step, loss_fn, reduction), check_window(window)
+
+        @jax.jit
+        def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
+            _, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
+            start = (params, opt_state, states, state.trace)
+            (params, opt_state, end, trace), found = train_sequence(self, optimizer, start, x, (targets, weight), losses, k)
+            return params, opt_state, LearnerState(self._tree(end), trace, state.step + x[0].shape[0]), found
+
+        def train(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+            return run(params, opt_state, state, inputs, targets, mask)
+
+        return train
+
+    def _arguments(self, params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any, losses: Losses) -> Any:
+        x, length = check_inputs(self.facts.step, inputs)
+        check_targets(targets, length)
+        weight = check_mask(mask, length)
+        self._check_state(state)
+        p, states = self._params(params), self._states(state.hidden)
+        losses.check(targets, weight)
+        return p, states, x, weight
+
+    def _check_state(self, state: LearnerState) -> None:
+        from ._checks import ArgumentError
+
+        want, got = jax.eval_shape(self._transport.init), state.trace
+        same = jax.tree.structure(want) == jax.tree.structure(got)
+        if not same or any(a.shape != b.shape for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True)):
+            raise ArgumentError(
+                f"`state` holds a trace of another learner than this one ({self.rule}): make it with this learner's `init`."
+            )
+
+    def _params(self, params: Any) -> list[Any]:
+        step = self.facts.step
+        return check_leaves("params", params, step.select(Role.PARAM), step.trees[Role.PARAM])
+
+    def _states(self, hidden: Any) -> list[Any]:
+        found = {path: i for i, (path, _) in enumerate(leaves_with_paths(hidden))}
+        in_tree = sorted(self.facts.states, key=lambda leaf: found.get(leaf.path, 0))
+        leaves = check_leaves("hidden", hidden, in_tree, self._hidden_tree)
+        return [leaves[i] for i in self._order]
+
+    def _tree(self, states: Sequence[Any]) -> Any:
+        leaves: list[Any] = [None] * len(states)
+        for i, value in zip(self._order, states, strict=True):
+            leaves[i] = value
+        return jax.tree.unflatten(self._hidden_tree, leaves)
+
+    def _weights(self, params: Sequence[Any]) -> Weights:
+        return weights(self.facts.step, self.facts.sites, params)

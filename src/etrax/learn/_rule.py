@@ -1,0 +1,29 @@
+"""A learning rule is a frozen record of pure functions; see README.md for how to add one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..analysis import Facts, Verdict
+from ..engine import Transport
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a trace is carried from window to window, and what that is worth for each parameter.
+
+    `transport(facts, sites, trace_dtype)` builds the numbers for the given sites (None: all); `verdict(facts, param)`
+    derives from the facts what the gradient of a parameter is worth.
+    """
+
+    name: str
+    transport: Callable[[Facts, frozenset[int] | None, Any], Transport]
+    verdict: Callable[[Facts, int], Verdict]
+    trace_bytes: Callable[[Facts], int]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{k}={v!r}" for k, v in self.options.items())
+        return f"{self.name}({shown})"

@@ -1,0 +1,136 @@
+"""A sequence cut into windows: scan over whole windows, then what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._compat import shape_struct
+from ..engine import param_grads, run_window
+from ..ir import Role, Step
+from ._checks import ArgumentError
+
+
+class Losses:
+    """The loss of one step, weighted by the mask.
+
+    With a mask of shape (T, B) the loss function is applied to each sample apart (with a batch axis of one).
+    """
+
+    def __init__(self, step: Step, loss_fn: Callable[[Any, Any], Any], reduction: str):
+        if reduction not in ("mean", "sum"):
+            raise ArgumentError(f"`reduction` is {reduction!r}; expected 'mean' or 'sum'.")
+        self.step, self.loss_fn, self.reduction = step, loss_fn, reduction
+
+    def check(self, targets: Any, weight: Any) -> None:
+        """The loss must be a real scalar, and a (T, B) mask must fit the outputs."""
+        output = jax.tree.unflatten(self.step.trees[Role.OUTPUT], [leaf.aval for leaf in self.step.select(Role.OUTPUT)])
+        target = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), jax.tree.map(shape_struct, targets))
+        if weight is not None and weight.ndim == 2:
+            for leaf in self.step.select(Role.OUTPUT):
+                if not leaf.aval.shape or leaf.aval.shape[0] != weight.shape[1]:
+                    raise ArgumentError(
+                        f"`mask` has shape {list(weight.shape)}, one weight per step and sample, but the output has shape "
+                        f"{list(leaf.aval.shape)}: its first axis must be the batch."
+                    )
+        found = jax.eval_shape(self.loss_fn, output, target)
+        if not hasattr(found, "shape") or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+            shown = f"{found.dtype}{list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
+            raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}. Take a mean or a sum.")
+
+    def __call__(self, outs: list[Any], along: Any) -> tuple[Any, Any]:
+        target, weight = along
+        output = jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs)
+        if weight is None:
+            return self.loss_fn(output, target), ()
+        if weight.ndim == 0:
+            return self.loss_fn(output, target) * weight, ()
+        each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
+        return (each * weight).sum(), ()
+
+    def total(self, along: Any, steps: int) -> Any:
+        """What the summed loss is divided by; 1 where every step is masked."""
+        if self.reduction == "sum":
+            return 1
+        weight = along[1]
+        if weight is None:
+            return steps
+        found = weight.sum()
+        return jnp.where(found == 0, 1, found)
+
+
+def _windows(tree: Any, k: int) -> tuple[Any, Any]:
+    """Whole windows (n, k, …), and the steps that are left."""
+
+    def whole(a: Any) -> Any:
+        n = a.shape[0] // k
+        return a[: n * k].reshape(n, k, *a.shape[1:])
+
+    return jax.tree.map(whole, tree), jax.tree.map(lambda a: a[a.shape[0] // k * k :], tree)
+
+
+def _over_windows(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int, k: int) -> tuple[Any, list[Any]]:
+    """Scan over whole windows, then run the shorter last one."""
+    whole, rest = _windows(xs, k)
+    found = []
+    if length // k:
+        carry, ys = lax.scan(body, carry, whole)
+        found.append(ys)
+    if length % k:
+        carry, y = body(carry, rest)
+        found.append(jax.tree.map(lambda a: a[None], y))
+    return carry, found
+
+
+def run_sequence(learner: Any, params: Sequence[Any], states: Any, trace: Any, inputs: list[Any], along: Any, losses: Losses, k: int) -> Any:
+    """Loss and parameter gradients of a sequence; weights are computed once, their gradients turned to θ's once."""
+    facts, transport = learner.facts, learner._transport
+    w = learner._weights(params)
+    length = inputs[0].shape[0]
+
+    def body(carry: Any, xs: Any) -> tuple[Any, Any]:
+        states, trace, total, grads = carry
+        x, extra = xs
+        out = run_window(facts, transport, params, w, states, trace, x, extra, losses)
+        grads = {j: grads[j] + out.grads[j] for j in grads}
+        return (out.states, out.trace, total + out.loss, grads), ()
+
+    one = jax.eval_shape(lambda x, e: run_window(facts, transport, params, w, states, trace, x, e, losses),
+                         *jax.tree.map(lambda a: a[:1], (inputs, along)))  # fmt: skip
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (one.loss, one.grads))
+    (states, trace, total, grads), _ = _over_windows(body, (list(states), trace, *zero), (inputs, along), length, k)
+    scale = losses.total(along, length)
+    found = param_grads(facts, params, grads, learner._weights)
+    return total / scale, [_divided(g, scale) for g in found], states, trace
+
+
+def _divided(g: Any, scale: Any) -> Any:
+    return (g / scale).astype(g.dtype) if jnp.issubdtype(g.dtype, jnp.inexact) else g
+
+
+def train_sequence(learner: Any, optimizer: Any, start: Any, inputs: list[Any], along: Any, losses: Losses, k: int) -> Any:
+    """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are."""
+    facts, transport, tree = learner.facts, learner._transport, learner.facts.step.trees[Role.PARAM]
+
+    def body(carry: Any, xs: Any) -> tuple[Any, Any]:
+        params, opt_state, states, trace = carry
+        x, extra = xs
+        p = learner._params(params)
+        out = run_window(facts, transport, p, learner._weights(p), states, trace, x, extra, losses)
+        scale = losses.total(extra, x[0].shape[0])
+        grads = jax.tree.unflatten(tree, [_divided(g, scale) for g in param_grads(facts, p, out.grads, learner._weights)])
+        updates, new_opt = optimizer.update(grads, opt_state, params)
+        new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
+        if extra[1] is not None:
+            seen = (extra[1] != 0).any()
+            new, new_opt = jax.tree.map(lambda a, b: jnp.where(seen, a, b), (new, new_opt), (params, opt_state))
+        return (new, new_opt, out.states, out.trace), out.loss / scale
+
+    params, opt_state, states, trace = start
+    carry = (jax.tree.map(jnp.asarray, params), opt_state, list(states), trace)
+    carry, found = _over_windows(body, carry, (inputs, along), inputs[0].shape[0], k)
+    return carry, jnp.concatenate(found)

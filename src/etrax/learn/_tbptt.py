@@ -1,0 +1,25 @@
+"""Truncated BPTT: no trace at all.
+
+    A = C = 0,   g = ∂L/∂θ |h_0 fixed
+
+Exact inside a window, blind beyond it; with windows of one step it is the immediate derivative (SnAp-0).
+
+Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network trajectories",
+Neural Computation 2, 1990.
+"""
+
+from __future__ import annotations
+
+from ..analysis._verdicts import windowed
+from ..engine import Transport
+from ._rule import Rule
+
+
+def tbptt() -> Rule:
+    """Truncated back-propagation through time: the gradient inside each window, no trace.
+
+    >>> print(tbptt())
+    tbptt()
+    """
+    nothing = Transport(init=lambda: (), record=None, credit=lambda trace, g, fixed: {}, move=lambda trace, w: trace, nbytes=0)
+    return Rule("tbptt", lambda facts, sites, dtype: nothing, windowed, lambda facts: 0)
