@@ -19,3 +19,13 @@ from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
 
 __version__ = "0.1.0"
+
+_LAZY = {"testing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'etrax' has no attribute {name!r}")

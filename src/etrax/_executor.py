@@ -134,7 +134,10 @@ def describe(graph: ETraceGraph) -> str:
     """The graph in words: hidden groups, other dynamic states, weights with their groups, weights with none."""
     info = graph.module_info
     lines = ["Hidden groups:"]
-    lines += [f"  {g.index}: {', '.join(map(format_path, g.hidden_paths))} ({g.tag}, {list(g.varshape)})" for g in graph.hidden_groups]
+    lines += [
+        f"  {g.index}: {', '.join(map(format_path, g.hidden_paths))} ({g.tag}, {list(g.varshape)})"
+        for g in graph.hidden_groups
+    ]
     grouped = set(graph.hid_path_to_group)
     others = [e.path for e in info.owner.states if e.role is not Role.PARAM and e.path not in grouped]
     lines += _section("Other dynamic states:", [format_path(p) for p in others])

@@ -29,7 +29,7 @@ class GroupLine:
     positions: tuple[int, ...]
     num_state: int
     structure: str
-    not_carried: tuple[str, ...]
+    across: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _groups(report: Report) -> list[str]:
     for i, g in enumerate(report.groups):
         shape = "×".join(map(str, g.positions)) or "one"
         lines.append(f"  {i}  {', '.join(g.states)}: {shape} positions, {_plural(g.num_state, 'state')} each, recurrence {g.structure}")
-        lines += [_wrapped(f"not carried: {text}", 5) for text in g.not_carried]
+        lines += [_wrapped(f"across positions: {text}", 5) for text in g.across]
     return lines
 
 

@@ -50,7 +50,7 @@ def nonzero(f, x) -> list[jax.Array]:
         return [jnp.stack([o.real, o.imag]) if jnp.iscomplexobj(o) else o[None] for o in outs]
 
     found = []
-    basis = jnp.eye(parts.size).reshape(-1, *parts.shape)
+    basis = jnp.eye(parts.size).reshape(parts.size, *parts.shape)
     columns = jax.lax.map(lambda e: jax.jvp(flat, (parts,), (e,))[1], basis)
     for rows in (jnp.moveaxis(c, 0, -1) for c in columns):
         hit = (rows != 0) | jnp.isnan(rows)

@@ -96,7 +96,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, len(PIECES) - 1), min_size=2, max_size=6), st.integers(0, 3))
 def test_compositions(pieces, seed):
     """Chains of rules: still never too small, forwards and in reverse mode."""
@@ -110,7 +110,8 @@ def test_compositions(pieces, seed):
     for g in (f, lambda ct, a: jax.linear_transpose(lambda x: f(x, a), x)(ct)[0]):
         (pattern,), problems = patterns(g, x, x)
         assert not problems
+        columns = jax.jit(lambda a, g=g: jax.vmap(lambda e: g(e.reshape(2, 6), a).reshape(-1))(jnp.eye(12)))
         for k in range(3):
             a = draw(x, 10 * seed + k)
-            truth = np.asarray(jax.vmap(lambda e, g=g, a=a: g(e.reshape(2, 6), a).reshape(-1))(jnp.eye(12))).T != 0
+            truth = np.asarray(columns(a)).T != 0
             assert not (truth & ~pattern).any()

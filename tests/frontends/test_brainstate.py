@@ -46,7 +46,12 @@ def paths(bound, role):
 def test_roles_and_paths():
     model = Cell()
     bound = bind_brainstate(model, (jnp.ones(I),))
-    assert paths(bound, Role.PARAM) == [("gain",), ("idle",), ("layer", "weight", "bias"), ("layer", "weight", "weight")]
+    assert paths(bound, Role.PARAM) == [
+        ("gain",),
+        ("idle",),
+        ("layer", "weight", "bias"),
+        ("layer", "weight", "weight"),
+    ]
     assert paths(bound, Role.HIDDEN) == [("h",)]
     assert paths(bound, Role.OTHER) == [(OUTSIDE, "RandomState_0"), ("count",)]
     assert paths(bound, Role.OUTPUT) == [("h",), ("n",)]

@@ -42,9 +42,18 @@ def structure(graph):
     info = graph.module_info
     return {
         "jaxpr": str(info.jaxpr),
-        "groups": [(g.index, g.hidden_paths, g.varshape, g.num_state, str(g.transition_jaxpr)) for g in graph.hidden_groups],
+        "groups": [
+            (g.index, g.hidden_paths, g.varshape, g.num_state, str(g.transition_jaxpr)) for g in graph.hidden_groups
+        ],
         "relations": [
-            (r.path, r.leaf_path, r.primitive, r.op, [g.index for g in r.hidden_groups], [str(j) for j in r.y_to_hidden_group_jaxprs])
+            (
+                r.path,
+                r.leaf_path,
+                r.primitive,
+                r.op,
+                [g.index for g in r.hidden_groups],
+                [str(j) for j in r.y_to_hidden_group_jaxprs],
+            )
             for r in graph.hidden_param_op_relations
         ],
         "perturb": (graph.hidden_perturb.perturb_hidden_paths, str(open_jaxpr_of(graph))),
@@ -140,7 +149,12 @@ def test_a_failed_compile_leaves_nothing_behind():
 
 
 def test_only_modules():
-    for call in (api.compile_etrace_graph, api.extract_module_info, api.find_hidden_groups_from_module, ETraceGraphExecutor):
+    for call in (
+        api.compile_etrace_graph,
+        api.extract_module_info,
+        api.find_hidden_groups_from_module,
+        ETraceGraphExecutor,
+    ):
         with pytest.raises(TypeError, match=r"brainstate\.nn\.Module"):
             call(lambda x: x)
 
@@ -152,11 +166,17 @@ def test_pieces_one_by_one():
     minfo = api.extract_module_info(model, x)
     groups, by_path = api.find_hidden_groups_from_minfo(minfo)
     same, _ = api.find_hidden_groups_from_module(model, x)
-    assert [g.hidden_paths for g in groups] == [g.hidden_paths for g in same] == [g.hidden_paths for g in graph.hidden_groups]
+    assert (
+        [g.hidden_paths for g in groups]
+        == [g.hidden_paths for g in same]
+        == [g.hidden_paths for g in graph.hidden_groups]
+    )
     assert set(by_path) == {("cell", "c"), ("cell", "h")}
     relations = api.find_hidden_param_op_relations_from_minfo(minfo)
     assert [r.leaf_path for r in relations] == [r.leaf_path for r in graph.hidden_param_op_relations]
-    assert [r.leaf_path for r in api.find_hidden_param_op_relations_from_module(model, x)] == [r.leaf_path for r in relations]
+    assert [r.leaf_path for r in api.find_hidden_param_op_relations_from_module(model, x)] == [
+        r.leaf_path for r in relations
+    ]
     for p in (api.add_hidden_perturbation_from_minfo(minfo), api.add_hidden_perturbation_in_module(model, x)):
         assert p.perturb_hidden_paths == graph.hidden_perturb.perturb_hidden_paths
         assert p.perturb_hidden_states == (model.cell.c, model.cell.h)
@@ -210,7 +230,9 @@ def test_explain():
     assert matrix.kind is bias.kind is DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT
     assert matrix.level is DiagnosticLevel.WARNING and matrix.primitive == "dot_general"
     assert "cell.Wh.weight" in matrix.message and ".py:" in matrix.message
-    assert {r.kind for r in graph.explain(weight_path=("readout", "weight"))} == {DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL}
+    assert {r.kind for r in graph.explain(weight_path=("readout", "weight"))} == {
+        DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL
+    }
     cut = graph.explain(hidden_path=("cell", "h"), kind=DiagnosticKind.RECURRENT_WEIGHT_CUT)
     assert len(cut) == 3 and all(r.weight_path is None for r in cut)
     assert graph.explain(weight_path=("cell", "Wz", "weight"), hidden_path=("cell", "h")) == graph.explain(
@@ -237,7 +259,10 @@ def test_layers_stay_apart():
 
     model, x = build(Stack, True)
     graph = api.compile_etrace_graph(model, x)
-    assert [g.hidden_paths for g in graph.hidden_groups] == [(("layers", 0, "h"),), (("layers", 1, "c"), ("layers", 1, "h"))]
+    assert [g.hidden_paths for g in graph.hidden_groups] == [
+        (("layers", 0, "h"),),
+        (("layers", 1, "c"), ("layers", 1, "h")),
+    ]
     assert [g.index for g in graph.hidden_groups] == [0, 1]
     assert graph.hid_path_to_group["layers", 1, "c"].index == 1
 
@@ -247,7 +272,9 @@ def test_inconsistent_shapes_are_refused():
     group = HiddenGroup(0, (("a",), ("b",)), states, (), (), None, ())
     with pytest.raises(NotSupportedError, match=r"'a' \[3\], 'b' \[4\]"):
         group.check_consistent_varshape()
-    fine = HiddenGroup(0, (("a",), ("b",)), (states[0], brainstate.HiddenGroupState(jnp.zeros((3, 2)))), (), (), None, ())
+    fine = HiddenGroup(
+        0, (("a",), ("b",)), (states[0], brainstate.HiddenGroupState(jnp.zeros((3, 2)))), (), (), None, ()
+    )
     fine.check_consistent_varshape()
     assert fine.varshape == (3,) and fine.num_state == 3
     joined = fine.concat_hidden([jnp.arange(3.0), jnp.arange(6.0).reshape(3, 2)])
@@ -268,7 +295,12 @@ def test_executor():
     first = executor.state_id_to_path
     assert first == {id(s): p for p, s in model.states().items()}
     text = executor.show_graph(verbose=False, return_msg=True)
-    for part in ("0: 'cell.h'", "'cell.Wz.weight' -> group 0", "'cell.Wr.weight' (relation_excluded", "'readout.weight'"):
+    for part in (
+        "0: 'cell.h'",
+        "'cell.Wz.weight' -> group 0",
+        "'cell.Wr.weight' (relation_excluded",
+        "'readout.weight'",
+    ):
         assert part in text
     marked = executor.solve_h2w_h2h_jacobian(SingleStepData(x))
     np.testing.assert_array_equal(marked[0], executor.solve_h2w_h2h_jacobian(x)[0])

@@ -74,7 +74,12 @@ def test_states_that_share_a_value():
     info = graph.module_info
     assert len(set(info.outvar_to_hidden_path)) == 4 == len(info.hidden_outvar_to_invar)
     old = [W["w"], *jax.tree.leaves(hidden)]
-    p = {path: v for path, v in zip(graph.hidden_perturb.perturb_hidden_paths, graph.hidden_perturb.init_perturb_data(), strict=True)}
+    p = {
+        path: v
+        for path, v in zip(
+            graph.hidden_perturb.perturb_hidden_paths, graph.hidden_perturb.init_perturb_data(), strict=True
+        )
+    }
     for path, keys in {("h1",): {"h1"}, ("h2",): {"h2"}, ("a",): {"a"}, ("z",): {"z"}}.items():
         moved = [v + 0.5 if q == path else v for q, v in p.items()]
         out, new, _, _ = graph.call_hidden_perturb((X,), moved, old)
@@ -90,8 +95,8 @@ def test_op_inside_a_loop():
 
     def step(p, h, x, cut=False):
         def inner(h, _):
-            y = h @ p["r"]
-            return jnp.tanh(0.5 * h + (lax.stop_gradient(y) if cut else y) + x @ p["w"]), None
+            y = (lax.stop_gradient(h) if cut else h) @ p["r"]
+            return jnp.tanh(0.5 * h + y + x @ p["w"]), None
 
         new, _ = lax.scan(inner, h, None, length=3)
         return new, new
@@ -109,6 +114,12 @@ def test_op_inside_a_loop():
     nested = [r for r in graph.hidden_param_op_relations if r.nested]
     assert {r.leaf_path for r in nested} >= {("r",)}
     assert all(r.y_to_hidden_group_jaxprs == () for r in nested)
+    for r in graph.hidden_param_op_relations:
+        (name,) = r.leaf_path
+        jac = jax.jacrev(lambda w, name=name: step({**params, name: w}, HIDDEN, X, cut=True)[0])(params[name])
+        expected = np.stack([[jac[b, o, :, o] for o in range(N)] for b in range(B)])
+        piece = found.h2w[r.leaf_path, r.op, 0]
+        np.testing.assert_allclose(piece.dense()[..., 0], np.swapaxes(expected, 1, 2), rtol=1e-10)
 
 
 def test_complex_state_driven_by_a_real_one():

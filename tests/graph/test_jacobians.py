@@ -18,7 +18,10 @@ ALL = [(name, batched) for name in CELLS for batched in (False, True)]
 def group_inputs(graph, group, x):
     """What `transition` takes, from a run of the step."""
     *_, temps = graph.module_info.jaxpr_call(x)
-    now = {p: s.value for p, s in zip(graph.module_info.compiled_state_paths, graph.module_info.compiled_model_states, strict=True)}
+    now = {
+        p: s.value
+        for p, s in zip(graph.module_info.compiled_state_paths, graph.module_info.compiled_model_states, strict=True)
+    }
     return [now[p] for p in group.hidden_paths], [temps[v] for v in group.transition_jaxpr_constvars]
 
 
@@ -61,7 +64,9 @@ def test_relation_jaxprs(name, batched):
     *_, temps = graph.module_info.jaxpr_call(x)
     _, new = run(model, values(model), x)
     for r in graph.hidden_param_op_relations:
-        for group, jaxpr, constvars in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, r.y_to_hidden_constvars, strict=True):
+        for group, jaxpr, constvars in zip(
+            r.hidden_groups, r.y_to_hidden_group_jaxprs, r.y_to_hidden_constvars, strict=True
+        ):
             out = jax.jit(lambda *a, j=jaxpr: etrax.ir.interpret(j, (), a, lambda *_: None))(
                 temps[r.y_var], *(temps[v] for v in constvars)
             )
@@ -85,7 +90,9 @@ def check_pieces(model, x, executor, diff=jax.jacrev, keep=lambda key: True):
             assert h2w[key].df.shape == (*place.shape, group.num_state)
             assert (h2w[key].x is None) == (r.x_var is None)
             for s, path in enumerate(group.hidden_paths):
-                check_dense(dense[..., s], np.asarray(jacobian(model, x, r.leaf_path, path, diff)), place, new[path].shape)
+                check_dense(
+                    dense[..., s], np.asarray(jacobian(model, x, r.leaf_path, path, diff)), place, new[path].shape
+                )
     return h2w, h2h
 
 
@@ -160,11 +167,15 @@ def test_perturbation_of_a_chained_state():
     """An LSTM's c acts on the output through h in the same step."""
     net, x = build(lambda: Net(etrax.nn.LSTMCell(I, H)), False)
     graph = compile_etrace_graph(net, x)
-    grad = jax.grad(lambda p: jnp.sum(graph.call_hidden_perturb((x,), p)[0] ** 2))(graph.hidden_perturb.init_perturb_data())
+    grad = jax.grad(lambda p: jnp.sum(graph.call_hidden_perturb((x,), p)[0] ** 2))(
+        graph.hidden_perturb.init_perturb_data()
+    )
     found = dict(zip(graph.hidden_perturb.perturb_hidden_paths, grad, strict=True))
     _, new = run(net, values(net), x)
     c, h = new["cell", "c"], new["cell", "h"]
-    np.testing.assert_allclose(found["cell", "c"], found["cell", "h"] * h / jnp.tanh(c) * (1 - jnp.tanh(c) ** 2), rtol=1e-9)
+    np.testing.assert_allclose(
+        found["cell", "c"], found["cell", "h"] * h / jnp.tanh(c) * (1 - jnp.tanh(c) ** 2), rtol=1e-9
+    )
 
 
 def test_perturbed_values():
@@ -175,7 +186,9 @@ def test_perturbed_values():
     np.testing.assert_allclose(plain, run(model, values(model), x)[0], rtol=1e-12)
     moved, after, _, _ = graph.call_hidden_perturb((x,), p)
     np.testing.assert_allclose(after["c",], hidden["c",] + 0.1, rtol=1e-12)
-    np.testing.assert_allclose(after["h",], hidden["h",] / jnp.tanh(hidden["c",]) * jnp.tanh(after["c",]) + 0.2, rtol=1e-9)
+    np.testing.assert_allclose(
+        after["h",], hidden["h",] / jnp.tanh(hidden["c",]) * jnp.tanh(after["c",]) + 0.2, rtol=1e-9
+    )
     np.testing.assert_allclose(moved, after["h",], rtol=1e-12)
     (data,) = graph.hidden_perturb.perturb_data_to_hidden_group_data(p, graph.hidden_groups)
     assert data.shape == (B, H, 2)
@@ -183,4 +196,6 @@ def test_perturbed_values():
     with pytest.raises(ValueError, match="2"):
         graph.hidden_perturb.perturb_data_to_hidden_group_data(p[:1], graph.hidden_groups)
     old = {**values(model), ("c",): 2 * values(model)["c",]}
-    np.testing.assert_allclose(graph.call_hidden_perturb((x,), p, old)[1]["c",], run(model, old, x)[1]["c",] + 0.1, rtol=1e-12)
+    np.testing.assert_allclose(
+        graph.call_hidden_perturb((x,), p, old)[1]["c",], run(model, old, x)[1]["c",] + 0.1, rtol=1e-12
+    )

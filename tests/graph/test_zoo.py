@@ -5,16 +5,24 @@ import numpy as np
 import pytest
 
 from etrax._compat import is_inexact
+from etrax._jacobians import jacobians
 from etrax.analysis._facts import analyse
 from etrax.analysis.graph import build_graph
+from etrax.engine._site_math import trace_shape
 from etrax.ir import Role, trace_step
 from tests.zoo import ZOO
 
 
 def compiled(model):
     x = jax.tree.map(lambda a: a[0], model.make_inputs(1, 0))
-    step = trace_step(lambda p, h, other, *x: (lambda out: (out[0], None, out[1]))(model.step(p, h, *x)), model.params, model.hidden, x)
-    return build_graph(step, analyse(step)), x
+    step = trace_step(
+        lambda p, h, other, *x: (lambda out: (out[0], None, out[1]))(model.step(p, h, *x)),
+        model.params,
+        model.hidden,
+        x,
+    )
+    facts = analyse(step)
+    return build_graph(step, facts), facts, x
 
 
 def run(graph, model, x):
@@ -31,22 +39,33 @@ def test_transition_and_blocks(entry):
     for name in entry.needs:
         pytest.importorskip(name)
     model = entry()
-    graph, x = compiled(model)
+    graph, facts, x = compiled(model)
     hidden, output = model.step(model.params, model.hidden, *x)
     old, outputs, new, temps = run(graph, model, x)
     for a, b in zip(jax.tree.leaves(outputs), jax.tree.leaves(output), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5 if a.dtype.itemsize < 8 else 1e-10, atol=1e-12)
     for a, b in zip(new.values(), jax.tree.leaves(hidden), strict=True):
         if is_inexact(a):
-            np.testing.assert_allclose(np.asarray(a, complex), np.asarray(b, complex), rtol=1e-2 if a.dtype.itemsize < 4 else 1e-5)
-    assert sorted(p for g in graph.hidden_groups for p in g.hidden_paths) == sorted(p for p, v in old.items() if is_inexact(v))
-    for group in graph.hidden_groups:
-        check_group(group, [old[p] for p in group.hidden_paths], [temps[v] for v in group.transition_jaxpr_constvars], new)
+            np.testing.assert_allclose(
+                np.asarray(a, complex), np.asarray(b, complex), rtol=1e-2 if a.dtype.itemsize < 4 else 1e-5
+            )
+    assert sorted(p for g in graph.hidden_groups for p in g.hidden_paths) == sorted(
+        p for p, v in old.items() if is_inexact(v)
+    )
+    pieces = jacobians(facts, graph.hidden_groups, jax.tree.leaves((model.params, model.hidden, x)))
+    for group, found in zip(graph.hidden_groups, pieces.h2h, strict=True):
+        inputs = [temps[v] for v in group.transition_jaxpr_constvars]
+        check_group(group, [old[p] for p in group.hidden_paths], inputs, new, found)
+    for (_, op, g), piece in pieces.h2w.items():
+        assert piece.df.shape == (*facts.sites[op].y_shape, graph.hidden_groups[g].num_state)
+        assert piece.dense().shape == (*trace_shape(facts.sites[op]), graph.hidden_groups[g].num_state)
 
 
-def check_group(group, hidden, inputs, new):
+def check_group(group, hidden, inputs, new, from_step):
     for path, value in zip(group.hidden_paths, group.transition(hidden, inputs), strict=True):
-        np.testing.assert_allclose(np.asarray(value, complex), np.asarray(new[path], complex), rtol=1e-2 if value.dtype.itemsize < 4 else 1e-5)
+        np.testing.assert_allclose(
+            np.asarray(value, complex), np.asarray(new[path], complex), rtol=1e-2 if value.dtype.itemsize < 4 else 1e-5
+        )
     whole = group.concat_hidden(hidden)
     assert whole.shape == (*group.varshape, group.num_state)
     for a, b in zip(group.split_hidden(whole), hidden, strict=True):
@@ -59,8 +78,8 @@ def check_group(group, hidden, inputs, new):
     n, s = int(np.prod(group.varshape)), group.num_state
     expected = np.asarray(dense).reshape(n, s, n, s)
     expected = np.stack([expected[p, :, p, :] for p in range(n)]).reshape(*group.varshape, s, s)
-    found = group.diagonal_jacobian(hidden, inputs)
-    np.testing.assert_allclose(found, expected, rtol=1e-5 if whole.dtype.itemsize < 8 else 1e-9, atol=1e-12)
+    for found in (group.diagonal_jacobian(hidden, inputs), from_step):
+        np.testing.assert_allclose(found, expected, rtol=1e-5 if whole.dtype.itemsize < 8 else 1e-9, atol=1e-12)
     if group.colour is None:
         rest = np.asarray(dense).reshape(n, s, n, s).copy()
         rest[np.arange(n), :, np.arange(n), :] = 0

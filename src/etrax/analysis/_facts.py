@@ -136,7 +136,8 @@ class Facts:
         return tuple(tuple(_unique(self._losses_from(leaf) for leaf in g.leaves)) for g in self.groups)
 
     def _losses_from(self, leaf: int) -> list[Loss]:
-        losses = []
+        losses: list[Loss] = []
+        ops: list[int] = []
         here = self.state_name(leaf)
         for target, dep in self.edges.out(("h", leaf)).items():
             if target not in self.live:
@@ -144,10 +145,12 @@ class Facts:
             if target[0] == "h" and not self.carries(leaf, target[1]):
                 losses.append(self._state_loss(leaf, target[1], dep))
             if target[0] == "y" and self.remembers(target):
-                names = ", ".join(self.params_of(target[1]))
-                site = self.sites[target[1]]
-                text = f"state {here} feeds back through the weight op of {names} ({site.label})"
-                losses.append(Loss(LossKind.RECURRENT_OP, text, Cause(site.call.primitive, site.source)))
+                ops.append(target[1])
+        if ops:
+            through = ", ".join(f"{', '.join(self.params_of(j))} ({self.sites[j].label})" for j in sorted(ops))
+            first = self.sites[min(ops)]
+            text = f"state {here} feeds back through the weight op{'s' * (len(ops) > 1)} of {through}"
+            losses.append(Loss(LossKind.RECURRENT_OP, text, Cause(first.call.primitive, first.source)))
         return losses
 
     def _state_loss(self, leaf: int, target: int, dep: Dep) -> Loss:

@@ -116,7 +116,9 @@ def _role(brainstate: Any, state: Any) -> Role:
     return Role.HIDDEN if isinstance(state, brainstate.HiddenState) else Role.OTHER
 
 
-def _discover(brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments) -> tuple[list[_Touched], Any]:
+def _discover(
+    brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments
+) -> tuple[list[_Touched], Any]:
     """The states of the step, and the structure of its output with units, from one abstract run."""
     with borrowed(list(known.values()), list(model.nodes().values())) as loan:
         # Asked of every state at its first access: states outside the module are borrowed when they are met.

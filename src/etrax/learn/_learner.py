@@ -67,6 +67,13 @@ class Learner:
         output = jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs])
         return LearnerState(self._tree(end), trace, state.step + 1), output
 
+    def plain_step(self, params: Any, hidden: Any, inputs: Any) -> tuple[Any, Any]:
+        """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
+        step = self.facts.step
+        outs = step.run([*self._params(params), *self._states(hidden), *jax.tree.leaves(inputs)])
+        n = len(self.facts.states)
+        return self._tree(outs[:n]), jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:])
+
     def value_and_grad(self, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean") -> Callable[..., Any]:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows."""
         losses, k = Losses(self.facts.step, loss_fn, reduction), check_window(window)

@@ -109,7 +109,9 @@ def unit_cotangents(layout: Layout, outs: Sequence[Any]) -> jax.Array:
     """(S, *varshape, S): the s-th is one at state scalar s of every position."""
     dtype = layout.concat(outs).dtype
     eye = jnp.eye(layout.num_state, dtype=dtype)
-    return jnp.broadcast_to(jnp.expand_dims(eye, range(1, len(layout.varshape) + 1)), (eye.shape[0], *layout.varshape, eye.shape[0]))
+    return jnp.broadcast_to(
+        jnp.expand_dims(eye, range(1, len(layout.varshape) + 1)), (eye.shape[0], *layout.varshape, eye.shape[0])
+    )
 
 
 def _complex(x: Any) -> bool:

@@ -29,7 +29,12 @@ def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool 
     weights = [e.path for e in info.owner.states if e.role is Role.PARAM for _ in range(e.num_leaves)]
     unused = [p for p, s in info.owner.known.items() if hasattr(s, "varshape") and p not in info.hidden_path_to_invar]
     return ETraceGraph(
-        info, groups, by_path, relations, perturb(info) if include_hidden_perturb else None, records(facts, weights, unused)
+        info,
+        groups,
+        by_path,
+        relations,
+        perturb(info) if include_hidden_perturb else None,
+        records(facts, weights, unused),
     )
 
 
@@ -46,7 +51,15 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
         states = tuple(handles[p] for p in paths)
         groups.append(
             HiddenGroup(
-                g.index, paths, states, invars, outvars, *part, layout_of_group(g, leaves), colours(facts, g), str(facts.tags[g.index])
+                g.index,
+                paths,
+                states,
+                invars,
+                outvars,
+                *part,
+                layout_of_group(g, leaves),
+                colours(facts, g),
+                str(facts.tags[g.index]),
             )
         )
     by_path: dict[Path, HiddenGroup] = {}
@@ -61,7 +74,9 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
     return tuple(groups), by_path
 
 
-def build_relations(info: ModuleInfo, facts: Facts, groups: tuple[HiddenGroup, ...]) -> tuple[HiddenParamOpRelation, ...]:
+def build_relations(
+    info: ModuleInfo, facts: Facts, groups: tuple[HiddenGroup, ...]
+) -> tuple[HiddenParamOpRelation, ...]:
     """One relation per weight op and parameter leaf in it, in program order, with the groups that a trace can serve."""
     paths = [e.path for e in info.owner.states if e.role is Role.PARAM for _ in range(e.num_leaves)]
     params = facts.step.select(Role.PARAM)
@@ -112,7 +127,9 @@ def _read_by(groups: Any, relations: Any, info: ModuleInfo) -> list[Any]:
     wanted = [v for g in groups for v in g.transition_jaxpr_constvars]
     for r in relations:
         wanted += [r.x_var, r.y_var, *(v for part in r.y_to_hidden_constvars for v in part)]
-    return [v for v in dict.fromkeys(v for v in wanted if v is not None and hasattr(v, "aval")) if _hashable_in(v, defined)]
+    return [
+        v for v in dict.fromkeys(v for v in wanted if v is not None and hasattr(v, "aval")) if _hashable_in(v, defined)
+    ]
 
 
 def _hashable_in(v: Any, defined: set[Any]) -> bool:

@@ -94,7 +94,13 @@ def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[Com
         if kept:
             text = f"{names} reaches group {', '.join(map(str, kept))} through {site.label}"
             yield CompilationRecord(
-                DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, site.call.primitive, path, _hidden_paths(facts, kept), context
+                DiagnosticKind.RELATION_INCLUDED,
+                DiagnosticLevel.INFO,
+                text,
+                site.call.primitive,
+                path,
+                _hidden_paths(facts, kept),
+                context,
             )
         elif not lost and not losses:
             text = f"{names} reaches no hidden state within the step through {site.label}: its gradient needs no trace"
@@ -138,7 +144,13 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
             text = f"{problem.cause} {problem.text}: every element of its result is taken to depend on every element it reads"
             context = {"source": problem.cause.source}
             yield CompilationRecord(
-                DiagnosticKind.UNKNOWN_PRIMITIVE, DiagnosticLevel.WARNING, text, problem.cause.primitive, None, (), context
+                DiagnosticKind.UNKNOWN_PRIMITIVE,
+                DiagnosticLevel.WARNING,
+                text,
+                problem.cause.primitive,
+                None,
+                (),
+                context,
             )
     if not facts.groups:
         text = "the step has no hidden state with derivatives, so there is nothing to trace: every gradient is that of one step"

@@ -44,7 +44,11 @@ class ETraceGraph(NamedTuple):
         )
 
     def call_hidden_perturb(
-        self, args: Sequence[Any], perturb_data: Sequence[Any], old_state_vals: Any = None, kwargs: Mapping[str, Any] | None = None
+        self,
+        args: Sequence[Any],
+        perturb_data: Sequence[Any],
+        old_state_vals: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Any, Any]]:
         """Run the step with `perturb_data` added to the hidden states; writes no state.
 
@@ -62,11 +66,19 @@ class ETraceGraph(NamedTuple):
         return self._asdict()
 
     def __repr__(self) -> str:
-        lines = [f"ETraceGraph of {len(self.hidden_groups)} hidden groups, {len(self.hidden_param_op_relations)} relations"]
+        lines = [
+            f"ETraceGraph of {len(self.hidden_groups)} hidden groups, {len(self.hidden_param_op_relations)} relations"
+        ]
         for g in self.hidden_groups:
             names = ", ".join(map(format_path, g.hidden_paths))
-            weights = dict.fromkeys(format_path(r.leaf_path) for r in self.hidden_param_op_relations if any(g.index == o.index for o in r.hidden_groups))
-            lines.append(f"  group {g.index} ({g.tag}, {g.num_state} per position): {names} <- {', '.join(weights) or 'no weight'}")
+            weights = dict.fromkeys(
+                format_path(r.leaf_path)
+                for r in self.hidden_param_op_relations
+                if any(g.index == o.index for o in r.hidden_groups)
+            )
+            lines.append(
+                f"  group {g.index} ({g.tag}, {g.num_state} per position): {names} <- {', '.join(weights) or 'no weight'}"
+            )
         warned = sum(r.level is not DiagnosticLevel.INFO for r in self.diagnostics)
         lines.append(f"  {warned} warnings; see `explain()`" if warned else "  no warnings")
         return "\n".join(lines)

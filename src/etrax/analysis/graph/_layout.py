@@ -34,7 +34,9 @@ class Layout:
     def concat(self, values: Sequence[Any]) -> jax.Array:
         """One array (*varshape, num_state); units are dropped."""
         if len(values) != len(self.counts):
-            raise ValueError(f"this group has {len(self.counts)} hidden states, got {len(values)} values; pass one for each.")
+            raise ValueError(
+                f"this group has {len(self.counts)} hidden states, got {len(values)} values; pass one for each."
+            )
         columns = []
         for value, n, order in zip(values, self.counts, self.orders, strict=True):
             (array,) = jax.tree.leaves(value)
@@ -80,7 +82,11 @@ def layout_of_group(group: Group, leaves: Sequence[Any]) -> Layout:
         counts.append(n)
     avals = [leaves[i].aval for i in group.leaves]
     return Layout(
-        tuple(group.varshape), tuple(a.shape for a in avals), tuple(counts), tuple(orders), tuple(a.dtype for a in avals)
+        tuple(group.varshape),
+        tuple(a.shape for a in avals),
+        tuple(counts),
+        tuple(orders),
+        tuple(a.dtype for a in avals),
     )
 
 

@@ -71,7 +71,9 @@ class ModuleInfo(NamedTuple):
         if isinstance(old_state_vals, Mapping):
             for path in self.compiled_state_paths:
                 if path not in old_state_vals:
-                    raise CompilationError(f"`old_state_vals` has no value for state {format_path(path)}; pass one for each.")
+                    raise CompilationError(
+                        f"`old_state_vals` has no value for state {format_path(path)}; pass one for each."
+                    )
             old_state_vals = [old_state_vals[path] for path in self.compiled_state_paths]
         if len(old_state_vals) != len(self.compiled_state_paths):
             raise CompilationError(
@@ -131,7 +133,12 @@ def module_info_of(model: Owner | Step) -> ModuleInfo:
     state_out = [*weights, *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
     outputs = step.outvars(Role.OUTPUT)
     closed = build_closed(
-        [*step.invars(Role.INPUT), *state_in], [*outputs, *state_out], step.jaxpr.eqns, step.jaxpr, step.constvars, step.consts
+        [*step.invars(Role.INPUT), *state_in],
+        [*outputs, *state_out],
+        step.jaxpr.eqns,
+        step.jaxpr,
+        step.constvars,
+        step.consts,
     )
     paths = [entry.path for entry in owner.states for _ in range(entry.num_leaves)]
     by_state: dict[Path, list[Var]] = {}
@@ -148,7 +155,8 @@ def module_info_of(model: Owner | Step) -> ModuleInfo:
         retrieved_model_states=dict(owner.known),
         compiled_model_states=tuple(entry.handle for entry in owner.states),
         compiled_state_paths=tuple(entry.path for entry in owner.states),
-        state_id_to_path={id(entry.handle): entry.path for entry in owner.states} | {id(s): p for p, s in owner.known.items()},
+        state_id_to_path={id(entry.handle): entry.path for entry in owner.states}
+        | {id(s): p for p, s in owner.known.items()},
         weight_invars=tuple(weights),
         weight_path_to_invars={p: tuple(v) for p, v in by_state.items()},
         invar_to_weight_path={v: p for p, found in by_state.items() for v in found},

@@ -58,7 +58,9 @@ class StepOwner:
         return {entry.path: entry.handle for entry in self.states}
 
     def read(self) -> tuple[Any, Any, Any]:
-        raise CompilationError("a bare step has no current values: pass `old_state_vals`, one value per state, in order.")
+        raise CompilationError(
+            "a bare step has no current values: pass `old_state_vals`, one value per state, in order."
+        )
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*args, dict(kwargs)) if kwargs else tuple(args)

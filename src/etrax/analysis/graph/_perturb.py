@@ -79,7 +79,10 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
             if not hit:
                 return None
             if site[0] >= originals:  # a state's own copy of a value: of the value before it was perturbed for another
-                operands = [clean.get(v, x) if not isinstance(v, Literal) else x for v, x in zip(eqn.invars, operands, strict=True)]
+                operands = [
+                    clean.get(v, x) if not isinstance(v, Literal) else x
+                    for v, x in zip(eqn.invars, operands, strict=True)
+                ]
             outs = bind(eqn, operands)
             for k in hit:
                 var = eqn.outvars[k]
@@ -93,7 +96,9 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
     moves = [shape_struct(info.hidden_path_to_outvar[path].aval) for path in paths]
     found, captured = open_jaxpr(jax.make_jaxpr(run)([shape_struct(c) for c in consts], avals, moves))
     if captured:
-        raise CompilationError(f"perturbing the hidden states captured {len(captured)} constants; please report this model")
+        raise CompilationError(
+            f"perturbing the hidden states captured {len(captured)} constants; please report this model"
+        )
     closed = _with_constants(found, consts)
     return HiddenPerturbation(
         tuple(open_jaxpr(closed)[0].invars[len(avals) :]), tuple(paths), tuple(entries[p] for p in paths), closed

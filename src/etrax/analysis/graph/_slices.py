@@ -8,7 +8,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._compat import Jaxpr, JaxprEqn, Literal, build_jaxpr, cond_branches, is_extended, open_jaxpr, scan_parts, shape_struct, staged_copy
+from ..._compat import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    build_jaxpr,
+    cond_branches,
+    is_extended,
+    open_jaxpr,
+    scan_parts,
+    shape_struct,
+    staged_copy,
+)
 from ..._errors import CompilationError
 from ...ir import Role, Site, Step, interpret
 from .._cut import _Run
@@ -101,7 +112,9 @@ def own_hidden_outputs(step: Step) -> Step:
 
     def run(consts: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         values = interpret(step.jaxpr, (), [*consts, *leaves], lambda *_: None)
-        return [staged_copy(jnp.asarray(v, step.outs[k].aval.dtype)) if k in copies else v for k, v in enumerate(values)]
+        return [
+            staged_copy(jnp.asarray(v, step.outs[k].aval.dtype)) if k in copies else v for k, v in enumerate(values)
+        ]
 
     args = ([shape_struct(c) for c in step.consts], [leaf.aval for leaf in step.ins])
     jaxpr, captured = open_jaxpr(jax.make_jaxpr(run)(*args))

@@ -1,0 +1,98 @@
+"""A learner's gradient beside BPTT's, parameter by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis import Kind, Verdict
+from ..ir import Path, format_path, leaves_with_paths
+from ..learn import Learner
+from ._oracles import bptt
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter: cosine with BPTT's gradient, relative error, verdict."""
+
+    path: Path
+    cosine: float
+    relative_error: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table of `compare`. `print` it, index it by path, or `check()` it."""
+
+    rows: tuple[Row, ...]
+    window: int
+    tolerance: float
+
+    def __getitem__(self, path: Path) -> Row:
+        return next(r for r in self.rows if r.path == path)
+
+    def check(self) -> Comparison:
+        """Raise if a parameter with verdict `exact` differs from BPTT, or if one is silently zero; else return itself."""
+        wrong = [r for r in self.rows if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.relative_error <= self.tolerance]
+        if wrong:
+            lines = "\n".join(f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}" for r in wrong)
+            raise AssertionError(
+                f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n{lines}\n"
+                "Please report the model: a verdict `exact` is a promise."
+            )
+        return self
+
+    def __str__(self) -> str:
+        width = max([len(format_path(r.path, "params")) for r in self.rows], default=9)
+        head = f"{'parameter':<{width}}  {'cosine':>8}  {'rel. error':>10}  verdict   (window {self.window}, against BPTT)"
+        body = [f"{format_path(r.path, 'params'):<{width}}  {r.cosine:8.4f}  {r.relative_error:10.2e}  {r.verdict.kind}" for r in self.rows]
+        return "\n".join([head, *body])
+
+    __repr__ = __str__
+
+
+def compare(
+    learner: Learner, loss_fn: Callable[[Any, Any], Any], params: Any, hidden: Any, inputs: Any, targets: Any = None,
+    window: int = 1, mask: Any = None, tolerance: float | None = None,
+) -> Comparison:  # fmt: skip
+    """Compare a learner's gradient over a sequence with BPTT's.
+
+    Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
+    relative in float64, and follows the precision of each parameter otherwise.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> def step(params, h, x):
+    ...     h = 0.9 * h + x @ params["w"]
+    ...     return h, h
+    >>> params, h, x = {"w": jnp.ones((3, 4))}, jnp.zeros(4), jnp.ones((7, 3))
+    >>> learner = etrax.compile(step, "d_rtrl", x[0], params=params, hidden=h)
+    >>> table = etrax.testing.compare(learner, lambda y, t: (y**2).mean(), params, h, x, window=2).check()
+    >>> round(table[("w",)].cosine, 3)
+    1.0
+    """
+    (_, got), _ = learner.value_and_grad(loss_fn, window=window)(params, learner.init(params, hidden), inputs, targets, mask)
+    _, want = bptt(learner, loss_fn)(params, hidden, inputs, targets, mask)
+    rows = []
+    for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
+        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path]))
+    if tolerance is None:
+        low = any(jnp.finfo(a.dtype).bits <= 32 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
+        half = any(jnp.finfo(a.dtype).bits <= 16 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
+        tolerance = 5e-2 if half else 1e-4 if low else 1e-9
+    return Comparison(tuple(rows), window, tolerance)
+
+
+def _distance(got: Any, want: Any) -> tuple[float, float]:
+    kind = np.complex128 if jnp.iscomplexobj(want) else np.float64
+    g, w = (np.asarray(jnp.asarray(a)).astype(kind).ravel() for a in (got, want))
+    size, error = float(np.linalg.norm(w)), float(np.linalg.norm(g - w))
+    if size == 0:
+        return (1.0, 0.0) if not g.any() else (0.0, float("inf"))
+    cosine = float(np.real(np.vdot(w, g))) / (size * float(np.linalg.norm(g))) if g.any() else 0.0
+    return cosine, error / size

@@ -1,0 +1,123 @@
+"""BPTT, dense RTRL and finite differences of a learner's own step, by `jax` alone.
+
+None of these touches the analysis or the engine: they run the traced step as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..learn import Learner
+
+
+def _step_of(learner: Learner) -> Callable[..., Any]:
+    """`step(params, hidden, inputs) -> (hidden, output)` over the learner's own trees."""
+    return learner.plain_step
+
+
+def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weight: Any) -> Any:
+    if weight is None or weight.ndim == 0:
+        return loss_fn(output, target) * (1 if weight is None else weight)
+    each = [loss_fn(*jax.tree.map(lambda a, b=b: a[b : b + 1], (output, target))) for b in range(weight.shape[0])]
+    return sum(w * e for w, e in zip(weight, each, strict=True))
+
+
+def _loss(learner: Learner, loss_fn: Callable[[Any, Any], Any], params: Any, hidden: Any, inputs: Any, targets: Any, mask: Any, reduction: str) -> Any:
+    step = _step_of(learner)
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
+
+    def body(h: Any, xs: Any) -> tuple[Any, Any]:
+        x, target, weight = xs
+        h, output = step(params, h, x)
+        return h, _weighted(loss_fn, output, target, weight)
+
+    _, losses = jax.lax.scan(body, hidden, (inputs, targets, mask))
+    total = losses.shape[0] if mask is None else mask.sum()
+    return losses.sum() / (total if reduction == "mean" else 1)
+
+
+def bptt(learner: Learner, loss_fn: Callable[[Any, Any], Any], reduction: str = "mean") -> Callable[..., Any]:
+    """`f(params, hidden, inputs, targets, mask=None) -> (loss, grads)`: `jax.grad` through one `lax.scan`."""
+
+    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> tuple[Any, Any]:
+        def total(moving: list[Any]) -> Any:
+            return _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, reduction)
+
+        loss, grads = jax.value_and_grad(total)(_moving(params))
+        return loss, _put(jax.tree.map(jnp.zeros_like, params), grads)
+
+    return jax.jit(run)
+
+
+def _moving(params: Any) -> list[Any]:
+    return [a for a in jax.tree.leaves(params) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
+
+
+def _put(params: Any, moving: list[Any]) -> Any:
+    found = iter(moving)
+    return jax.tree.map(lambda a: next(found) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact) else a, params)
+
+
+def finite_differences(learner: Learner, loss_fn: Callable[[Any, Any], Any], epsilon: float = 1e-6) -> Callable[..., Any]:
+    """Central differences of the sequence loss, one number at a time; real parameters, best in float64.
+
+    A surrogate gradient is not the derivative of its spike, so models with spikes are not for this oracle.
+    """
+
+    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+        loss = jax.jit(lambda moving: _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, "mean"))
+        moving = [np.asarray(a) for a in _moving(params)]
+        grads = []
+        for k, a in enumerate(moving):
+            g = np.zeros(a.shape, a.dtype)
+            for i in np.ndindex(*a.shape):
+                up, down = a.copy(), a.copy()
+                up[i] += epsilon
+                down[i] -= epsilon
+                g[i] = (loss([*moving[:k], up, *moving[k + 1 :]]) - loss([*moving[:k], down, *moving[k + 1 :]])) / (2 * epsilon)
+            grads.append(jnp.asarray(g))
+        return _put(jax.tree.map(jnp.zeros_like, params), grads)
+
+    return run
+
+
+def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Textbook RTRL in real numbers: J ← (∂h'/∂h) J + ∂h'/∂θ with full matrices, g = Σ_t ∂ℓ/∂θ + (∂ℓ/∂h) J.
+
+    For small models only: it holds (states × parameters) numbers and full Jacobians across the batch.
+    """
+
+    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None) -> Any:
+        step = _step_of(learner)
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        theta, back = jax.flatten_util.ravel_pytree(_moving(params))
+        start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
+        state, unravel = jax.flatten_util.ravel_pytree(start)
+
+        def one(theta: Any, state: Any, rest: Any, x: Any, target: Any) -> Any:
+            h, output = step(_put(params, back(theta)), _put(rest, unravel(state)), x)
+            moved = [a for a in jax.tree.leaves(h) if jnp.issubdtype(a.dtype, jnp.inexact)]
+            return jax.flatten_util.ravel_pytree(moved)[0], loss_fn(output, target), h
+
+        @jax.jit
+        def advance(state: Any, influence: Any, rest: Any, x: Any, target: Any) -> Any:
+            to_h, to_theta = jax.jacrev(lambda s, t: one(t, s, rest, x, target)[0], argnums=(0, 1))(state, theta)
+            g_h, g_theta = jax.grad(lambda s, t: one(t, s, rest, x, target)[1], argnums=(0, 1))(state, theta)
+            new, _, h = one(theta, state, rest, x, target)
+            return new, to_h @ influence + to_theta, h, g_theta + g_h @ influence
+
+        influence, total = jnp.zeros((state.size, theta.size), theta.dtype), jnp.zeros_like(theta)
+        steps = jax.tree.leaves(inputs)[0].shape[0]
+        for t in range(steps):
+            x, target = jax.tree.map(lambda a, t=t: a[t], (inputs, targets))
+            state, influence, hidden, g = advance(state, influence, hidden, x, target)
+            total = total + g
+        return _put(jax.tree.map(jnp.zeros_like, params), back(total / steps))
+
+    return run

@@ -1,0 +1,21 @@
+"""Models that try to fool the analysis: verdicts as they should be, and what is called exact is."""
+
+import pytest
+
+from etrax.analysis import analyse
+from etrax.analysis._verdicts import diagonal
+from etrax.ir import Role
+
+from .check import check_facts
+from .models import MODELS
+from .oracle import step_of
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model(name):
+    model, verdicts = MODELS[name]
+    facts = analyse(step_of(model))
+    found = {leaf.path[0]: diagonal(facts, i) for i, leaf in enumerate(facts.step.select(Role.PARAM))}
+    assert {path: str(verdict.kind) for path, verdict in found.items()} == verdicts, found
+    if not facts.edges.problems:  # a rule that is not linear has no Jacobian
+        check_facts(facts, model)
