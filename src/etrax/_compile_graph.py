@@ -33,8 +33,8 @@ def compiling() -> Iterator[None]:
     """One compile at a time on a thread; a failed one leaves nothing behind."""
     if getattr(_THREAD, "busy", False):
         raise NotImplementedError(
-            "a model is being compiled on this thread, and its step compiles another one. Compile the inner model before, "
-            "and let the step use what that gives."
+            "a model is being compiled on this thread, and its step compiles another one. Compile the inner model "
+            "before, and let the step use what that gives."
         )
     _THREAD.busy = True
     try:

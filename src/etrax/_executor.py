@@ -82,8 +82,8 @@ class ETraceGraphExecutor:
     ) -> tuple[Any, dict[Path, Any], dict[Path, Any], tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
         """One step from the states' current values, with its Jacobian pieces.
 
-        Gives (output, new hidden values by path, new other values by path, (h2w, h2h)). `h2w` maps (weight leaf path, op
-        number, group index) to the pieces of ∂h/∂w; `h2h` has for each group ∂h_t/∂h_{t-1} of the cut step,
+        Gives (output, new hidden values by path, new other values by path, (h2w, h2h)). `h2w` maps (weight leaf path,
+        op number, group index) to the pieces of ∂h/∂w; `h2h` has for each group ∂h_t/∂h_{t-1} of the cut step,
         (*varshape, S, S). The model's states are not written: assign the values returned to go on. Runs under `jit`.
         """
         graph, facts = self._found

@@ -53,7 +53,7 @@ class Jacobians(NamedTuple):
 
 
 def jacobians(facts: Facts, groups: Sequence[HiddenGroup], leaves: Sequence[Any]) -> Jacobians:
-    """All pieces at one step, for its input leaves in order. One pull-back per state scalar (and colour, see `colours`)."""
+    """All pieces at one step, for its input leaves in order: one pull-back per state scalar and colour."""
     step, first = facts.step, len(facts.step.select(Role.PARAM))
     opened = OpenStep(step, facts.sites, facts.cut)
     moving = [i for g in facts.groups for i in g.leaves]

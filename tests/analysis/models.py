@@ -62,7 +62,8 @@ for _name, _rule in {
     "largest": lambda ct, x: ct - ct.max(),
     "chosen": lambda ct, x: jnp.where(ct > 0, ct, 0.5 * ct),
 }.items():
-    model(f"gradient {_name}", leaky(backward(_rule)), W, array(2, 4), (2, 3), w=APPROXIMATE)
+    _spreads = _name in ("normalised", "largest")
+    model(f"gradient {_name}", leaky(backward(_rule)), W, array(2, 4), (2, 3), w=TRUNCATED if _spreads else APPROXIMATE)
 model("one unit, special function", lambda p, h, x: backward(lambda ct, x: lax.bessel_i1e(ct))(0.9 * h + x * p["w"]),
       {"w": array()}, array(), (), w=APPROXIMATE)  # fmt: skip
 model("one unit, sorted", lambda p, h, x: backward(lambda ct, x: jnp.sort(ct))(0.9 * h + x * p["w"]), {"w": array(1)}, array(1), (1,), w=APPROXIMATE)

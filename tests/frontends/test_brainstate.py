@@ -57,9 +57,16 @@ def test_roles_and_paths():
     assert paths(bound, Role.OUTPUT) == [("h",), ("n",)]
     assert bound.params["layer"]["weight"]["weight"] is model.layer.weight.value["weight"]
     assert bound.step.select(Role.HIDDEN)[0].handle is model.h
-    assert [(s.path, s.num_leaves) for s in bound.states] == [
-        (("gain",), 1), (("idle",), 1), (("layer", "weight"), 2), (("h",), 1), ((OUTSIDE, "RandomState_0"), 1), (("count",), 1)
-    ]  # fmt: skip
+    found = {s.path: s.num_leaves for s in bound.states}
+    assert found == {
+        ("gain",): 1,
+        ("idle",): 1,
+        ("layer", "weight"): 2,
+        ("h",): 1,
+        (OUTSIDE, "RandomState_0"): 1,
+        ("count",): 1,
+    }
+    assert list(found)[:4] == [("gain",), ("idle",), ("layer", "weight"), ("h",)]
 
 
 def test_the_pure_step_is_the_model():
@@ -90,7 +97,7 @@ def test_keywords_and_fixed_arguments():
     assert keywords == {"scale": 3.0, "mode": None} and x.shape == (I,)
     with pytest.raises(CompilationError, match="off"):
         bound.encode((jnp.zeros(I),), {"scale": 3.0, "mode": "off"})
-    with pytest.raises(CompilationError, match="structure|compiled with"):
+    with pytest.raises(CompilationError, match="was compiled with"):
         bound.encode((jnp.zeros(I), jnp.zeros(I)), {"scale": 3.0, "mode": "on"})
     with pytest.raises(CompilationError, match=r"\[7\].*\[3\]"):
         bound.encode((jnp.zeros(7),), {"scale": 3.0, "mode": "on"})
@@ -181,7 +188,7 @@ def test_units():
     np.testing.assert_allclose(hidden["v"], model.v.value / u.mV, rtol=1e-12)
     assert bound.encode_state(("v",), jnp.full(H, 0.001) * u.volt)[0].tolist() == [1.0] * H
     assert bound.decode_state(("v",), [jnp.ones(H)]).unit == u.mV
-    with pytest.raises(CompilationError, match="argument.*in ms"):
+    with pytest.raises(CompilationError, match=r"argument.*in ms"):
         bound.encode((0.5 * u.mV, x), {})
     with pytest.raises(CompilationError, match="without a unit"):
         bound.encode((0.5, x), {})

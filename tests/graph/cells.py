@@ -7,11 +7,12 @@ weight ops and nothing else: derivatives of a model under `cut` are those of the
 import contextlib
 
 import brainstate
-import etrax.nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+import etrax.nn
 
 I, H, B = 3, 4, 2
 

@@ -14,9 +14,10 @@ with warnings.catch_warnings():
     u = pytest.importorskip("saiunit")
     braintools = pytest.importorskip("braintools")
 
+from tests.graph.cells import cut, run, values  # noqa: E402
+
 from etrax._compile_graph import compile_etrace_graph  # noqa: E402
 from etrax._executor import ETraceGraphExecutor  # noqa: E402
-from tests.graph.cells import cut, run, values  # noqa: E402
 
 I, H = 3, 5
 pytestmark = pytest.mark.filterwarnings("ignore")

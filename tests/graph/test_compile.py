@@ -9,13 +9,14 @@ import pytest
 
 brainstate = pytest.importorskip("brainstate")
 
+from tests.graph.cells import CELLS, B, H, I, Net, build, values  # noqa: E402
+
 import etrax.nn  # noqa: E402
 from etrax import _compile_graph as api  # noqa: E402
 from etrax._errors import CompilationError, NotSupportedError  # noqa: E402
 from etrax._executor import ETraceGraphExecutor  # noqa: E402
 from etrax._input_data import MultiStepData, SingleStepData  # noqa: E402
 from etrax.analysis.graph import DiagnosticKind, DiagnosticLevel, HiddenGroup  # noqa: E402
-from tests.graph.cells import B, CELLS, H, I, Net, build, values  # noqa: E402
 
 
 class Fails(brainstate.nn.Module):

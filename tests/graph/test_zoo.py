@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from tests.zoo import ZOO
 
 from etrax._compat import is_inexact
 from etrax._jacobians import jacobians
@@ -10,7 +11,6 @@ from etrax.analysis._facts import analyse
 from etrax.analysis.graph import build_graph
 from etrax.engine._site_math import trace_shape
 from etrax.ir import Role, trace_step
-from tests.zoo import ZOO
 
 
 def compiled(model):

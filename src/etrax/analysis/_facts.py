@@ -15,7 +15,7 @@ from ._edges import Edges, Node, reach_edges, state_leaves
 from ._lists import joined_by_list
 from ._positions import MAX_STATES, Anchor, Group, find_groups
 from ._sites import WeightSite, find_sites
-from .pattern import UNKNOWN, Cause, Dep, components
+from .pattern import UNKNOWN, Cause, Dep, components, look_up
 
 
 class Tag(StrEnum):
@@ -241,13 +241,14 @@ def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
         spread = np.zeros(blocks.size, bool)
         spread[dep.part.labels[~whole]] = True
         flat = np.where(spread, -2, blocks)
-    found = np.full(dep.shape, -1, np.int32)
-    for m in dep.maps:
-        at = np.where(m >= 0, flat[np.maximum(m, 0)], -1)
-        if (at == -2).any() or ((found >= 0) & (at >= 0) & (found != at)).any():
+    first, *rest = (look_up(flat, m) for m in dep.maps)
+    if (first == -2).any():
+        return None
+    for at in rest:
+        if (at == -2).any() or ((first >= 0) & (at >= 0) & (first != at)).any():
             return None
-        found = np.maximum(found, at)
-    return found
+        first = np.maximum(first, at)
+    return first
 
 
 def analyse(step: Step) -> Facts:
@@ -287,14 +288,13 @@ def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group
             deps = {t[1]: d for t, d in reached.items() if t[1] in g.leaves}
             if not deps:
                 continue
-            place: np.ndarray | None = np.full(sites[j].y_shape, -1, np.int32)
+            place: np.ndarray | None = None
             for leaf, dep in deps.items():
                 at = target_places(dep, g.place_of(leaf))
                 if at is None or (place is not None and ((place >= 0) & (at >= 0) & (place != at)).any()):
                     place = None
-                if place is None:
                     break
-                place = np.maximum(place, at)
+                place = at if place is None else np.maximum(place, at)
             if place is not None and sites[j].loops and not sites[j].scanned:
                 own = place.reshape(-1, *sites[j].call.out.shape)
                 place = own[0] if bool((own == own[0]).all()) else None

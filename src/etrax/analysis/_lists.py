@@ -8,7 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._edges import Edges
+from ._positions import MAX_STATES
 from .pattern import Dep, components
+
+# So many links are looked at first.
+_FEW = 1 << 16
 
 
 def joined_by_list(edges: Edges, site: int) -> int:
@@ -20,29 +24,45 @@ def joined_by_list(edges: Edges, site: int) -> int:
     """
     most = 0
     for source, first in edges.into(("y", site), "h").items():
+        start = _only_source(first)
         for target, then in edges.out(("y", site), "h").items():
-            start, end = _only_source(first), _only_target(then)
+            end = _only_target(then)
             if start is None or end is None:
                 continue
-            links = np.stack([start, end])[:, (start >= 0) & (end >= 0)]
+            live = (start >= 0) & (end >= 0)
+            left, right = (start, end) if live.all() else (start[live], end[live])
             same = source == target
-            if (links[0] != links[1]).any() if same else links.size and _fan(links) > 1 and _fan(links[::-1]) > 1:
-                most = max(most, _largest(links, same))
+            if (left != right).any() if same else _fans(left, right) and _fans(right, left):
+                most = max(most, _largest(left, right, same))
     return most
 
 
-def _largest(links: np.ndarray, same: bool) -> int:
-    """Size of the largest set of elements that links join."""
-    left, right = links if same else (links[0], links[1] + links[0].max() + 1)
-    return int(np.bincount(components(int(max(left.max(), right.max())) + 1, left, right)).max())
+def _largest(left: np.ndarray, right: np.ndarray, same: bool) -> int:
+    """Size of the largest set of elements that links join; a few links are enough to see that it is large."""
+    if not same:
+        right = right + (left.max() + 1)
+    for n in (_FEW, left.size):
+        found = int(np.bincount(components(int(max(left[:n].max(), right[:n].max())) + 1, left[:n], right[:n])).max())
+        if found > MAX_STATES:
+            break
+    return found
+
+
+def _fans(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether some element on the left has several on the right."""
+    if not left.size:
+        return False
+    one = np.empty(int(left.max()) + 1, right.dtype)
+    one[left] = right
+    return bool((one[left] != right).any())
 
 
 def _only_source(first: Dep) -> np.ndarray | None:
     """For each element of the product, the one state element that it reads (-1: none); None if it reads several."""
-    block_source = np.full(int(first.part.all_labels().max(initial=-1)) + 1, -1, np.int64)
+    block_source = np.full(int(first.part.all_labels().max(initial=-1)) + 1, -1, np.int32)
     for m in first.maps:
         flat = m.reshape(-1)
-        at = np.flatnonzero(flat >= 0)
+        at = np.flatnonzero(flat >= 0).astype(np.int32)
         found = block_source[flat[at]]
         if ((found >= 0) & (found != at)).any():
             return None
@@ -56,10 +76,4 @@ def _only_target(then: Dep) -> np.ndarray | None:
     """For each element of the product, the one state element that it reaches (-1: none); None if it reaches several."""
     if then.part.labels is not None or len(then.maps) != 1:
         return None
-    return then.maps[0].reshape(-1).astype(np.int64)
-
-
-def _fan(links: np.ndarray) -> int:
-    """The most distinct ends of one start."""
-    pairs = np.unique(links, axis=1)
-    return int(np.unique(pairs[0], return_counts=True)[1].max())
+    return then.maps[0].reshape(-1)

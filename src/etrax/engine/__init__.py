@@ -14,5 +14,6 @@ from ._weights import Weights as Weights
 from ._weights import weights as weights
 from ._window import WindowResult as WindowResult
 from ._window import evolve as evolve
+from ._window import live_sites as live_sites
 from ._window import param_grads as param_grads
 from ._window import run_window as run_window

@@ -9,11 +9,13 @@ from typing import Any
 
 import jax
 
-from .._errors import CompilationError, EtraxError
+from .._errors import CompilationError
 from ..ir import Path, Role, format_path, leaves_with_paths, trace_step
 from ._arguments import Arguments
 from ._borrow import borrowed, held, put
 from ._bound import Bound, BoundState
+from ._brainstate_errors import check_no_new_state, explained
+from ._brainstate_errors import is_brainstate_module as is_brainstate_module
 from ._units import attach, conform, strip
 
 # First key of the path of a state that the step touches but that is no part of the module.
@@ -23,17 +25,11 @@ OUTSIDE = "(outside the module)"
 def load_brainstate() -> Any:
     """Import brainstate, which changes JAX's float64 switch for the whole process, and put the switch back."""
     if "brainstate" not in sys.modules:
-        before = jax.config.jax_enable_x64
+        before = jax.config.read("jax_enable_x64")
         import brainstate  # noqa: F401
 
         jax.config.update("jax_enable_x64", before)
     return sys.modules["brainstate"]
-
-
-def is_brainstate_module(model: Any) -> bool:
-    """Whether a model is a `brainstate.nn.Module`; if brainstate was never imported, none is."""
-    nn = getattr(sys.modules.get("brainstate"), "nn", None)
-    return nn is not None and isinstance(model, nn.Module)
 
 
 @dataclass(frozen=True)
@@ -129,8 +125,8 @@ def _discover(
             with stack:
                 return model(*positional, **named)
 
-        output = _explained(model, known, lambda: jax.eval_shape(run, *arguments.structs))
-        _check_no_new_state(model, known)
+        output = explained(model, known, lambda: jax.eval_shape(run, *arguments.structs))
+        check_no_new_state(model, known)
     paths = {id(state): path for path, state in known.items()}
     states, written = list(stack.states), dict(zip(map(id, stack.states), stack.been_writen, strict=True))
     outside = [s for s in states if id(s) not in paths]
@@ -142,56 +138,11 @@ def _discover(
     for t in touched:
         if t.role is Role.PARAM and written.get(id(t.state)):
             raise CompilationError(
-                f"the step writes parameter {format_path(t.path)}, a `{type(t.state).__name__}`. Parameters are changed by "
-                "the optimizer only: keep what the step changes in a `brainstate.HiddenState` (it is then learned through) "
-                "or in a `brainstate.ShortTermState`."
+                f"the step writes parameter {format_path(t.path)}, a `{type(t.state).__name__}`. Parameters are "
+                "changed by the optimizer only: keep what the step changes in a `brainstate.HiddenState` (it is then "
+                "learned through) or in a `brainstate.ShortTermState`."
             )
     return touched, jax.tree.structure(output)
-
-
-def _explained(model: Any, known: Mapping[Path, Any], run: Any) -> Any:
-    """Run, and say what to do where a model without its states or its settings fails."""
-    name = type(model).__name__
-    try:
-        return run()
-    except EtraxError:
-        raise
-    except AttributeError as error:
-        if not is_brainstate_module(error.obj):
-            raise
-        raise CompilationError(
-            f"`{name}` could not be run: {error}. If that is a state, it has not been created: call "
-            "`brainstate.nn.init_all_states(model)` first (with `batch_size=` if the inputs have a batch axis)."
-        ) from error
-    except KeyError as error:
-        key = str(error.args[0]).split("\n")[0].rstrip(".") if error.args else ""
-        raise CompilationError(
-            f"`{name}` could not be run: KeyError: {key}. If that is a setting of its environment, such as the time step "
-            "`dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
-        ) from error
-    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        found = "".join(f"\n  state {format_path(p)}: {_shapes(s)}" for p, s in known.items())
-        raise CompilationError(
-            f"`{name}` could not be run on these arguments. It raised {type(error).__name__}: {error}\n"
-            f"Its states are:{found or ' none'}\n"
-            "Pass example arguments of one step, and states of the same batch size: "
-            "`brainstate.nn.init_all_states(model, batch_size=...)`."
-        ) from error
-
-
-def _shapes(state: Any) -> str:
-    found = [(p, leaf) for p, leaf in leaves_with_paths(strip(held(state))) if hasattr(leaf, "dtype")]
-    return ", ".join((f"{format_path(p)} " if p else "") + f"{leaf.dtype}{list(leaf.shape)}" for p, leaf in found)
-
-
-def _check_no_new_state(model: Any, known: Mapping[Path, Any]) -> None:
-    """States that appear while the step runs would be left holding values of a finished trace."""
-    for path in model.states():
-        if path not in known:
-            raise CompilationError(
-                f"the step creates the state {format_path(path)} while it runs. Create it before: in `init_state`, which "
-                "`brainstate.nn.init_all_states(model)` calls, or by running the model once."
-            )
 
 
 def _nest(flat: Mapping[Path, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import jax
 
 from .._compat import open_jaxpr, shape_struct
 from .._errors import CompilationError
+from ._check import check_step
 from ._paths import Path, format_path, leaves_with_paths
 from ._step import Leaf, Role, Step
 from ._walk import inline
@@ -43,7 +44,7 @@ def trace_step(
     if found:
         raise CompilationError(f"inlining the step captured {len(found)} constants; please report this model")
     trees = {role: jax.tree.structure(tree) for role, tree in structs.items()} | {Role.OUTPUT: jax.tree.structure(output)}
-    return Step(flat, consts, ins, outs, trees)
+    return check_step(Step(flat, consts, ins, outs, trees))
 
 
 def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, Any]:

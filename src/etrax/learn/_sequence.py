@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import shape_struct
-from ..engine import param_grads, run_window
+from ..engine import live_sites, param_grads, run_window
 from ..ir import Role, Step
 from ._checks import ArgumentError
 
@@ -41,6 +41,11 @@ class Losses:
         if not hasattr(found, "shape") or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
             shown = f"{found.dtype}{list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
             raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}. Take a mean or a sum.")
+
+    def dtype(self, along: Any) -> Any:
+        """The type of the weighted loss of one step."""
+        outs = [leaf.aval for leaf in self.step.select(Role.OUTPUT)]
+        return jax.eval_shape(lambda o, a: self(o, jax.tree.map(lambda v: v[0], a))[0], outs, along).dtype
 
     def __call__(self, outs: list[Any], along: Any) -> tuple[Any, Any]:
         target, weight = along
@@ -96,16 +101,20 @@ def run_sequence(learner: Any, params: Sequence[Any], states: Any, trace: Any, i
         states, trace, total, grads = carry
         x, extra = xs
         out = run_window(facts, transport, params, w, states, trace, x, extra, losses)
-        grads = {j: grads[j] + out.grads[j] for j in grads}
+        grads = {j: grads[j] + out.grads[j].astype(grads[j].dtype) for j in grads}
         return (out.states, out.trace, total + out.loss, grads), ()
 
-    one = jax.eval_shape(lambda x, e: run_window(facts, transport, params, w, states, trace, x, e, losses),
-                         *jax.tree.map(lambda a: a[:1], (inputs, along)))  # fmt: skip
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (one.loss, one.grads))
+    grads = {j: jnp.zeros(w.weight[j].shape, _wide(w.weight[j].dtype)) for j in live_sites(facts)}
+    zero = jnp.zeros((), losses.dtype(along)), grads
     (states, trace, total, grads), _ = _over_windows(body, (list(states), trace, *zero), (inputs, along), length, k)
     scale = losses.total(along, length)
     found = param_grads(facts, params, grads, learner._weights)
     return total / scale, [_divided(g, scale) for g in found], states, trace
+
+
+def _wide(dtype: Any) -> Any:
+    """Gradients are summed over windows in at least float32."""
+    return jnp.promote_types(dtype, jnp.float32)
 
 
 def _divided(g: Any, scale: Any) -> Any:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import string
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from ._base import OpCall, OpRule, register_weight_op
+from ._base import OpCall, OpRule, register_weight_op, size
 
 _WINDOW = "Z"
+_UNROLLED = 64
 
 
 class _Letters(NamedTuple):
@@ -55,19 +57,35 @@ def _trace_shape(call: OpCall) -> tuple[int, ...]:
 
 def _outer(call, fixed, u, c):
     s = _letters(call)
+    if c.shape[0] == 1:  # one step: a product of broadcasts, which fuses with whatever reads it
+        return _expand(u[0][0], s.u, s.trace) * _expand(c[0], s.y, s.trace)
     return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
+
+
+def _expand(a, own: str, full: str):
+    """Axes in the order of `full`, with axes of length one where `own` has none."""
+    kept = "".join(letter for letter in full if letter in own)
+    return jnp.expand_dims(jnp.einsum(f"{own}->{kept}", a), tuple(i for i, x in enumerate(full) if x not in own))
 
 
 def _spread(call, fixed, p):
     s = _letters(call)
-    kept = "".join(letter for letter in s.trace if letter in s.y)
-    p = jnp.einsum(f"{s.y}->{kept}", p)
-    return jnp.expand_dims(p, tuple(i for i, letter in enumerate(s.trace) if letter not in s.y))
+    return _expand(p, s.y, s.trace)
 
 
 def _apply(call, fixed, trace, g):
     s = _letters(call)
-    return jnp.einsum(f"{s.trace},{s.y}->{s.w}", trace, g)
+    summed = [letter for letter in s.trace if letter not in s.w]
+    n = size([trace.shape[s.trace.index(letter)] for letter in summed])
+    if jax.default_backend() != "cpu" or s.trace[: len(summed)] != "".join(summed) or not 1 < n <= _UNROLLED:
+        return jnp.einsum(f"{s.trace},{s.y}->{s.w}", trace, g)
+    # On CPU a sum over samples, written out, runs at memory speed; the contraction it stands for does not.
+    rest, wide = s.trace[len(summed) :], _expand(g, s.y, s.trace)
+    flat, signal = (a.reshape(n, *a.shape[len(summed) :]) for a in (trace, wide))
+    total = flat[0] * signal[0]
+    for b in range(1, n):
+        total = total + flat[b] * signal[b]
+    return jnp.einsum(f"{rest}->{s.w}", total)
 
 
 def _grad(call, fixed, u, g):

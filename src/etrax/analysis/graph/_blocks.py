@@ -1,8 +1,8 @@
 """Per-position Jacobian blocks D[p] = ∂h'[p, :]/∂h[p, :], by reverse mode only.
 
-Reverse mode with a cotangent at several positions at once gives the sum of their rows. That sum is a block only where no
-other of these positions is reached, so positions that act on each other are probed one after another: they get different
-colours, and one pull-back per colour and state scalar is made.
+Reverse mode with a cotangent at several positions at once gives the sum of their rows. That sum is a block only where
+no other of these positions is reached, so positions that act on each other are probed one after another: they get
+different colours, and one pull-back per colour and state scalar is made.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _rank_in_component(nodes: int, positions: int, left: np.ndarray, right: np.n
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
     rank = np.empty(positions, np.int32)
-    rank[order] = np.arange(positions) - np.repeat(starts, np.diff([*starts, positions]))
+    rank[order] = np.arange(positions) - np.repeat(starts, np.diff(starts, append=positions))
     return rank
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..._compat import is_inexact
@@ -11,7 +12,7 @@ from ...ir import Path, Role, format_path
 from .._facts import Facts, Loss, LossKind
 
 
-class DiagnosticLevel(str, Enum):
+class DiagnosticLevel(StrEnum):
     """How much a record matters."""
 
     INFO = "info"
@@ -19,7 +20,7 @@ class DiagnosticLevel(str, Enum):
     ERROR = "error"
 
 
-class DiagnosticKind(str, Enum):
+class DiagnosticKind(StrEnum):
     """What a record is about."""
 
     RELATION_INCLUDED = "relation_included"
@@ -60,7 +61,7 @@ class CompilationRecord(NamedTuple):
     primitive: str | None = None
     weight_path: Path | None = None
     hidden_paths: tuple[Path, ...] = ()
-    context: Mapping[str, Any] = {}  # noqa: RUF012  (never written)
+    context: Mapping[str, Any] = MappingProxyType({})
 
     def __str__(self) -> str:
         return f"[{self.level.value}] {self.kind.value}: {self.message}"
@@ -69,7 +70,7 @@ class CompilationRecord(NamedTuple):
 def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> tuple[CompilationRecord, ...]:
     """All findings: first each weight op in program order, then each group, then what concerns the whole model.
 
-    `weight_paths` are the state paths of the parameter leaves, `unused_hidden` hidden states that the step never touches.
+    `weight_paths` are the state paths of the parameter leaves, `unused_hidden` hidden states that no step touches.
     """
     found = [r for j in range(len(facts.sites)) for r in _of_site(facts, j, weight_paths)]
     found += [r for g in range(len(facts.groups)) for r in _of_group(facts, g)]
@@ -88,9 +89,9 @@ def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[Com
     lost = [r.group for r in facts.relations if r.site == j and not r.representable]
     names = ", ".join(facts.params_of(j))
     losses = list(dict.fromkeys(facts.site_losses(j)))
-    for path in dict.fromkeys(weight_paths[p] for p in sorted(site.params)):
-        leaves = tuple(facts.step.select(Role.PARAM)[p].path for p in sorted(site.params) if weight_paths[p] == path)
-        context = {"op": j, "group_indices": tuple(kept), "leaf_paths": leaves, "source": site.source}
+    for p in sorted(site.params):
+        path, leaf = weight_paths[p], facts.step.select(Role.PARAM)[p]
+        context = {"op": j, "group_indices": tuple(kept), "leaf_path": leaf.path, "source": site.source}
         if kept:
             text = f"{names} reaches group {', '.join(map(str, kept))} through {site.label}"
             yield CompilationRecord(
@@ -131,17 +132,17 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
     used = set().union(*(s.params for s in facts.sites))
     for p, leaf in enumerate(facts.step.select(Role.PARAM)):
         if p not in used and is_inexact(leaf.aval):
-            text = f"the step does not use parameter {format_path(leaf.path)}"
-            context = {"leaf_paths": (leaf.path,)}
+            text = f"the step does not use parameter {format_path(leaf.path, 'params')}"
+            context = {"leaf_path": leaf.path}
             yield CompilationRecord(
                 DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.INFO, text, None, weight_paths[p], (), context
             )
     for path in unused_hidden:
-        text = f"the step neither reads nor writes hidden state {format_path(path)}"
+        text = f"the step neither reads nor writes hidden state {format_path(path, 'hidden')}"
         yield CompilationRecord(DiagnosticKind.HIDDEN_STATE_UNUSED, DiagnosticLevel.INFO, text, None, None, (path,))
     for problem in facts.edges.problems:
         if "not known" in problem.text:
-            text = f"{problem.cause} {problem.text}: every element of its result is taken to depend on every element it reads"
+            text = f"{problem.cause} {problem.text}: each element of its result is taken to depend on all that it reads"
             context = {"source": problem.cause.source}
             yield CompilationRecord(
                 DiagnosticKind.UNKNOWN_PRIMITIVE,
@@ -153,7 +154,7 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
                 context,
             )
     if not facts.groups:
-        text = "the step has no hidden state with derivatives, so there is nothing to trace: every gradient is that of one step"
+        text = "the step has no hidden state with derivatives: nothing is traced, every gradient is that of one step"
         yield CompilationRecord(DiagnosticKind.NO_HIDDEN_STATE, DiagnosticLevel.WARNING, text)
 
 

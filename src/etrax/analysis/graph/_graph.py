@@ -67,18 +67,22 @@ class ETraceGraph(NamedTuple):
 
     def __repr__(self) -> str:
         lines = [
-            f"ETraceGraph of {len(self.hidden_groups)} hidden groups, {len(self.hidden_param_op_relations)} relations"
+            f"ETraceGraph of {_count(self.hidden_groups, 'hidden group')}, {_count(self.hidden_param_op_relations, 'relation')}"
         ]
         for g in self.hidden_groups:
-            names = ", ".join(map(format_path, g.hidden_paths))
+            names = ", ".join(format_path(p, "hidden") for p in g.hidden_paths)
             weights = dict.fromkeys(
-                format_path(r.leaf_path)
+                format_path(r.leaf_path, "params")
                 for r in self.hidden_param_op_relations
                 if any(g.index == o.index for o in r.hidden_groups)
             )
             lines.append(
-                f"  group {g.index} ({g.tag}, {g.num_state} per position): {names} <- {', '.join(weights) or 'no weight'}"
+                f"  group {g.index} ({g.tag}, {g.num_state} a position): {names} <- {', '.join(weights) or 'no weight'}"
             )
         warned = sum(r.level is not DiagnosticLevel.INFO for r in self.diagnostics)
-        lines.append(f"  {warned} warnings; see `explain()`" if warned else "  no warnings")
+        lines.append(f"  {_count(range(warned), 'warning')}; see `explain()`" if warned else "  no warnings")
         return "\n".join(lines)
+
+
+def _count(things: Sequence[Any], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

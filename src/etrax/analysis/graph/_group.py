@@ -56,7 +56,7 @@ class HiddenGroup(NamedTuple):
             found = ", ".join(f"{format_path(p)} {list(s)}" for p, s in zip(self.hidden_paths, shapes, strict=True))
             raise NotSupportedError(
                 f"the hidden states of group {self.index} have different shapes: {found}. Give states that act on each "
-                "other position by position one shape (a `brainstate.HiddenGroupState` may have one more axis, the last)."
+                "other position by position one shape (a `brainstate.HiddenGroupState` has one more axis, the last)."
             )
 
     def transition(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[jax.Array]:
@@ -93,5 +93,5 @@ class HiddenGroup(NamedTuple):
         return self._asdict()
 
     def __repr__(self) -> str:
-        names = ", ".join(map(format_path, self.hidden_paths))
+        names = ", ".join(format_path(p, "hidden") for p in self.hidden_paths)
         return f"HiddenGroup({self.index}: {names}, varshape={self.varshape}, num_state={self.num_state})"

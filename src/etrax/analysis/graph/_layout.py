@@ -91,7 +91,7 @@ def layout_of_group(group: Group, leaves: Sequence[Any]) -> Layout:
 
 
 def layout_of_states(states: Sequence[Any]) -> Layout:
-    """The layout of states of one shape, as they say themselves: `varshape` and `num_state` of brainstate, or leaves."""
+    """The layout of states of one shape, as they say themselves: brainstate's `varshape` and `num_state`, or leaves."""
     shapes = [_varshape(s) for s in states]
     counts = [_num_state(s) for s in states]
     full = [(*v, n) if _has_state_axis(s) else v for s, v, n in zip(states, shapes, counts, strict=True)]

@@ -77,8 +77,8 @@ class ModuleInfo(NamedTuple):
             old_state_vals = [old_state_vals[path] for path in self.compiled_state_paths]
         if len(old_state_vals) != len(self.compiled_state_paths):
             raise CompilationError(
-                f"`old_state_vals` holds {len(old_state_vals)} values, expected {len(self.compiled_state_paths)}: one for "
-                f"each of {', '.join(map(format_path, self.compiled_state_paths))}."
+                f"`old_state_vals` holds {len(old_state_vals)} values, expected {len(self.compiled_state_paths)}: one "
+                f"for each of {', '.join(map(format_path, self.compiled_state_paths))}."
             )
         pairs = zip(self.compiled_state_paths, old_state_vals, strict=True)
         return self._checked([*inputs, *(x for path, value in pairs for x in self.owner.encode_state(path, value))])
@@ -88,15 +88,16 @@ class ModuleInfo(NamedTuple):
         paths = [("argument", leaf.path) for leaf in self.step.select(Role.INPUT)]
         paths += [(e.role.value, e.path) for e in self.owner.states for _ in range(e.num_leaves)]
         for (what, path), v, x in zip(paths, self.jaxpr.invars, flat, strict=True):
-            if shape_struct(x).shape != v.aval.shape:
+            found, expected = shape_struct(x).shape, shape_struct(v.aval).shape
+            if found != expected:
                 raise CompilationError(
-                    f"{what} {format_path(path)} has shape {list(shape_struct(x).shape)}, but the model was compiled with "
-                    f"shape {list(v.aval.shape)}. Compile again for the new shape."
+                    f"{what} {format_path(path)} has shape {list(found)}, but the model was compiled "
+                    f"with shape {list(expected)}. Compile again for the new shape."
                 )
         return flat
 
     def sort_outputs(self, values: Sequence[Any]) -> tuple[Any, Values, Values, dict[Var, Any]]:
-        """What the jaxpr gives, as (outputs, new hidden values by path, new other values by path, values by variable)."""
+        """What the jaxpr gives, as (outputs, new hidden values by path, new other values by path, all by variable)."""
         outputs = jax.tree.unflatten(self.step.trees[Role.OUTPUT], values[: self.num_var_out])
         by_role: dict[Role, Values] = {Role.HIDDEN: {}, Role.OTHER: {}, Role.PARAM: {}}
         at = self.num_var_out

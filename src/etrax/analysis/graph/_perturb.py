@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from ..._compat import JaxprEqn, Literal, Var, bind, build_closed, close_jaxpr, is_inexact, open_jaxpr, shape_struct
+from ..._compat import (
+    JaxprEqn,
+    Literal,
+    Var,
+    bind,
+    build_closed,
+    close_jaxpr,
+    is_inexact,
+    open_jaxpr,
+    shape_struct,
+    zeros_of,
+)
 from ..._errors import CompilationError
 from ...ir import Path, Role, Site, format_path, interpret
 from ._group import HiddenGroup
@@ -44,7 +54,7 @@ class HiddenPerturbation(NamedTuple):
 
     def init_perturb_data(self) -> list[jax.Array]:
         """Zeros: the step as it is."""
-        return [jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.perturb_vars]
+        return [zeros_of(v.aval) for v in self.perturb_vars]
 
     def perturb_data_to_hidden_group_data(
         self, perturb_data: Sequence[Any], hidden_groups: Sequence[HiddenGroup]

@@ -15,8 +15,8 @@ class HiddenParamOpRelation(NamedTuple):
     """y = op(x, w) acts on hidden groups, each element of y on one position of each.
 
     `path` is the state that holds the weight, `leaf_path` the leaf of it, `op` the number of the weight op in the step.
-    `y_var` is the output of the equation. `y_to_hidden_group_jaxprs` has one jaxpr per group: it takes y, then the values
-    of the variables in `y_to_hidden_constvars`, and gives the group's new hidden values; for an op inside an inner loop
+    `y_var` is the equation's output. `y_to_hidden_group_jaxprs` has one jaxpr per group: it takes y, then the values of
+    the variables in `y_to_hidden_constvars`, and gives the group's new hidden values; for an op inside an inner loop
     or branch (`nested`) there are none. `positions[g][e]` is the position of group g that element e of y reaches, -1 if
     none. Groups that an element of y reaches at several positions are not among `hidden_groups`: see the diagnostics.
     """
@@ -42,4 +42,4 @@ class HiddenParamOpRelation(NamedTuple):
     def __repr__(self) -> str:
         groups = ", ".join(str(g.index) for g in self.hidden_groups)
         where = f" at {self.source}" if self.source else ""
-        return f"HiddenParamOpRelation({format_path(self.leaf_path)} by `{self.primitive}`{where} -> groups {groups})"
+        return f"HiddenParamOpRelation({format_path(self.leaf_path, 'params')} by `{self.primitive}`{where} -> groups {groups})"

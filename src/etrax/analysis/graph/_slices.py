@@ -27,7 +27,7 @@ from .._facts import Facts
 
 
 class Slice(NamedTuple):
-    """`jaxpr` takes the sources, then the values of `constvars`: all that is read and does not depend on the sources."""
+    """`jaxpr` takes the sources, then the values of `constvars`: what is read and does not depend on the sources."""
 
     jaxpr: Jaxpr
     constvars: tuple[Any, ...]
@@ -99,7 +99,8 @@ def own_hidden_outputs(step: Step) -> Step:
     A state that is only read, that is set to a constant, or that equals another state is returned as a copy; copies
     come after the step's equations, whose addresses stay what they were.
     """
-    outs, seen, copies = step.jaxpr.outvars, set(step.jaxpr.invars), set()
+    outs, copies = step.jaxpr.outvars, set()
+    seen: set[Any] = set(step.jaxpr.invars)
     for k, leaf in enumerate(step.outs):
         if leaf.role is not Role.HIDDEN or is_extended(leaf.aval):
             continue

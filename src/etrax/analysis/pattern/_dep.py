@@ -40,7 +40,7 @@ class Partition:
         """Blocks of elements, keeping -1."""
         if self.labels is None:
             return maps
-        return np.where(maps < 0, -1, self.labels[np.maximum(maps, 0)]).astype(np.int32)
+        return look_up(self.labels, maps)
 
     def all_labels(self) -> np.ndarray:
         return np.arange(self.size, dtype=np.int32) if self.labels is None else self.labels
@@ -69,6 +69,13 @@ def identity(shape: Sequence[int]) -> Dep:
     return Dep(Partition(n), (np.arange(n, dtype=np.int32).reshape(shape),))
 
 
+def look_up(table: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """`table[at]`, and -1 where `at` is."""
+    if at.size and int(at.min()) >= 0:
+        return table[at]
+    return np.where(at < 0, -1, table[np.maximum(at, 0)] if table.size else -1).astype(table.dtype)
+
+
 def same_map(a: np.ndarray, b: np.ndarray) -> bool:
     if a is b:
         return True
@@ -90,11 +97,15 @@ def components(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def first_seen(labels: np.ndarray) -> np.ndarray:
-    """Renumber labels in the order in which they appear."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(first.size, np.int32)
-    rank[np.argsort(first, kind="stable")] = np.arange(first.size, dtype=np.int32)
-    return rank[inverse.reshape(-1)]
+    """Renumber labels (not negative) in the order in which they appear."""
+    labels = labels.reshape(-1)
+    if not labels.size:
+        return labels.astype(np.int32)
+    first = np.empty(int(labels.max()) + 1, np.int32)
+    first[labels[::-1]] = np.arange(labels.size - 1, -1, -1, dtype=np.int32)  # the last write of a repeated index stays
+    at = first[labels]
+    new = at == np.arange(labels.size, dtype=np.int32)
+    return (np.cumsum(new, dtype=np.int32) - 1)[at]
 
 
 def _join(a: Partition, b: Partition) -> Partition:
@@ -116,7 +127,7 @@ def _refit(dep: Dep, part: Partition) -> tuple[np.ndarray, ...]:
         return tuple(part.block_of(m) for m in dep.maps)
     lookup = np.zeros(int(dep.part.labels.max()) + 1, np.int32)
     lookup[dep.part.labels] = part.labels
-    return tuple(np.where(m < 0, -1, lookup[np.maximum(m, 0)]).astype(np.int32) for m in dep.maps)
+    return tuple(look_up(lookup, m) for m in dep.maps)
 
 
 def _add_map(maps: list[np.ndarray], new: np.ndarray) -> None:
@@ -184,21 +195,35 @@ def reduce(dep: Dep, axes: Sequence[int], cause: Cause) -> Dep:
 
 def _coarse_rows(part: Partition, wide: np.ndarray) -> tuple[Partition, tuple[np.ndarray, ...]]:
     """Make every row of `wide` (…, k) one block."""
-    shape, flat = wide.shape[:-1], wide.reshape(-1, wide.shape[-1])
-    anchor = flat.max(axis=1)
-    row = np.broadcast_to(anchor[:, None], flat.shape)
-    both = (flat >= 0) & (flat != row)
-    labels = part.all_labels()
-    owner = np.full(int(labels.max()) + 1, -1, np.int32)
-    owner[flat[flat >= 0]] = row[flat >= 0]
-    if np.array_equal(owner[flat[both]], row[both]) and np.array_equal(owner[anchor[anchor >= 0]], anchor[anchor >= 0]):
-        merged = np.where(owner >= 0, owner, np.arange(owner.size, dtype=np.int32))  # rows do not overlap
+    shape, width = wide.shape[:-1], wide.shape[-1]
+    rows = int(np.prod(shape, dtype=np.int64))
+    row = np.broadcast_to(np.arange(rows, dtype=np.int32)[:, None], (rows, width)).reshape(-1)
+    new, found = merge_rows(part, row, wide.reshape(-1), rows)
+    return new, (found.reshape(shape),)
+
+
+def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -> tuple[Partition, np.ndarray]:
+    """Make the blocks of each row one block, given pairs of row and block (-1: none); and the block of each row."""
+    if block.size and int(block.min()) < 0:
+        row, block = row[block >= 0], block[block >= 0]
+    count = part.size if part.labels is None else int(part.labels.max(initial=-1)) + 1
+    owner = np.full(count, -1, np.int32)
+    owner[block] = row
+    if np.array_equal(owner[block], row):  # no block is in two rows
+        blank = owner < 0
+        merged = np.where(blank, rows + np.arange(count, dtype=np.int32), owner) if blank.any() else owner
     else:
-        merged = components(owner.size, row[both], flat[both])
-    new = Partition(part.size, first_seen(merged[labels]))
-    lookup = np.zeros(owner.size, np.int32)
-    lookup[labels] = new.all_labels()
-    return new, (np.where(anchor < 0, -1, lookup[np.maximum(anchor, 0)]).astype(np.int32).reshape(shape),)
+        merged = components(rows + count, row, rows + block)[rows:]
+    found = np.full(rows, -1, np.int32)
+    if part.labels is None:
+        new = Partition(part.size, first_seen(merged))
+        found[row] = new.all_labels()[block]
+    else:
+        new = Partition(part.size, first_seen(merged[part.labels]))
+        lookup = np.zeros(count, np.int32)
+        lookup[part.labels] = new.all_labels()
+        found[row] = lookup[block]
+    return new, found
 
 
 def everything(dep: Dep, shape: Sequence[int], cause: Cause) -> Dep:

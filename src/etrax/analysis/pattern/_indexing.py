@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
+from jax import lax
 
 from ..._compat import bind
-from ._dep import Dep, reduce, union
+from ._dep import MAX_MAPS, Dep, look_up, merge_rows, reduce, union
 from ._table import Call, Deps, conservative, rule
-
-
-def _run_on_map(call: Call, m: np.ndarray, operand: int, values: dict[int, np.ndarray]) -> np.ndarray:
-    """Move element numbers by the equation itself; blanks stay blank (numbers are shifted by one, fill is zero)."""
-    import jax
-
-    args = [values.get(i) for i in range(len(call.eqn.invars))]
-    args[operand] = np.ascontiguousarray(m + 1)
-    with jax.ensure_compile_time_eval():
-        return np.asarray(bind(call.eqn, [jax.numpy.asarray(a) for a in args])[0]) - 1
 
 
 @rule("gather")
 def _gather(call: Call) -> list[Deps]:
-    indices = call.value(1)
     if call.deps[1]:
         return conservative(call)
+    indices = call.value(1)
     if indices is None:
         return _unknown_rows(call)
-    fill = call.params.get("fill_value")
-    eqn = call.eqn.replace(params={**call.params, "fill_value": 0 if fill is not None or "FILL" in str(call.params["mode"]) else None})
-    known = Call(eqn, call.deps, call.value, call.nested, call.note)
-    return [{s: dep.relocate(lambda m: _run_on_map(known, m, 0, {1: indices}), call.cause) for s, dep in call.deps[0].items()}]
+    mode = call.params["mode"]
+    fills = call.params.get("fill_value") is not None or "FILL" in str(mode)
+    eqn = call.eqn.replace(params={**call.params, "fill_value": -1 if fills else None})
+
+    def moved(m: np.ndarray) -> np.ndarray:
+        """Element numbers moved by the equation itself: blanks stay blank, and so does what is filled."""
+        with jax.ensure_compile_time_eval():
+            return np.asarray(bind(eqn, [jax.numpy.asarray(np.ascontiguousarray(m)), jax.numpy.asarray(indices)])[0])
+
+    return [{s: dep.relocate(moved, call.cause) for s, dep in call.deps[0].items()}]
 
 
 def _unknown_rows(call: Call) -> list[Deps]:
@@ -172,9 +170,6 @@ def _erased(m: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 def _targets(call: Call, indices: np.ndarray) -> np.ndarray:
     """For each element of the updates, the flat element of the operand that it is written to (-1: dropped)."""
-    import jax
-    from jax import lax
-
     shape, d = call.in_shape(0), call.params["dimension_numbers"]
     n = int(np.prod(shape, dtype=np.int64))
     sizes, update = [], call.in_shape(2)
@@ -188,28 +183,34 @@ def _targets(call: Call, indices: np.ndarray) -> np.ndarray:
         start_indices_batching_dims=d.scatter_indices_batching_dims,
     )  # fmt: skip
     with jax.ensure_compile_time_eval():
-        numbers = jax.numpy.arange(1, n + 1, dtype=np.int32).reshape(shape)
+        numbers = jax.numpy.arange(n, dtype=np.int32).reshape(shape)
         mode = lax.GatherScatterMode.CLIP if "CLIP" in str(call.params["mode"]) else lax.GatherScatterMode.FILL_OR_DROP
-        found = lax.gather(numbers, jax.numpy.asarray(indices), gather, tuple(sizes), mode=mode, fill_value=0)
-    return np.asarray(found).reshape(-1) - 1
+        found = lax.gather(numbers, jax.numpy.asarray(indices), gather, tuple(sizes), mode=mode, fill_value=-1)
+    return np.asarray(found).reshape(-1)
 
 
 def _accumulate(dep: Dep, target: np.ndarray, call: Call) -> Dep:
-    """Sum update elements into their targets: as many maps as the most updates that one target takes."""
+    """Sum update elements into their targets: as many maps as the most updates that one target takes, or blocks."""
     shape = call.in_shape(0)
     n = int(np.prod(shape, dtype=np.int64))
-    live = target >= 0
-    order = np.argsort(target[live], kind="stable")
-    at = target[live][order]
-    rank = np.arange(at.size) - np.searchsorted(at, at)  # 0, 1, … among updates of one target
-    width = int(rank.max()) + 1 if at.size else 1
-    maps = []
-    for m in dep.maps:
-        wide = np.full((n, width), -1, np.int32)
-        wide[at, rank] = m.reshape(-1)[live][order]
-        maps.append(wide.reshape(*shape, width))
-    stacked = Dep(dep.part, tuple(maps), call.cause)
-    return reduce(stacked, (len(shape),), call.cause)
+    flat = [m.reshape(-1) for m in dep.maps]
+    if target.size and int(target.min()) < 0:
+        flat, target = [m[target >= 0] for m in flat], target[target >= 0]
+    if int(np.bincount(target, minlength=1).max()) * len(flat) > MAX_MAPS:
+        single = len(flat) == 1
+        row, block = (target, flat[0]) if single else (np.tile(target, len(flat)), np.concatenate(flat))
+        part, found = merge_rows(dep.part, row, block, n)
+        return Dep(part, (found.reshape(shape),), call.cause)
+    at, update = target, np.arange(target.size, dtype=np.int32)
+    layers = []
+    while at.size or not layers:  # each round places one update of every target that has some left
+        layer = np.full(n, -1, np.int32)
+        layer[at] = update
+        left = layer[at] != update
+        at, update = at[left], update[left]
+        layers.append(layer)
+    placed = [look_up(m, u).reshape(shape) for m in flat for u in layers]
+    return union([Dep(dep.part, (m,), call.cause) for m in placed])
 
 
 def _scatter_unknown(call: Call) -> list[Deps]:

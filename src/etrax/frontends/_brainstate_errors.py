@@ -1,0 +1,63 @@
+"""What can be wrong with a brainstate module, in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .._errors import CompilationError, EtraxError
+from ..ir import Path, format_path, leaves_with_paths
+from ._borrow import held
+from ._units import strip
+
+
+def is_brainstate_module(model: Any) -> bool:
+    """Whether a model is a `brainstate.nn.Module`; if brainstate was never imported, none is."""
+    nn = getattr(sys.modules.get("brainstate"), "nn", None)
+    return nn is not None and isinstance(model, nn.Module)
+
+
+def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any]) -> Any:
+    """Run, and say what to do where a model without its states or its settings fails."""
+    name = type(model).__name__
+    try:
+        return run()
+    except EtraxError:
+        raise
+    except AttributeError as error:
+        if not is_brainstate_module(error.obj):
+            raise
+        raise CompilationError(
+            f"`{name}` could not be run: {error}. If that is a state, it has not been created: call "
+            "`brainstate.nn.init_all_states(model)` first (with `batch_size=` if the inputs have a batch axis)."
+        ) from error
+    except KeyError as error:
+        key = str(error.args[0]).split("\n")[0].rstrip(".") if error.args else ""
+        raise CompilationError(
+            f"`{name}` could not be run: KeyError: {key}. If that is a setting of its environment, such as the time "
+            "step `dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
+        ) from error
+    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+        found = "".join(f"\n  state {format_path(p)}: {_shapes(s)}" for p, s in known.items())
+        raise CompilationError(
+            f"`{name}` could not be run on these arguments. It raised {type(error).__name__}: {error}\n"
+            f"Its states are:{found or ' none'}\n"
+            "Pass example arguments of one step, and states of the same batch size: "
+            "`brainstate.nn.init_all_states(model, batch_size=...)`."
+        ) from error
+
+
+def _shapes(state: Any) -> str:
+    found = [(p, leaf) for p, leaf in leaves_with_paths(strip(held(state))) if hasattr(leaf, "dtype")]
+    return ", ".join((f"{format_path(p)} " if p else "") + f"{leaf.dtype}{list(leaf.shape)}" for p, leaf in found)
+
+
+def check_no_new_state(model: Any, known: Mapping[Path, Any]) -> None:
+    """States that appear while the step runs would be left holding values of a finished trace."""
+    for path in model.states():
+        if path not in known:
+            raise CompilationError(
+                f"the step creates the state {format_path(path)} while it runs. Create it before: in `init_state`, "
+                "which `brainstate.nn.init_all_states(model)` calls, or by running the model once."
+            )

@@ -1,0 +1,81 @@
+"""Every row of the zoo: gradients against BPTT with windows of 1, 3 and 7 steps out of 7, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import etrax
+from etrax.ir import leaves_with_paths
+from tests.learn.oracle import bptt, relative_error
+from tests.zoo import EXACT, REPORTED, UNUSED, ZOO
+
+T = 7
+
+
+def gradients(model, rule, windows, inputs, targets):
+    first = jax.tree.map(lambda a: a[0], inputs)
+    learner = etrax.compile(model.step, rule, *first, params=model.params, hidden=model.hidden)
+    found = {}
+    for window in windows:
+        (_, grads), _ = learner.value_and_grad(model.loss, window=window)(model.params, learner.init(), inputs, targets)
+        found[window] = dict(leaves_with_paths(grads))
+    return learner.report.verdicts, found
+
+
+def kind_of(verdict):
+    return {"exact": EXACT, "unused": UNUSED}.get(verdict.kind, REPORTED)
+
+
+# Windows of 3 out of 7 steps are 3, 3 and 1: the fast suite runs these, the slow one every length.
+WINDOWS = [pytest.param((3,), id="3"), pytest.param((1, 7), id="1,7", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("name", ZOO)
+def test_d_rtrl(name, windows):
+    entry = ZOO[name]
+    for module in entry.needs:
+        pytest.importorskip(module)
+    model = entry()
+    inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)
+    want = dict(leaves_with_paths(bptt(model, inputs, targets)))
+    verdicts, found = gradients(model, "d_rtrl", windows, inputs, targets)
+    for path, expected in model.expect.items():
+        verdict = verdicts[path]
+        assert kind_of(verdict) == expected or path in model.either, (path, verdict)
+        for window, grads in found.items():
+            error = relative_error(grads[path], want[path])
+            assert np.isfinite(error), (path, window)
+            if verdict.kind in ("exact", "unused") or window == T:
+                assert error <= model.tol, (path, window, error, verdict)
+            elif verdict.kind != "truncated":
+                assert np.any(grads[path]), f"{path} is silently zero with windows of {window}"
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("name", ZOO)
+def test_rtrl_is_exact(name, windows):
+    entry = ZOO[name]
+    for module in entry.needs:
+        pytest.importorskip(module)
+    model = entry()
+    inputs, targets = model.make_inputs(T, 1), model.make_target(T, 1)
+    want = dict(leaves_with_paths(bptt(model, inputs, targets)))
+    verdicts, found = gradients(model, "rtrl", windows, inputs, targets)
+    for path in model.expect:
+        assert verdicts[path].kind in ("exact", "unused")
+        for window, grads in found.items():
+            error = relative_error(grads[path], want[path])
+            assert error <= model.tol, (path, window, error)
+
+
+def test_the_oracle_can_fail():
+    """A rule that carries no trace is caught by the very checks above."""
+    model = ZOO["weights/plain"]() if "weights/plain" in ZOO else next(iter(ZOO.values()))()
+    inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)
+    want = dict(leaves_with_paths(bptt(model, inputs, targets)))
+    _, found = gradients(model, "tbptt", (1,), inputs, targets)
+    path = next(iter(model.expect))
+    assert relative_error(found[1][path], want[path]) > 1e-3
+    assert jnp.any(found[1][path])
