@@ -9,26 +9,30 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
-import jax.extend.core as _jex
+import jax.extend.core as _extend
 import numpy as np
 from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _sources
 from jax._src.lax.lax import copy_p as _copy_p
 
-Jaxpr = _jex.Jaxpr
-JaxprEqn = _jex.JaxprEqn
+_jex: Any = _extend
+if TYPE_CHECKING:  # their fields are not typed in JAX
+    Jaxpr: TypeAlias = Any
+    JaxprEqn: TypeAlias = Any
+    Var: TypeAlias = Any
+else:
+    Jaxpr, JaxprEqn, Var = _jex.Jaxpr, _jex.JaxprEqn, _jex.Var
 Literal = _jex.Literal
-Var = _jex.Var
-DropVar = _jex.DropVar
 Primitive = _jex.Primitive
 
 # Before JAX 0.11 a closed jaxpr is a pair (jaxpr, consts); since then one class is both.
 _MERGED = not hasattr(_core, "ClosedJaxpr")
-ClosedJaxpr = Jaxpr if _MERGED else _jex.ClosedJaxpr
+_Jaxpr: Any = _jex.Jaxpr
+_ClosedJaxpr: Any = _Jaxpr if _MERGED else _jex.ClosedJaxpr
 
 # Calls whose body may stand in their place: same values, same derivatives.
 INLINED = frozenset(
@@ -42,7 +46,7 @@ def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
     """The bare jaxpr and the values of its constvars, whichever class holds them."""
     if _MERGED:
         return jaxpr, tuple(getattr(jaxpr, "consts", ()) or ())
-    if isinstance(jaxpr, ClosedJaxpr):
+    if isinstance(jaxpr, _ClosedJaxpr):
         return jaxpr.jaxpr, tuple(jaxpr.consts)
     return jaxpr, ()
 
@@ -50,13 +54,21 @@ def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
 def close_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> Any:
     """A closed jaxpr of the running JAX version."""
     if _MERGED:
-        return Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, jaxpr.eqns, jaxpr.effects,
-                     jaxpr.debug_info, consts=tuple(consts))
-    return ClosedJaxpr(jaxpr, tuple(consts))
+        return _Jaxpr(
+            jaxpr.constvars,
+            jaxpr.invars,
+            jaxpr.outvars,
+            jaxpr.eqns,
+            jaxpr.effects,
+            jaxpr.debug_info,
+            consts=tuple(consts),
+        )
+    return _ClosedJaxpr(jaxpr, tuple(consts))
 
 
-def build_jaxpr(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], like: Jaxpr,
-                constvars: Sequence[Any] = ()) -> Jaxpr:
+def build_jaxpr(
+    invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], like: Jaxpr, constvars: Sequence[Any] = ()
+) -> Jaxpr:
     """An open jaxpr over existing variables and equations; `like` gives its debug information."""
     effects = set()
     for eqn in eqns:
@@ -64,17 +76,23 @@ def build_jaxpr(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[An
     debug = like.debug_info._replace(arg_names=None, result_paths=None)
     if _MERGED:
         # A merged jaxpr with constvars carries their values: none are known here, so they are plain inputs.
-        return Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug, consts=())
-    return Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug)
+        return _Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug, consts=())
+    return _Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug)
 
 
-def build_closed(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], like: Jaxpr,
-                 constvars: Sequence[Any], consts: Sequence[Any]) -> Any:
+def build_closed(
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    eqns: Sequence[Any],
+    like: Jaxpr,
+    constvars: Sequence[Any],
+    consts: Sequence[Any],
+) -> Any:
     """A closed jaxpr over existing variables and equations, whose constvars have the given values."""
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
     debug = like.debug_info._replace(arg_names=None, result_paths=None)
     parts = (list(constvars), list(invars), list(outvars), list(eqns), effects, debug)
-    return Jaxpr(*parts, consts=tuple(consts)) if _MERGED else ClosedJaxpr(Jaxpr(*parts), tuple(consts))
+    return _Jaxpr(*parts, consts=tuple(consts)) if _MERGED else _ClosedJaxpr(_Jaxpr(*parts), tuple(consts))
 
 
 def inner_jaxpr(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Any, ...]]:
@@ -173,13 +191,13 @@ def source_frames(eqn: JaxprEqn) -> list[tuple[str, int, str]]:
 def is_inexact(aval: Any) -> bool:
     """Whether values of this type have derivatives (floating or complex, not PRNG keys)."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and not is_extended(aval) and bool(jax.dtypes.issubdtype(dtype, np.inexact))
+    return dtype is not None and not is_extended(aval) and bool(_dtypes.issubdtype(dtype, np.inexact))
 
 
 def is_extended(aval: Any) -> bool:
     """PRNG keys and other types that numpy does not know."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
+    return dtype is not None and bool(_dtypes.issubdtype(dtype, jax.dtypes.extended))
 
 
 def strip_weak_type(aval: Any) -> jax.ShapeDtypeStruct:

@@ -14,13 +14,14 @@ RULES = {"tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop,
 
 
 def compile(
-    model: Any, rule: Rule | str, *example_inputs: Any, params: Any = None, hidden: Any = None, batch_size: int | None = None,
-    trace_dtype: Any = None, **front_end_options: Any,
+    model: Any, rule: Rule | str, *example_inputs: Any, params: Any = None, hidden: Any = None,
+    batch_size: int | None = None, trace_dtype: Any = None, **front_end_options: Any,
 ) -> Learner:  # fmt: skip
     """Compile a one-step model into an online learner.
 
     `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
-    `jax.ShapeDtypeStruct`, or a `brainstate.nn.Module`. `rule` is a rule or its name; `example_inputs` are those of one step.
+    `jax.ShapeDtypeStruct`, or a `brainstate.nn.Module`. `rule` is a rule or its name; `example_inputs` are those of one
+    step.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -53,4 +54,7 @@ def merged(hidden: Any, other: Any) -> Any:
         return hidden
     if hidden is None or hidden == {}:
         return other
-    return {k: merged(hidden.get(k), other.get(k)) if k in hidden and k in other else hidden.get(k, other.get(k)) for k in {**hidden, **other}}
+    return {
+        k: merged(hidden.get(k), other.get(k)) if k in hidden and k in other else hidden.get(k, other.get(k))
+        for k in {**hidden, **other}
+    }

@@ -64,7 +64,9 @@ class Report:
         others = (learn.tbptt(), learn.pp_prop(), learn.d_rtrl(), learn.rtrl())
         memory = {r.name: r.trace_bytes(facts) for r in others} | {rule.name: own_bytes}
         groups = tuple(_group_line(facts, g.index) for g in facts.groups)
-        params = tuple(_parameter_line(facts, i, rule.verdict(facts, i)) for i in range(len(facts.step.select(Role.PARAM))))
+        params = tuple(
+            _parameter_line(facts, i, rule.verdict(facts, i)) for i in range(len(facts.step.select(Role.PARAM)))
+        )
         return cls(str(rule), groups, params, memory)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +82,9 @@ class Report:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*_heading(self), "", *_groups(self), "", *_parameters(self), "", *_memory(self), "", *_advice()])
+        return "\n".join(
+            [*_heading(self), "", *_groups(self), "", *_parameters(self), "", *_memory(self), "", *_advice()]
+        )
 
     __repr__ = __str__
 
@@ -88,7 +92,9 @@ class Report:
 def _group_line(facts: Facts, index: int) -> GroupLine:
     g = facts.groups[index]
     losses = tuple(loss.text for loss in facts.group_losses[index])
-    return GroupLine(tuple(facts.state_name(i) for i in g.leaves), g.varshape, g.num_state, str(facts.tags[index]), losses)
+    return GroupLine(
+        tuple(facts.state_name(i) for i in g.leaves), g.varshape, g.num_state, str(facts.tags[index]), losses
+    )
 
 
 def _parameter_line(facts: Facts, param: int, verdict: Verdict) -> ParameterLine:
@@ -103,7 +109,10 @@ def _parameter_line(facts: Facts, param: int, verdict: Verdict) -> ParameterLine
 def _heading(report: Report) -> list[str]:
     numbers = sum(int(np.prod(p.shape, dtype=np.int64)) for p in report.parameters)
     counts = [(k, sum(p.verdict.kind is k for p in report.parameters)) for k in reversed(_ORDER)]
-    lines = [f"Etrax report for {report.rule}: {len(report.parameters)} parameters ({numbers:,} numbers), {_plural(len(report.groups), 'hidden group')}"]
+    lines = [
+        f"Etrax report for {report.rule}: {_plural(len(report.parameters), 'parameter')} ({numbers:,} numbers), "
+        f"{_plural(len(report.groups), 'hidden group')}"
+    ]
     lines += [f"  {n:>4} {k:<12} {_MEANING[k]}" for k, n in counts if n]
     return lines
 
@@ -114,11 +123,16 @@ def _plural(n: int, what: str) -> str:
 
 def _groups(report: Report) -> list[str]:
     if not report.groups:
-        return ["Hidden groups: none. The model has no state that remembers, so every gradient is that of its own step."]
+        return [
+            "Hidden groups: none. The model has no state that remembers, so every gradient is that of its own step."
+        ]
     lines = ["Hidden groups (states that act on each other position by position)"]
     for i, g in enumerate(report.groups):
         shape = "×".join(map(str, g.positions)) or "one"
-        lines.append(f"  {i}  {', '.join(g.states)}: {shape} positions, {_plural(g.num_state, 'state')} each, recurrence {g.structure}")
+        lines.append(
+            f"  {i}  {', '.join(g.states)}: {shape} positions, {_plural(g.num_state, 'state')} each, "
+            f"recurrence {g.structure}"
+        )
         lines += [_wrapped(f"across positions: {text}", 5) for text in g.across]
     return lines
 
@@ -148,7 +162,10 @@ def _bytes(n: int) -> str:
 
 def _memory(report: Report) -> list[str]:
     own = report.rule.split("(")[0]
-    cells = [f"{name} {_bytes(n)}" + (" (this rule)" if name == own else "") for name, n in sorted(report.memory.items(), key=lambda i: i[1])]
+    cells = [
+        f"{name} {_bytes(n)}" + (" (this rule)" if name == own else "")
+        for name, n in sorted(report.memory.items(), key=lambda i: i[1])
+    ]
     return ["Memory of the traces: " + "   ".join(cells)]
 
 

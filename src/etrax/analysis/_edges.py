@@ -73,7 +73,7 @@ def reach_edges(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], ob
     shapes = jax.eval_shape(run, moving, deltas, leaves)
     jaxpr, consts = open_jaxpr(_transposed(pull, (moving, deltas, leaves, shapes)))
     offset = len(moving) + len(deltas) + len(leaves)
-    sources = {offset + k: node for k, node in enumerate(targets)}
+    sources: dict[int, Any] = {offset + k: node for k, node in enumerate(targets)}
     rows, problems = propagate(jaxpr, consts, sources, {})
     origins: list[Node] = [("h", i) for i in diff] + [("y", j) for j in range(len(sites))]
     dep = {(origin, target): d for origin, found in zip(origins, rows, strict=True) for target, d in found.items() if _any(d)}

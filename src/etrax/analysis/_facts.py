@@ -64,6 +64,12 @@ class Relation:
     def representable(self) -> bool:
         return self.place is not None
 
+    @property
+    def places(self) -> np.ndarray:
+        """`place` of a representable relation."""
+        assert self.place is not None
+        return self.place
+
 
 @dataclass(frozen=True, eq=False)
 class Facts:

@@ -1,8 +1,8 @@
 """Numbers: window credit, Jacobian blocks, transport. Pure functions that run under jit. See README.md."""
 
-from ._diagonal import carried_relations as carried_relations
 from ._dense import dense_bytes as dense_bytes
 from ._dense import dense_transport as dense_transport
+from ._diagonal import carried_relations as carried_relations
 from ._diagonal import diagonal_bytes as diagonal_bytes
 from ._diagonal import diagonal_transport as diagonal_transport
 from ._factored import bytes_of as bytes_of

@@ -31,7 +31,9 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
     layouts = [layout_of(facts, g) for g in samples.groups]
     fixed_now = fixed_operands(facts.step, facts.sites)
     rows = [_positions_first(facts, r, fixed_now[r.site]) for r in relations]
-    gathers = [gather_of(r.place, samples.groups[r.group].varshape, samples.groups[r.group].num_positions) for r in relations]
+    gathers = [
+        gather_of(r.places, samples.groups[r.group].varshape, samples.groups[r.group].num_positions) for r in relations
+    ]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
     shapes = [(layouts[r.group].size, *site_math.trace_shape(facts.sites[r.site])) for r in relations]
 
@@ -58,7 +60,9 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
                 if r.group != g:
                     continue
                 site, data = facts.sites[r.site], window.data(r.site)
-                new = jax.vmap(lambda c, s=site, d=data, j=r.site: site_math.outer(s, window.fixed[j], d, c))(fresh[r.site])
+                new = jax.vmap(lambda c, s=site, d=data, j=r.site: site_math.outer(s, window.fixed[j], d, c))(
+                    fresh[r.site]
+                )
                 moved[k] = (_carry(across, trace[k], rows[k]) + new).astype(dtypes[k])
         return moved
 
@@ -99,12 +103,12 @@ def _carry(across: Any, influence: Any, axis: int | None) -> Any:
 
 def _positions_first(facts: Facts, relation: Relation, fixed: Any) -> int | None:
     """The axis of the trace that runs over samples; None if there is one sample only."""
-    positions = int(relation.place.max()) + 1
+    positions = int(relation.places.max()) + 1
     site = facts.sites[relation.site]
     if positions <= 1:
         return None
     with jax.ensure_compile_time_eval():
-        spread = np.asarray(site_math.spread(site, fixed, jnp.asarray(relation.place)))
+        spread = np.asarray(site_math.spread(site, fixed, jnp.asarray(relation.places)))
     spread = np.broadcast_to(spread, site_math.trace_shape(site))
     for axis, n in enumerate(spread.shape):
         shape = [1] * spread.ndim

@@ -1,6 +1,6 @@
 """Transport by per-position blocks over a window, at the cost of one product per weight op (MATH.md §3).
 
-    P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k        ε_K = P ε_0 + Σ_k u_k ⊗ c_k
+P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k        ε_K = P ε_0 + Σ_k u_k ⊗ c_k
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_
     """D-RTRL: the trace of a relation is S arrays of its op family's trace shape."""
     relations = carried_relations(facts, sites)
     probes = plan_probes(facts, relations)
-    gathers = [gather_of(r.place, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations]
+    gathers = [
+        gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
+    ]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
     shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
     widths = [probes.layouts[r.group].size for r in relations]
@@ -69,7 +71,9 @@ def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_
         moved = []
         for k, (r, gather, entries) in enumerate(zip(relations, gathers, trace, strict=True)):
             site, fixed = facts.sites[r.site], window.fixed[r.site]
-            carried = [[None if p is None else site_math.spread(site, fixed, gather(p)) for p in row] for row in whole[r.group]]
+            carried = [
+                [None if p is None else site_math.spread(site, fixed, gather(p)) for p in row] for row in whole[r.group]
+            ]
             kept = act(carried, entries)
             data = window.data(r.site)
             new = []
@@ -79,7 +83,9 @@ def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_
             moved.append(tuple(new))
         return moved
 
-    nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize * n for s, d, n in zip(shapes, dtypes, widths, strict=True))
+    nbytes = sum(
+        int(np.prod(s, dtype=np.int64)) * d.itemsize * n for s, d, n in zip(shapes, dtypes, widths, strict=True)
+    )
     return Transport(init, probes if relations else None, credit, move, nbytes)
 
 
@@ -88,7 +94,11 @@ def diagonal_bytes(facts: Facts) -> int:
     total = 0
     for r in carried_relations(facts):
         shape = site_math.trace_shape(facts.sites[r.site])
-        total += int(np.prod(shape, dtype=np.int64)) * trace_dtype_of(facts, r, None).itemsize * slot_count(facts, facts.groups[r.group])
+        total += (
+            int(np.prod(shape, dtype=np.int64))
+            * trace_dtype_of(facts, r, None).itemsize
+            * slot_count(facts, facts.groups[r.group])
+        )
     return total
 
 
@@ -97,7 +107,9 @@ def _as(u: Any, dtype: Any) -> Any:
     return u.astype(jnp.promote_types(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
 
 
-def suffix_products(probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[Any], records: Any) -> tuple[list[Block], list[list[Any]]]:
+def suffix_products(
+    probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[Any], records: Any
+) -> tuple[list[Block], list[list[Any]]]:
     """P per group, and c_k per relation and slot, stacked over k."""
     blocks, rows = records
     closed = [_closure(layout.links) for layout in probes.layouts]
@@ -116,21 +128,30 @@ def suffix_products(probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[
             at = [[None if q is None else _loops(gather(q), row[0]) for q in line] for line in suffix[r.group]]
             found = act(at, row)
             out.append([jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found])
-        new = []
-        for g, q in enumerate(suffix):
-            product = multiply(q, d[g])
-            n = len(product)
-            zero = jnp.zeros(probes.layouts[g].shape, q[0][0].dtype) if n else None
-            new.append([[(zero if product[s][t] is None else product[s][t].astype(q[s][t].dtype)) if closed[g][s, t] else None
-                         for t in range(n)] for s in range(n)])  # fmt: skip
+        new = [_fitted(multiply(q, d[g]), q) for g, q in enumerate(suffix)]
         return new, out
 
     return lax.scan(body, [eye(g) for g in range(len(probes.layouts))], (blocks, rows), reverse=True)
 
 
+def _fitted(product: Block, like: Block) -> Block:
+    """A product in the shape and types of another block, so that a loop can carry it."""
+    return [
+        [
+            None if b is None else jnp.zeros_like(b) if a is None else a.astype(b.dtype)
+            for a, b in zip(p, q, strict=True)
+        ]
+        for p, q in zip(product, like, strict=True)
+    ]
+
+
 def _real(dtype: Any) -> Any:
     """The real type of the coordinates of a state, at least float32."""
-    return np.dtype(np.float64) if np.dtype(dtype) in (np.dtype(np.complex128), np.dtype(np.float64)) else np.dtype(np.float32)
+    return (
+        np.dtype(np.float64)
+        if np.dtype(dtype) in (np.dtype(np.complex128), np.dtype(np.float64))
+        else np.dtype(np.float32)
+    )
 
 
 def _loops(q: Any, like: Any) -> Any:

@@ -28,11 +28,15 @@ from ._probes import plan_probes
 from ._transport import Transport, WindowData
 
 
-def factored_transport(facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+def factored_transport(
+    facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
+) -> Transport:
     """pp_prop: a trace of the data per site, S traces of the output per relation, and the number of steps."""
     relations = carried_relations(facts, sites)
     probes = plan_probes(facts, relations)
-    gathers = [gather_of(r.place, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations]
+    gathers = [
+        gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
+    ]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
     factored = {r.site: d for r, d in zip(relations, dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED}
 
@@ -75,7 +79,12 @@ def factored_transport(facts: Facts, decay: float, sites: frozenset[int] | None 
             kept = act(carried, entries)
             fresh = [gain * _faded(site_math.sum_loops(facts.sites[r.site], c), fade, e.dtype)
                      for c, e in zip(suffixes[k], entries, strict=True)]  # fmt: skip
-            new_back.append(tuple(f if old is None else (fade**n * old).astype(f.dtype) + f for old, f in zip(kept, fresh, strict=True)))
+            new_back.append(
+                tuple(
+                    f if old is None else (fade**n * old).astype(f.dtype) + f
+                    for old, f in zip(kept, fresh, strict=True)
+                )
+            )
         return new_data, new_back, steps + n
 
     return Transport(init, probes if relations else None, credit, move, bytes_of(init))

@@ -75,7 +75,9 @@ class Layout:
 
 def slot_count(facts: Facts, group: Group) -> int:
     """Real state scalars at a position: complex leaves count twice."""
-    per = {leaf: place.size // max(group.num_positions, 1) for leaf, place in zip(group.leaves, group.place, strict=True)}
+    per = {
+        leaf: place.size // max(group.num_positions, 1) for leaf, place in zip(group.leaves, group.place, strict=True)
+    }
     return sum(n * (2 if np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) else 1) for i, n in per.items())
 
 
@@ -117,6 +119,7 @@ class Gather:
             if times == 1:
                 return p.reshape(self.shape)
             return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
+        assert self.index is not None
         found = p.reshape(-1)[np.maximum(self.index, 0)]
         return jnp.where(self.index >= 0, found, 0) if (self.index < 0).any() else found
 

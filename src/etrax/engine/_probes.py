@@ -83,7 +83,7 @@ class Probes:
             if r.group != p.group:
                 continue
             value = d_bar[r.site]
-            if p.colour is not None:
+            if p.colour is not None and r.place is not None:
                 value = jnp.where((r.place >= 0) & p.colour[np.maximum(r.place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
 

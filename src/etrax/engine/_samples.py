@@ -1,7 +1,8 @@
 """Samples: the connected components of everything that a step does, weight ops included.
 
 States of different samples never meet, so each sample's influence matrix moves on its own. Where the components are
-not equal in size, or do not lie along one axis of every weight op, all states count as one sample: more work, same numbers.
+not equal in size, or do not lie along one axis of every weight op, all states count as one sample: more work, same
+numbers.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Transport:
     |---|---|
     | `init()` | the trace of a parameter that has not acted yet |
     | `record(leaves, weights)` | facts of one step, read inside the window's loop; never differentiated |
-    | `credit(trace, g, fixed)` | per site, the gradient of its weight that flows through the entry state, given ∂L/∂h_0 |
+    | `credit(trace, g, fixed)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
     """

@@ -49,7 +49,7 @@ class Weights(NamedTuple):
 
 
 def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> Weights:
-    """The weight of every site (broadcast to the op's shape if elementwise; stacked if scanned) and constant operands."""
+    """Weight (broadcast to the op's shape if elementwise; stacked if scanned) and constant operands of every site."""
     finder = _Finder(sites)
     args: list[Any] = list(step.consts)
     given = iter(params)

@@ -77,8 +77,10 @@ def run_window(
     return WindowResult(loss, grads, end, transport.move(trace, window), extras)
 
 
-def evolve(facts: Facts, transport: Transport, params: Sequence[Any], weights: Weights, states: Sequence[Any], trace: Trace,
-           inputs: Sequence[Any]) -> tuple[list[Any], Trace, Any]:  # fmt: skip
+def evolve(
+    facts: Facts, transport: Transport, params: Sequence[Any], weights: Weights, states: Sequence[Any], trace: Trace,
+    inputs: Sequence[Any],
+) -> tuple[list[Any], Trace, Any]:  # fmt: skip
     """Move states and trace over a window without a loss; the outputs are stacked."""
 
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
@@ -88,7 +90,9 @@ def evolve(facts: Facts, transport: Transport, params: Sequence[Any], weights: W
     return result.states, result.trace, result.extras
 
 
-def param_grads(facts: Facts, params: Sequence[Any], site_grads: Mapping[int, Any], weights_of: Callable[[Sequence[Any]], Weights]) -> list[Any]:
+def param_grads(
+    facts: Facts, params: Sequence[Any], site_grads: Mapping[int, Any], weights_of: Callable[[Sequence[Any]], Weights]
+) -> list[Any]:
     """Each parameter's share of its weights' gradients, by the VJP of θ → w."""
     leaves = facts.step.select(Role.PARAM)
     moving = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.aval.dtype, jnp.inexact)]

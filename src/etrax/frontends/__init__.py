@@ -33,6 +33,6 @@ def bind(
         )
     if batch_size is not None:
         raise CompilationError(
-            "`batch_size=` is for modules that create their states; a plain function takes `hidden=` with its batch axis."
+            "`batch_size=` is for modules that create their states; a plain function takes `hidden=` with a batch axis."
         )
     return bind_function(model, inputs, params, {} if hidden is None else hidden)

@@ -55,7 +55,7 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, An
         raise
     except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
         found = "\n".join(
-            f"  {role.value} {format_path(path)}: {leaf.dtype}{list(leaf.shape)}"
+            f"  {role.value} {_name(role, path)}: {leaf.dtype}{list(leaf.shape)}"
             for role in (Role.INPUT, Role.HIDDEN)
             for path, leaf in leaves_with_paths(structs[role])
         )
@@ -66,13 +66,20 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, An
         ) from error
 
 
+_ROOTS = {Role.PARAM: "params", Role.HIDDEN: "hidden", Role.OTHER: "other", Role.INPUT: "inputs"}
+
+
+def _name(role: Role, path: Path) -> str:
+    return format_path(path, _ROOTS[role])
+
+
 def _structs(role: Role, tree: Any) -> Any:
     for path, leaf in leaves_with_paths(tree):
         try:
             shape_struct(leaf)
         except TypeError as error:
             raise CompilationError(
-                f"{role.value} {format_path(path)} is a {type(leaf).__name__}, not an array: "
+                f"{role.value} {_name(role, path)} is a {type(leaf).__name__}, not an array: "
                 "pass arrays, numbers or `jax.ShapeDtypeStruct`s."
             ) from error
     return jax.tree.map(shape_struct, tree)
@@ -89,8 +96,8 @@ def _leaves(role: Role, tree: Any, handles: Handles) -> list[Leaf]:
 def _check_kept(role: Role, old: Any, new: Any) -> None:
     """The step must return its state with the structure, shapes and dtypes that it took."""
     if jax.tree.structure(old) != jax.tree.structure(new):
-        before = {format_path(p) for p, _ in leaves_with_paths(old)}
-        after = {format_path(p) for p, _ in leaves_with_paths(new)}
+        before = {_name(role, p) for p, _ in leaves_with_paths(old)}
+        after = {_name(role, p) for p, _ in leaves_with_paths(new)}
         detail = []
         if before - after:
             detail.append(f"missing from what it returns: {', '.join(sorted(before - after))}")
@@ -105,7 +112,7 @@ def _check_kept(role: Role, old: Any, new: Any) -> None:
     for (path, a), (_, b) in zip(leaves_with_paths(old), leaves_with_paths(new), strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             raise CompilationError(
-                f"the step changes {role.value} {format_path(path)}: given {a.dtype}{list(a.shape)}, "
+                f"the step changes {role.value} {_name(role, path)}: given {a.dtype}{list(a.shape)}, "
                 f"returned {b.dtype}{list(b.shape)}. Give an initial state of the shape and dtype that the step returns, "
                 "or cast inside the step."
             )

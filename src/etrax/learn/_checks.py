@@ -29,7 +29,9 @@ def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -
             detail.append("not expected: " + ", ".join(sorted(format_path(p, what) for p in got - want)))
         if not detail:
             detail.append(f"expected {structure}, got {jax.tree.structure(tree)}")
-        raise ArgumentError(f"`{what}` does not have the structure that the model was compiled with ({'; '.join(detail)}).")
+        raise ArgumentError(
+            f"`{what}` does not have the structure that the model was compiled with ({'; '.join(detail)})."
+        )
     found = jax.tree.leaves(tree)
     for leaf, value in zip(leaves, found, strict=True):
         _check_one(f"`{what}` at {format_path(leaf.path, what)}", value, leaf.aval.shape, leaf.aval.dtype)
@@ -41,7 +43,9 @@ def _check_one(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Non
     if got.shape != tuple(shape):
         raise ArgumentError(f"{what} has shape {list(got.shape)}, but the model was compiled with {list(shape)}.")
     if got.dtype != dtype and hasattr(value, "dtype"):
-        raise ArgumentError(f"{what} is {got.dtype}, but the model was compiled with {dtype}. Cast it, or compile again.")
+        raise ArgumentError(
+            f"{what} is {got.dtype}, but the model was compiled with {dtype}. Cast it, or compile again."
+        )
 
 
 def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int]:
@@ -51,22 +55,24 @@ def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int]:
         inputs = (inputs,)
     if jax.tree.structure(inputs) != structure:
         raise ArgumentError(
-            f"`inputs` has the structure {jax.tree.structure(inputs)}, but the step takes {structure}. Pass the tuple of the "
-            "step's inputs, each with a leading time axis (a single array may be passed bare)."
+            f"`inputs` has the structure {jax.tree.structure(inputs)}, but the step takes {structure}. Pass the tuple "
+            "of the step's inputs, each with a leading time axis (a single array may be passed bare)."
         )
     if not leaves:
-        raise ArgumentError("the step takes no inputs, so their number of steps cannot be read off; give it one (a clock will do).")
+        raise ArgumentError("the step takes no inputs, so the number of steps is not known; give it one (a clock).")
     found, length = [], None
     for leaf, value in zip(leaves, jax.tree.leaves(inputs), strict=True):
         got = shape_struct(value)
         name = format_path(leaf.path, "inputs")
         if got.shape[1:] != leaf.aval.shape or not got.shape:
             raise ArgumentError(
-                f"`inputs` at {name} has shape {list(got.shape)}; expected (T, {', '.join(map(str, leaf.aval.shape))}): "
-                "a leading time axis, then the shape of one step as compiled."
+                f"`inputs` at {name} has shape {list(got.shape)}; expected (T, {', '.join(map(str, leaf.aval.shape))})"
+                ": a leading time axis, then the shape of one step as compiled."
             )
         if got.dtype != leaf.aval.dtype:
-            raise ArgumentError(f"`inputs` at {name} is {got.dtype}, but the model was compiled with {leaf.aval.dtype}.")
+            raise ArgumentError(
+                f"`inputs` at {name} is {got.dtype}, but the model was compiled with {leaf.aval.dtype}."
+            )
         if length is not None and got.shape[0] != length:
             raise ArgumentError(f"`inputs` at {name} has {got.shape[0]} steps, another input has {length}.")
         length = got.shape[0]
@@ -81,7 +87,8 @@ def check_targets(targets: Any, length: int) -> None:
         shape = shape_struct(leaf).shape
         if not shape or shape[0] != length:
             raise ArgumentError(
-                f"`targets` at {format_path(path, 'targets')} has shape {list(shape)}; expected a leading time axis of {length}, as `inputs` have."
+                f"`targets` at {format_path(path, 'targets')} has shape {list(shape)}; "
+                f"expected a leading time axis of {length}, as `inputs` have."
             )
 
 
@@ -91,7 +98,10 @@ def check_mask(mask: Any, length: int) -> Any:
         return None
     shape = shape_struct(mask).shape
     if len(shape) not in (1, 2) or shape[0] != length:
-        raise ArgumentError(f"`mask` has shape {list(shape)}; expected ({length},) or ({length}, B): one weight per step, or per step and sample.")
+        raise ArgumentError(
+            f"`mask` has shape {list(shape)}; expected ({length},) or ({length}, B): "
+            "a weight per step, or per step and sample."
+        )
     kind = jnp.asarray(mask).dtype
     return jnp.asarray(mask, kind if jnp.issubdtype(kind, jnp.floating) else jnp.float32)
 

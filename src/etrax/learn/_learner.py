@@ -28,7 +28,9 @@ class LearnerState(NamedTuple):
 class Learner:
     """What `etrax.compile` returns. All methods are pure and run under `jit`, `vmap` and `scan`."""
 
-    def __init__(self, facts: Facts, rule: Rule, params: Any, hidden: Any, *, trace_dtype: Any = None, graph: Any = None):
+    def __init__(
+        self, facts: Facts, rule: Rule, params: Any, hidden: Any, *, trace_dtype: Any = None, graph: Any = None
+    ):
         self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
         self._graph = graph
         self._transport: Transport = rule.transport(facts, None, trace_dtype)
@@ -74,7 +76,9 @@ class Learner:
         n = len(self.facts.states)
         return self._tree(outs[:n]), jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:])
 
-    def value_and_grad(self, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean") -> Callable[..., Any]:
+    def value_and_grad(
+        self, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean"
+    ) -> Callable[..., Any]:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows."""
         losses, k = Losses(self.facts.step, loss_fn, reduction), check_window(window)
 
@@ -90,7 +94,9 @@ class Learner:
 
         return value_and_grad
 
-    def train(self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean") -> Callable[..., Any]:
+    def train(
+        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean"
+    ) -> Callable[..., Any]:
         """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window.
@@ -101,10 +107,14 @@ class Learner:
         def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
             _, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
             start = (params, opt_state, states, state.trace)
-            (params, opt_state, end, trace), found = train_sequence(self, optimizer, start, x, (targets, weight), losses, k)
+            (params, opt_state, end, trace), found = train_sequence(
+                self, optimizer, start, x, (targets, weight), losses, k
+            )
             return params, opt_state, LearnerState(self._tree(end), trace, state.step + x[0].shape[0]), found
 
-        def train(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+        def train(
+            params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None
+        ) -> Any:
             return run(params, opt_state, state, inputs, targets, mask)
 
         return train
@@ -123,9 +133,11 @@ class Learner:
 
         want, got = jax.eval_shape(self._transport.init), state.trace
         same = jax.tree.structure(want) == jax.tree.structure(got)
-        if not same or any(a.shape != b.shape for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True)):
+        if not same or any(
+            a.shape != b.shape for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True)
+        ):
             raise ArgumentError(
-                f"`state` holds a trace of another learner than this one ({self.rule}): make it with this learner's `init`."
+                f"`state` holds a trace of another learner than this one ({self.rule}): make it with its `init`."
             )
 
     def _params(self, params: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from ._rule import Rule
 
 
 def pp_prop(decay: float = 0.9) -> Rule:
-    """Factored diagonal traces: the cheapest rule with a trace, approximate for every weight that meets data in a product.
+    """Factored diagonal traces: the cheapest rule with a trace; approximate for weights that meet data in a product.
 
     >>> print(pp_prop(0.95))
     pp_prop(decay=0.95)
@@ -29,11 +29,13 @@ def pp_prop(decay: float = 0.9) -> Rule:
 
     def verdict(facts: Facts, param: int) -> Verdict:
         plain = diagonal(facts, param)
-        products = [j for j in facts.sites_of(param) if facts.sites[j].rule is not ALIGNED and facts.remembers(("y", j))]
+        products = [
+            j for j in facts.sites_of(param) if facts.sites[j].rule is not ALIGNED and facts.remembers(("y", j))
+        ]
         if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
             return plain
         names = ", ".join(facts.sites[j].label for j in products)
-        text = f"the trace of {names} is factored into one of its input and one of its output, which assumes inputs of constant sign"
+        text = f"the trace of {names} is factored into input and output, which assumes inputs of constant sign"
         more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
         return Verdict(Kind.APPROXIMATE, text + more)
 

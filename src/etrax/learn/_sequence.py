@@ -34,13 +34,15 @@ class Losses:
             for leaf in self.step.select(Role.OUTPUT):
                 if not leaf.aval.shape or leaf.aval.shape[0] != weight.shape[1]:
                     raise ArgumentError(
-                        f"`mask` has shape {list(weight.shape)}, one weight per step and sample, but the output has shape "
-                        f"{list(leaf.aval.shape)}: its first axis must be the batch."
+                        f"`mask` has shape {list(weight.shape)}, one weight per step and sample, but the output has "
+                        f"shape {list(leaf.aval.shape)}: its first axis must be the batch."
                     )
         found = jax.eval_shape(self.loss_fn, output, target)
         if not hasattr(found, "shape") or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
             shown = f"{found.dtype}{list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
-            raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}. Take a mean or a sum.")
+            raise ArgumentError(
+                f"`loss_fn` must return one real number per step, it returned {shown}. Take a mean or a sum."
+            )
 
     def dtype(self, along: Any) -> Any:
         """The type of the weighted loss of one step."""
@@ -78,7 +80,9 @@ def _windows(tree: Any, k: int) -> tuple[Any, Any]:
     return jax.tree.map(whole, tree), jax.tree.map(lambda a: a[a.shape[0] // k * k :], tree)
 
 
-def _over_windows(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int, k: int) -> tuple[Any, list[Any]]:
+def _over_windows(
+    body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int, k: int
+) -> tuple[Any, list[Any]]:
     """Scan over whole windows, then run the shorter last one."""
     whole, rest = _windows(xs, k)
     found = []
@@ -91,7 +95,9 @@ def _over_windows(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: A
     return carry, found
 
 
-def run_sequence(learner: Any, params: Sequence[Any], states: Any, trace: Any, inputs: list[Any], along: Any, losses: Losses, k: int) -> Any:
+def run_sequence(
+    learner: Any, params: Sequence[Any], states: Any, trace: Any, inputs: list[Any], along: Any, losses: Losses, k: int
+) -> Any:
     """Loss and parameter gradients of a sequence; weights are computed once, their gradients turned to θ's once."""
     facts, transport = learner.facts, learner._transport
     w = learner._weights(params)
@@ -121,7 +127,9 @@ def _divided(g: Any, scale: Any) -> Any:
     return (g / scale).astype(g.dtype) if jnp.issubdtype(g.dtype, jnp.inexact) else g
 
 
-def train_sequence(learner: Any, optimizer: Any, start: Any, inputs: list[Any], along: Any, losses: Losses, k: int) -> Any:
+def train_sequence(
+    learner: Any, optimizer: Any, start: Any, inputs: list[Any], along: Any, losses: Losses, k: int
+) -> Any:
     """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are."""
     facts, transport, tree = learner.facts, learner._transport, learner.facts.step.trees[Role.PARAM]
 
@@ -131,7 +139,9 @@ def train_sequence(learner: Any, optimizer: Any, start: Any, inputs: list[Any], 
         p = learner._params(params)
         out = run_window(facts, transport, p, learner._weights(p), states, trace, x, extra, losses)
         scale = losses.total(extra, x[0].shape[0])
-        grads = jax.tree.unflatten(tree, [_divided(g, scale) for g in param_grads(facts, p, out.grads, learner._weights)])
+        grads = jax.tree.unflatten(
+            tree, [_divided(g, scale) for g in param_grads(facts, p, out.grads, learner._weights)]
+        )
         updates, new_opt = optimizer.update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
         if extra[1] is not None:

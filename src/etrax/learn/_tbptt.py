@@ -21,5 +21,7 @@ def tbptt() -> Rule:
     >>> print(tbptt())
     tbptt()
     """
-    nothing = Transport(init=lambda: (), record=None, credit=lambda trace, g, fixed: {}, move=lambda trace, w: trace, nbytes=0)
+    nothing = Transport(
+        init=lambda: (), record=None, credit=lambda trace, g, fixed: {}, move=lambda trace, w: trace, nbytes=0
+    )
     return Rule("tbptt", lambda facts, sites, dtype: nothing, windowed, lambda facts: 0)

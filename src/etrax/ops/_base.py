@@ -47,7 +47,7 @@ class OpRule:
     | `apply(call, fixed, trace, g)` | Σ over elements of y of trace · g, of w's shape |
     | `grad(call, fixed, u, g)` | Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape |
     | `features(call, fixed, u)` | the data as one array of numbers (k, …) that a factored trace can average |
-    | `feature_grad(call, fixed, x, g)` | `grad` for data given as features |
+    | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
     """
 
@@ -61,11 +61,11 @@ class OpRule:
     grad: Callable[[OpCall, Values, Values, Array], Array]
     fixed_operands: tuple[int, ...] = ()
     features: Callable[[OpCall, Values, Values], Array] = lambda call, fixed, u: u[0]
-    feature_grad: Callable[[OpCall, Values, Array, Array], Array] | None = None
+    own_feature_grad: Callable[[OpCall, Values, Array, Array], Array] | None = None
 
-    def __post_init__(self) -> None:
-        if self.feature_grad is None:
-            object.__setattr__(self, "feature_grad", lambda call, fixed, x, g: self.grad(call, fixed, (x,), g))
+    def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:
+        """`grad` for data given as features: the family's own, or `grad` where features are the data."""
+        return self.own_feature_grad(call, fixed, x, g) if self.own_feature_grad else self.grad(call, fixed, (x,), g)
 
     def varying(self, call: OpCall) -> tuple[int, ...]:
         """Numbers of the data operands that change from step to step: `u`."""

@@ -67,7 +67,7 @@ def _rule(accepts) -> OpRule:
         apply=lambda call, fixed, trace, g: jnp.einsum("fvo,fo->vo", trace, _flat(call, g, 0)).reshape(call.w.shape),
         grad=_grad,
         features=lambda call, fixed, u: _one_hot(call, u, call.w.dtype),
-        feature_grad=lambda call, fixed, x, g: jnp.einsum("kfv,kfo->vo", x, _flat(call, g, 1)).reshape(call.w.shape),
+        own_feature_grad=lambda call, fixed, x, g: jnp.einsum("kfv,kfo->vo", x, _flat(call, g, 1)).reshape(call.w.shape),
     )
 
 

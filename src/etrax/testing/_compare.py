@@ -38,20 +38,33 @@ class Comparison:
         return next(r for r in self.rows if r.path == path)
 
     def check(self) -> Comparison:
-        """Raise if a parameter with verdict `exact` differs from BPTT, or if one is silently zero; else return itself."""
-        wrong = [r for r in self.rows if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.relative_error <= self.tolerance]
+        """Raise if a parameter with verdict `exact` or `unused` differs from BPTT; else return itself."""
+        wrong = [
+            r
+            for r in self.rows
+            if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.relative_error <= self.tolerance
+        ]
         if wrong:
-            lines = "\n".join(f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}" for r in wrong)
+            lines = "\n".join(
+                f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}"
+                for r in wrong
+            )
             raise AssertionError(
-                f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n{lines}\n"
+                f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n"
+                f"{lines}\n"
                 "Please report the model: a verdict `exact` is a promise."
             )
         return self
 
     def __str__(self) -> str:
         width = max([len(format_path(r.path, "params")) for r in self.rows], default=9)
-        head = f"{'parameter':<{width}}  {'cosine':>8}  {'rel. error':>10}  verdict   (window {self.window}, against BPTT)"
-        body = [f"{format_path(r.path, 'params'):<{width}}  {r.cosine:8.4f}  {r.relative_error:10.2e}  {r.verdict.kind}" for r in self.rows]
+        head = (
+            f"{'parameter':<{width}}  {'cosine':>8}  {'rel. error':>10}  verdict   (window {self.window}, against BPTT)"
+        )
+        body = [
+            f"{format_path(r.path, 'params'):<{width}}  {r.cosine:8.4f}  {r.relative_error:10.2e}  {r.verdict.kind}"
+            for r in self.rows
+        ]
         return "\n".join([head, *body])
 
     __repr__ = __str__
@@ -76,7 +89,9 @@ def compare(
     >>> round(table[("w",)].cosine, 3)
     1.0
     """
-    (_, got), _ = learner.value_and_grad(loss_fn, window=window)(params, learner.init(params, hidden), inputs, targets, mask)
+    (_, got), _ = learner.value_and_grad(loss_fn, window=window)(
+        params, learner.init(params, hidden), inputs, targets, mask
+    )
     _, want = bptt(learner, loss_fn)(params, hidden, inputs, targets, mask)
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):

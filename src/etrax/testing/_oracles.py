@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from ..learn import Learner
 
@@ -27,7 +28,16 @@ def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weig
     return sum(w * e for w, e in zip(weight, each, strict=True))
 
 
-def _loss(learner: Learner, loss_fn: Callable[[Any, Any], Any], params: Any, hidden: Any, inputs: Any, targets: Any, mask: Any, reduction: str) -> Any:
+def _loss(
+    learner: Learner,
+    loss_fn: Callable[[Any, Any], Any],
+    params: Any,
+    hidden: Any,
+    inputs: Any,
+    targets: Any,
+    mask: Any,
+    reduction: str,
+) -> Any:
     step = _step_of(learner)
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
@@ -64,14 +74,18 @@ def _put(params: Any, moving: list[Any]) -> Any:
     return jax.tree.map(lambda a: next(found) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact) else a, params)
 
 
-def finite_differences(learner: Learner, loss_fn: Callable[[Any, Any], Any], epsilon: float = 1e-6) -> Callable[..., Any]:
+def finite_differences(
+    learner: Learner, loss_fn: Callable[[Any, Any], Any], epsilon: float = 1e-6
+) -> Callable[..., Any]:
     """Central differences of the sequence loss, one number at a time; real parameters, best in float64.
 
     A surrogate gradient is not the derivative of its spike, so models with spikes are not for this oracle.
     """
 
     def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
-        loss = jax.jit(lambda moving: _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, "mean"))
+        loss = jax.jit(
+            lambda moving: _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, "mean")
+        )
         moving = [np.asarray(a) for a in _moving(params)]
         grads = []
         for k, a in enumerate(moving):
@@ -80,7 +94,9 @@ def finite_differences(learner: Learner, loss_fn: Callable[[Any, Any], Any], eps
                 up, down = a.copy(), a.copy()
                 up[i] += epsilon
                 down[i] -= epsilon
-                g[i] = (loss([*moving[:k], up, *moving[k + 1 :]]) - loss([*moving[:k], down, *moving[k + 1 :]])) / (2 * epsilon)
+                g[i] = (loss([*moving[:k], up, *moving[k + 1 :]]) - loss([*moving[:k], down, *moving[k + 1 :]])) / (
+                    2 * epsilon
+                )
             grads.append(jnp.asarray(g))
         return _put(jax.tree.map(jnp.zeros_like, params), grads)
 
@@ -96,14 +112,14 @@ def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable
     def run(params: Any, hidden: Any, inputs: Any, targets: Any = None) -> Any:
         step = _step_of(learner)
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-        theta, back = jax.flatten_util.ravel_pytree(_moving(params))
+        theta, back = ravel_pytree(_moving(params))
         start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
-        state, unravel = jax.flatten_util.ravel_pytree(start)
+        state, unravel = ravel_pytree(start)
 
         def one(theta: Any, state: Any, rest: Any, x: Any, target: Any) -> Any:
             h, output = step(_put(params, back(theta)), _put(rest, unravel(state)), x)
             moved = [a for a in jax.tree.leaves(h) if jnp.issubdtype(a.dtype, jnp.inexact)]
-            return jax.flatten_util.ravel_pytree(moved)[0], loss_fn(output, target), h
+            return ravel_pytree(moved)[0], loss_fn(output, target), h
 
         @jax.jit
         def advance(state: Any, influence: Any, rest: Any, x: Any, target: Any) -> Any:

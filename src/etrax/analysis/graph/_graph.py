@@ -66,9 +66,8 @@ class ETraceGraph(NamedTuple):
         return self._asdict()
 
     def __repr__(self) -> str:
-        lines = [
-            f"ETraceGraph of {_count(self.hidden_groups, 'hidden group')}, {_count(self.hidden_param_op_relations, 'relation')}"
-        ]
+        groups, relations = self.hidden_groups, self.hidden_param_op_relations
+        lines = [f"ETraceGraph of {_count(groups, 'hidden group')}, {_count(relations, 'relation')}"]
         for g in self.hidden_groups:
             names = ", ".join(format_path(p, "hidden") for p in g.hidden_paths)
             weights = dict.fromkeys(

@@ -1,0 +1,48 @@
+"""Paths of leaves, as keys and as people write them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from etrax.ir import format_path, leaves_with_paths
+
+
+class Pair(NamedTuple):
+    h: float
+    c: float
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Cell:
+    w: float
+
+
+@pytest.mark.parametrize(
+    ("tree", "paths"),
+    [
+        (jnp.ones(2), [()]),
+        ({"b": 1.0, "a": 2.0}, [("a",), ("b",)]),
+        ([1.0, (2.0, {"w": 3.0})], [(0,), (1, 0), (1, 1, "w")]),
+        (Pair(1.0, 2.0), [("h",), ("c",)]),
+        ({"rnn": Cell(1.0)}, [("rnn", "w")]),
+        ({("rnn", "w"): 1.0, ("out",): 2.0}, [("out",), ("rnn", "w")]),
+        ({}, []),
+        (None, []),
+    ],
+)
+def test_paths(tree, paths):
+    found = leaves_with_paths(tree)
+    assert [path for path, _ in found] == paths
+    assert [leaf for _, leaf in found] == jax.tree.leaves(tree)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [(("rnn", "w"), "'rnn.w'"), (("layers", 0, "w"), "'layers[0].w'"), ((), "'params'"), ((1, "w"), "'params[1].w'")],
+)
+def test_text(path, text):
+    assert format_path(path, "params") == text

@@ -1,0 +1,222 @@
+"""Every family of weight ops against the dense Jacobian of the equation itself, in float64."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental.sparse import BCOO
+
+from etrax._compat import bind, open_jaxpr
+from etrax.ir import interpret
+from etrax.ops import rule_for
+from etrax.ops._base import call_of
+
+K = 3
+
+
+class Case(NamedTuple):
+    """f(w, x): a function whose only equation that reads both is the op; `family` is what must serve it."""
+
+    f: Callable
+    w: tuple[int, ...]
+    x: Any
+    family: str
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(name, f, w, x, family):
+    CASES[name] = Case(f, w, x if callable(x) else normal(*x), family)
+
+
+def normal(*shape):
+    return lambda rng: jnp.asarray(rng.standard_normal(shape))
+
+
+def tokens(n, *shape, low=0):
+    return lambda rng: jnp.asarray(rng.randint(low, n, size=shape), jnp.int32)
+
+
+def coins(*shape):
+    return lambda rng: jnp.asarray(rng.uniform(size=shape) < 0.5, float)
+
+
+# Products: batch axes, either operand order, several contracted axes.
+for _name, _f, _w, _x in [
+    ("x @ w", lambda w, x: x @ w, (3, 4), (2, 3)),
+    ("vector @ w", lambda w, x: x @ w, (3, 4), (3,)),
+    ("w @ x", lambda w, x: w @ x, (4, 3), (3, 2)),
+    ("w @ vector", lambda w, x: w @ x, (4, 3), (3,)),
+    ("x @ vector w", lambda w, x: x @ w, (3,), (2, 3)),
+    ("inner", lambda w, x: x @ w, (3,), (3,)),
+    ("two lead axes", lambda w, x: x @ w, (3, 4), (2, 5, 3)),
+    ("stacked", lambda w, x: jnp.einsum("nbi,nio->nbo", x, w), (2, 3, 4), (2, 5, 3)),
+    ("stacked, w first", lambda w, x: jnp.einsum("nio,nbi->nob", w, x), (2, 3, 4), (2, 5, 3)),
+    ("heads", lambda w, x: jnp.einsum("bi,ihd->bhd", x, w), (3, 2, 4), (5, 3)),
+    ("two contracted", lambda w, x: jnp.einsum("bij,ijo->bo", x, w), (2, 3, 4), (5, 2, 3)),
+    ("two contracted, turned", lambda w, x: jnp.einsum("jbi,oij->bo", x, w), (4, 2, 3), (3, 5, 2)),
+    ("per sample", lambda w, x: jnp.einsum("bio,bi->bo", w, x), (2, 3, 4), (2, 3)),
+    ("raw layout", lambda w, x: lax.dot_general(w, x, (((0, 2), (2, 0)), ((1,), (1,)))), (2, 5, 3, 4), (3, 5, 2, 6)),
+    ("outer", lambda w, x: lax.dot_general(x, w, (((), ()), ((), ()))), (4,), (3,)),
+]:
+    case(f"matmul {_name}", _f, _w, _x, "matmul")
+
+# Convolutions.
+_conv = lax.conv_general_dilated
+for _name, _f, _w, _x in [
+    ("1d", lambda w, x: _conv(x, w, (1,), "SAME"), (4, 3, 3), (2, 3, 6)),
+    ("1d strided, padded", lambda w, x: _conv(x, w, (2,), [(2, 1)]), (4, 3, 3), (2, 3, 7)),
+    ("1d dilated", lambda w, x: _conv(x, w, (1,), "VALID", rhs_dilation=(2,)), (4, 3, 2), (2, 3, 7)),
+    ("1d transposed", lambda w, x: _conv(x, w, (1,), [(2, 2)], lhs_dilation=(2,)), (4, 3, 3), (2, 3, 5)),
+    ("1d grouped", lambda w, x: _conv(x, w, (1,), "SAME", feature_group_count=2), (6, 2, 3), (2, 4, 6)),
+    ("1d depthwise", lambda w, x: _conv(x, w, (1,), "SAME", feature_group_count=3), (6, 1, 3), (2, 3, 6)),
+    ("2d", lambda w, x: _conv(x, w, (1, 2), "SAME"), (4, 3, 3, 2), (2, 3, 4, 5)),
+    ("2d channels last", lambda w, x: _conv(x, w, (2, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")), (3, 2, 3, 4), (2, 5, 4, 3)),
+    ("2d all at once", lambda w, x: _conv(x, w, (2, 1), [(1, 0), (2, 1)], (1, 2), (2, 1), ("HWNC", "OHWI", "CWNH"), feature_group_count=2),
+     (4, 2, 2, 2), (5, 4, 2, 4)),
+    ("3d", lambda w, x: _conv(x, w, (1, 1, 1), "VALID"), (2, 2, 2, 1, 2), (1, 2, 3, 2, 3)),
+]:  # fmt: skip
+    case(f"conv {_name}", _f, _w, _x, "convolution")
+
+# Rows of a table.
+case("lookup", lambda w, t: w[t], (5, 3), tokens(5, 4), "lookup")
+case("lookup one", lambda w, t: w[t], (5, 3), tokens(5), "lookup")
+case("lookup grid", lambda w, t: jnp.take(w, t, axis=0), (5, 3), tokens(5, 2, 3), "lookup")
+case("lookup of matrices", lambda w, t: w[t], (5, 3, 2), tokens(5, 4), "lookup")
+case("lookup of numbers", lambda w, t: w[t], (5,), tokens(5, 4), "lookup")
+case("lookup clipped", lambda w, t: jnp.take(w, t, axis=0, mode="clip"), (5, 3), tokens(9, 6, low=-9), "lookup")
+case("lookup filled", lambda w, t: jnp.take(w, t, axis=0, mode="fill", fill_value=0.0), (5, 3), tokens(12, 8, low=-12), "lookup")
+case("lookup out of bounds", lambda w, t: w[t], (5, 3), tokens(12, 8, low=-12), "lookup")
+case("lookup one row", lambda w, t: lax.dynamic_index_in_dim(w, t, keepdims=False), (5, 3), tokens(9, low=-9), "lookup")
+case("lookup column", lambda w, t: jnp.take(w, t, axis=1), (5, 3), tokens(3, 4), "elementwise")
+
+# Sparse matrices: six entries of a (4, 5) matrix, two of them at one place.
+AT = jnp.array([[0, 1], [0, 4], [2, 2], [2, 2], [3, 0], [1, 4]])
+
+
+def sparse(w):
+    return BCOO((w, AT), shape=(4, 5))
+
+
+case("bcoo @ x", lambda w, x: sparse(w) @ x, (6,), (5, 3), "sparse product")
+case("bcoo @ vector", lambda w, x: sparse(w) @ x, (6,), (5,), "sparse product")
+case("x @ bcoo", lambda w, x: x @ sparse(w), (6,), (3, 4), "sparse product")
+case("vector @ bcoo", lambda w, x: x @ sparse(w), (6,), (4,), "sparse product")
+case("bcoo.T @ x", lambda w, x: sparse(w).T @ x, (6,), (4, 3), "sparse product")
+
+
+def csr(w):
+    brainevent = pytest.importorskip("brainevent")
+    return brainevent.CSR((w, jnp.array([1, 4, 4, 2, 0, 3], jnp.int32), jnp.array([0, 2, 3, 4, 6], jnp.int32)), shape=(4, 5))
+
+
+def events(x):
+    return pytest.importorskip("brainevent").BinaryArray(x)
+
+
+case("csr @ x", lambda w, x: csr(w) @ x, (6,), (5, 3), "sparse product")
+case("csr @ vector", lambda w, x: csr(w) @ x, (6,), (5,), "sparse product")
+case("x @ csr", lambda w, x: x @ csr(w), (6,), (3, 4), "sparse product")
+case("vector @ csr", lambda w, x: x @ csr(w), (6,), (4,), "sparse product")
+case("csr @ events", lambda w, x: csr(w) @ events(x), (6,), coins(5), "sparse product")
+case("events @ csr", lambda w, x: events(x) @ csr(w), (6,), coins(4), "sparse product")
+case("batch of events @ csr", lambda w, x: events(x) @ csr(w), (6,), coins(3, 4), "sparse product")
+case("csr @ batch of events", lambda w, x: csr(w) @ events(x), (6,), coins(5, 3), "sparse product")
+
+
+class Call(NamedTuple):
+    """One use of an op: its equation and the values of its operands at each of K steps."""
+
+    eqn: Any
+    weight: int
+    operands: list[list[Any]]
+
+
+def calls_of(c: Case) -> Call:
+    """Find the equation in the jaxpr of f, and its operands for K draws of x."""
+    w = normal(*c.w)(np.random.RandomState(0))
+    xs = [c.x(np.random.RandomState(1 + k)) for k in range(K)]
+    jaxpr, consts = open_jaxpr(jax.make_jaxpr(c.f)(w, xs[0]))
+    found: list[tuple[Any, int]] = []
+    operands: list[list[Any]] = []
+    for x in xs:
+        from_w = {id(w)}
+
+        def handle(site, eqn, values, from_w=from_w):
+            if eqn.primitive.name in ("jit", "pjit"):
+                return None
+            mine = [i for i, v in enumerate(values) if id(v) in from_w]
+            outs = bind(eqn, values)
+            if mine and all(id(v) in from_w or i >= len(values) for i, v in enumerate(values)):
+                from_w |= {id(o) for o in outs}
+                keep.extend(outs)
+            elif mine:
+                found.append((eqn, mine[0]))
+                operands.append(values)
+            return outs
+
+        keep: list[Any] = [w]
+        interpret(jaxpr, consts, [w, x], handle)
+    eqn, weight = found[0]
+    return Call(eqn, weight, operands[:: len(found) // K])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_family(name):
+    c = CASES[name]
+    eqn, weight, operands = calls_of(c)
+    call = call_of(eqn, weight)
+    rule = rule_for(call)
+    assert rule.name == c.family
+    if c.family == "elementwise":
+        return
+    fixed = [operands[0][i] for i in rule.fixed_operands]
+    u = [jnp.stack([values[i] for values in operands]) for i in rule.varying(call)]
+
+    def y(w, k):
+        values = list(operands[k])
+        values[weight] = w
+        return bind(eqn, values)[0]
+
+    w = operands[0][weight]
+    jacobians = np.stack([np.asarray(jax.jacrev(lambda w, k=k: y(w, k))(w)) for k in range(K)])
+    shape = call.out.shape
+    rows = jacobians.reshape(K, -1, w.size)
+    rng = np.random.RandomState(9)
+    draw = lambda *s: jnp.asarray(rng.standard_normal(s))
+    cs, g, p, gs = draw(K, *shape), draw(*shape), draw(*shape), draw(K, *shape)
+    flat = lambda a: np.asarray(a).reshape(*a.shape[: a.ndim - len(shape)], -1)
+    same = lambda a, b: np.testing.assert_allclose(np.asarray(a).reshape(-1), np.asarray(b).reshape(-1), rtol=1e-12, atol=1e-12)
+
+    trace = rule.outer(call, fixed, u, cs)
+    assert trace.shape == tuple(rule.trace_shape(call))
+    assert rule.apply(call, fixed, trace, g).shape == call.w.shape
+    same(rule.apply(call, fixed, trace, g), np.einsum("kyw,ky,y->w", rows, flat(cs), flat(g)))
+    same(rule.grad(call, fixed, u, gs), np.einsum("kyw,ky->w", rows, flat(gs)))
+    # Values per element of y scale exactly that element's entries.
+    same(rule.outer(call, fixed, u, cs * p), trace * rule.spread(call, fixed, p))
+    # One entry for each pair of an element of y and an element of w that it reads, none shared.
+    read = (rows != 0).any(0)
+    for e in range(min(read.shape[0], 12)):
+        one = jnp.zeros(shape).reshape(-1).at[e].set(1.0).reshape(shape)
+        mine = rule.outer(call, fixed, u, jnp.stack([one] * K))
+        assert int((mine != 0).sum()) <= int(read[e].sum()) or c.family == "lookup"
+        same(rule.apply(call, fixed, mine, jnp.ones(shape)), rows[:, e].sum(0))
+
+
+def test_entries_are_pairs():
+    """The size of a trace is the number of pairs of an element of y and an element of w that it can read."""
+    for name in ("matmul x @ w", "matmul stacked", "matmul two contracted", "bcoo @ x", "csr @ vector", "conv 1d dilated"):
+        eqn, weight, operands = calls_of(CASES[name])
+        call = call_of(eqn, weight)
+
+        def y(w, eqn=eqn, weight=weight, operands=operands):
+            return bind(eqn, [w if i == weight else v for i, v in enumerate(operands[0])])[0]
+
+        pairs = int((np.asarray(jax.jacrev(y)(operands[0][weight])) != 0).sum())
+        assert int(np.prod(rule_for(call).trace_shape(call))) == pairs, name
