@@ -12,7 +12,9 @@ from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
 from .learn import Rule as Rule
 from .learn import d_rtrl as d_rtrl
+from .learn import e_prop as e_prop
 from .learn import pp_prop as pp_prop
+from .learn import rflo as rflo
 from .learn import rtrl as rtrl
 from .learn import tbptt as tbptt
 from .ops import OpRule as OpRule

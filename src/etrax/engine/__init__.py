@@ -7,6 +7,8 @@ from ._diagonal import diagonal_bytes as diagonal_bytes
 from ._diagonal import diagonal_transport as diagonal_transport
 from ._factored import bytes_of as bytes_of
 from ._factored import factored_transport as factored_transport
+from ._filtered import filtered_transport as filtered_transport
+from ._leaky import leaky_transport as leaky_transport
 from ._transport import Trace as Trace
 from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData

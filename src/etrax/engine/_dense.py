@@ -40,13 +40,13 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
     def init() -> list[Any]:
         return [jnp.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)]
 
-    def credit(trace: Any, g: Mapping[int, Any], fixed: Sequence[Any]) -> dict[int, Any]:
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         out: dict[int, Any] = {}
         for r, gather, influence in zip(relations, gathers, trace, strict=True):
             signal = jnp.stack(layouts[r.group].read({i: g[i] for i in layouts[r.group].group.leaves}))
 
             def one(j: Any, s: Any, r: Relation = r, gather: Any = gather) -> Any:
-                return site_math.apply(facts.sites[r.site], fixed[r.site], j, gather(s).astype(j.dtype))
+                return site_math.apply(facts.sites[r.site], window.fixed[r.site], j, gather(s).astype(j.dtype))
 
             term = jax.vmap(one)(influence, signal).sum(0)
             out[r.site] = out[r.site] + term if r.site in out else term

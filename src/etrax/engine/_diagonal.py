@@ -54,13 +54,13 @@ def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_
     def init() -> list[tuple[Any, ...]]:
         return [tuple(jnp.zeros(s, d) for _ in range(n)) for s, d, n in zip(shapes, dtypes, widths, strict=True)]
 
-    def credit(trace: Any, g: Mapping[int, Any], fixed: Sequence[Any]) -> dict[int, Any]:
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         out: dict[int, Any] = {}
         for r, gather, entries in zip(relations, gathers, trace, strict=True):
             site = facts.sites[r.site]
             signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
             for entry, s in zip(entries, signal, strict=True):
-                term = site_math.apply(site, fixed[r.site], entry, gather(s).astype(entry.dtype))
+                term = site_math.apply(site, window.fixed[r.site], entry, gather(s).astype(entry.dtype))
                 out[r.site] = out[r.site] + term if r.site in out else term
         return out
 

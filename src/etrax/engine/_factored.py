@@ -48,7 +48,7 @@ def factored_transport(
             back.append(tuple(jnp.zeros(shape, d) for _ in range(probes.layouts[r.group].size)))
         return data, back, jnp.zeros((), jnp.int32)
 
-    def credit(trace: Any, g: Mapping[int, Any], fixed: Sequence[Any]) -> dict[int, Any]:
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         data, back, steps = trace
         out: dict[int, Any] = {}
         for r, gather, entries in zip(relations, gathers, back, strict=True):
@@ -58,7 +58,7 @@ def factored_transport(
             if r.site in factored:
                 kind = jnp.real(term).dtype
                 seen = 1 - jnp.asarray(decay, kind) ** jnp.maximum(steps, 1).astype(kind)
-                term = site_math.feature_grad(site, fixed[r.site], data[r.site], term / seen)
+                term = site_math.feature_grad(site, window.fixed[r.site], data[r.site], term / seen)
             out[r.site] = out[r.site] + term if r.site in out else term
         return out
 

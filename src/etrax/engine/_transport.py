@@ -14,7 +14,8 @@ class WindowData(NamedTuple):
     """What a window leaves for the trace to move over it.
 
     `records` are what `Transport.record` returned, stacked over steps; `data(j)` the varying operands of site j;
-    `pull` takes cotangents of the hidden leaves at the exit to those at the entry and of every site's output.
+    `pull` takes cotangents of the hidden leaves at the exit to those at the entry and of every site's output;
+    `signals` are what `Transport.signal` returned, stacked over steps, or () where there was no loss.
     """
 
     steps: int
@@ -22,6 +23,7 @@ class WindowData(NamedTuple):
     data: Callable[[int], tuple[Array, ...]]
     fixed: Sequence[tuple[Array, ...]]
     pull: Callable[[Mapping[int, Array]], tuple[dict[int, Array], dict[int, Array]]]
+    signals: Any = ()
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,17 @@ class Transport:
     |---|---|
     | `init()` | the trace of a parameter that has not acted yet |
     | `record(leaves, weights)` | facts of one step, read inside the window's loop; never differentiated |
-    | `credit(trace, g, fixed)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
+    | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
+    | `signal(leaves, weights, along, loss_of)` | learning signals of one step, in place of the loss gradient; never differentiated |
+    | `replaces` | sites whose gradient is what `credit` returns and nothing else |
     """
 
     init: Callable[[], Trace]
     record: Callable[[Sequence[Array], Sequence[Array]], Any] | None
-    credit: Callable[[Trace, Mapping[int, Array], Sequence[Any]], dict[int, Array]]
+    credit: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, Array]]
     move: Callable[[Trace, WindowData], Trace]
     nbytes: int
+    signal: Callable[[Sequence[Array], Sequence[Array], Any, Callable[..., Any]], Any] | None = None
+    replaces: frozenset[int] = frozenset()

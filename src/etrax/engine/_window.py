@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -53,27 +54,29 @@ def run_window(
         loss, extras = loss_of(outs[n_states:], extra)
         record = transport.record(leaves, fixed_weights) if transport.record is not None else ()
         data = lax.stop_gradient({j: seen[j][1] for j in live})
-        return outs[:n_states], (loss, data, record, lax.stop_gradient(extras))
+        signal = transport.signal(leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
+        return outs[:n_states], (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
-        end, (losses, data, records, extras) = lax.scan(body, start, (list(inputs), along, deltas), length=steps)
-        return (losses.sum(), {i: end[i] for i in diff}), (end, data, records, extras)
+        end, (losses, data, seen, extras) = lax.scan(body, start, (list(inputs), along, deltas), length=steps)
+        return (losses.sum(), {i: end[i] for i in diff}), (end, data, seen, extras)
 
     moving = {i: states[i] for i in diff}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
-    (loss, exits), pull_back, (end, data, records, extras) = jax.vjp(run, moving, deltas, has_aux=True)
+    (loss, exits), pull_back, (end, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
     entry_bar, delta_bar = pull_back((jnp.ones_like(loss), none))
 
     grads = {j: site_math.grad(facts.sites[j], weights.fixed[j], data[j], delta_bar[j]) for j in live}
-    for j, g in transport.credit(trace, entry_bar, weights.fixed).items():
-        grads[j] = grads[j] + g.astype(grads[j].dtype)
+    grads |= {j: jnp.zeros_like(grads[j]) for j in grads if j in transport.replaces}
 
     def pull(cotangents: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         return pull_back((jnp.zeros_like(loss), {**none, **cotangents}))
 
-    window = WindowData(steps, records, lambda j: data[j], weights.fixed, pull)
+    window = WindowData(steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1])
+    for j, g in transport.credit(trace, entry_bar, window).items():
+        grads[j] = grads[j] + g.astype(grads[j].dtype)
     return WindowResult(loss, grads, end, transport.move(trace, window), extras)
 
 
@@ -86,6 +89,7 @@ def evolve(
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
         return jnp.zeros(()), outs
 
+    transport = replace(transport, signal=None, credit=lambda *_: {})
     result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
     return result.states, result.trace, result.extras
 

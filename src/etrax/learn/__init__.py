@@ -1,9 +1,11 @@
 """Learning rules, one file each, and the learner that runs them. See README.md in this folder."""
 
 from ._d_rtrl import d_rtrl as d_rtrl
+from ._e_prop import e_prop as e_prop
 from ._learner import Learner as Learner
 from ._learner import LearnerState as LearnerState
 from ._pp_prop import pp_prop as pp_prop
+from ._rflo import rflo as rflo
 from ._rtrl import rtrl as rtrl
 from ._rule import Rule as Rule
 from ._tbptt import tbptt as tbptt

@@ -110,3 +110,12 @@ def check_window(window: Any) -> int:
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ArgumentError(f"`window` is {window!r}; expected a whole number of steps, at least 1.")
     return window
+
+
+def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> float:
+    """A leak from 0 up to 1 (`closed`: 1 itself included)."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1 or (value == 1 and not closed):
+        end = "to 1" if closed else "up to but not including 1"
+        raise ArgumentError(f"`{rule}` takes a `{name}` from 0 {end}, got {value!r}.")
+    return float(value)

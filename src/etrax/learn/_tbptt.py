@@ -22,6 +22,6 @@ def tbptt() -> Rule:
     tbptt()
     """
     nothing = Transport(
-        init=lambda: (), record=None, credit=lambda trace, g, fixed: {}, move=lambda trace, w: trace, nbytes=0
+        init=lambda: (), record=None, credit=lambda trace, g, window: {}, move=lambda trace, w: trace, nbytes=0
     )
     return Rule("tbptt", lambda facts, sites, dtype: nothing, windowed, lambda facts: 0)

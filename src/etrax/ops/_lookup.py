@@ -28,11 +28,11 @@ def _accepts_slice(call: OpCall) -> bool:
 
 
 def _tokens(call: OpCall, u):
-    """Row numbers, (k, f)."""
-    rows = u[0][..., 0] if call.primitive == "gather" else u[0]
+    """Row numbers, (k, f); the number of rows where no row is read."""
+    rows, n = (u[0][..., 0] if call.primitive == "gather" else u[0]), call.w.shape[0]
     if call.primitive == "dynamic_slice" or "CLIP" in str(call.params["mode"]):
-        rows = jnp.clip(rows, 0, call.w.shape[0] - 1)
-    return rows.reshape(rows.shape[0], -1)
+        rows = jnp.clip(rows, 0, n - 1)
+    return jnp.where((rows < 0) | (rows >= n), n, rows).reshape(rows.shape[0], -1)
 
 
 def _flat(call: OpCall, y, lead: int):

@@ -42,4 +42,5 @@ class HiddenParamOpRelation(NamedTuple):
     def __repr__(self) -> str:
         groups = ", ".join(str(g.index) for g in self.hidden_groups)
         where = f" at {self.source}" if self.source else ""
-        return f"HiddenParamOpRelation({format_path(self.leaf_path, 'params')} by `{self.primitive}`{where} -> groups {groups})"
+        weight = format_path(self.leaf_path, "params")
+        return f"HiddenParamOpRelation({weight} by `{self.primitive}`{where} -> groups {groups})"

@@ -1,0 +1,64 @@
+"""Transport with every recurrence replaced by one leak: ε ← λ ε + u ⊗ F.
+
+Over a window of K steps, with nothing but scalars to carry across it,
+
+    ε_K = λ^K ε_0 + Σ_k u_k ⊗ λ^{K−k} F_k
+
+A state scalar that an op does not drive within its own step never gets a trace, so none is kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis import Facts
+from ._plan import Plan, add_to, bytes_of, plan_blocks
+from ._transport import Transport, WindowData
+
+
+def leaky_transport(facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    """RFLO: the trace of a relation is one array per state scalar that its op drives directly."""
+    plan = plan_blocks(facts, sites, trace_dtype)
+    driven = [_driven(plan, k) for k in range(len(plan.relations))]
+
+    def init() -> list[tuple[Any, ...]]:
+        return [tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)]
+
+    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[list[Any]]:
+        _, rows = plan.probes(leaves, weights)
+        return [[rows[k][s] for s in slots] for k, slots in enumerate(driven)]
+
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for k, (r, entries) in enumerate(zip(plan.relations, trace, strict=True)):
+            signal = plan.signals(k, g)
+            for s, entry in zip(driven[k], entries, strict=True):
+                add_to(out, r.site, plan.apply(k, entry, signal[s], window.fixed))
+        return out
+
+    def move(trace: Any, window: WindowData) -> Any:
+        n = window.steps
+        moved = []
+        for k, entries in enumerate(trace):
+            faded = [_faded(f, decay, plan.dtypes[k]) for f in window.records[k]]
+            moved.append(tuple(decay**n * e + plan.outer(k, c, window) for e, c in zip(entries, faded, strict=True)))
+        return moved
+
+    return Transport(init, record if plan.relations else None, credit, move, bytes_of(init))
+
+
+def _driven(plan: Plan, k: int) -> list[int]:
+    """Slots of the group that the op reaches within its own step."""
+    r = plan.relations[k]
+    return [s for s, slot in enumerate(plan.layout(k).slots) if (("y", r.site), ("h", slot.leaf)) in plan.facts.edges.dep]
+
+
+def _faded(a: Any, decay: float, dtype: Any) -> Any:
+    """a_k · decay^(K−k)."""
+    powers = decay ** np.arange(a.shape[0] - 1, -1, -1, dtype=np.float64)
+    a = a.astype(dtype)
+    return a * jnp.asarray(powers, jnp.real(a).dtype).reshape(-1, *[1] * (a.ndim - 1))

@@ -1,0 +1,270 @@
+"""The learner's functions: windows, pieces, masks, training, transformations, retraces, bad arguments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import etrax
+
+B, I, H, O, T = 3, 4, 5, 2, 11
+
+
+def cell(params, h, x):
+    z = jax.nn.sigmoid(x @ params["z"] + params["b"])
+    h = (1 - z) * h + z * jnp.tanh(x @ params["w"])
+    return h, h @ params["out"]
+
+
+def recurrent(params, h, x):
+    h = 0.8 * h + jnp.tanh(x @ params["w"] + h @ params["r"])
+    return h, h @ params["out"]
+
+
+def loss(output, target):
+    return jnp.mean((output - target) ** 2)
+
+
+def numbers(seed=0):
+    rng = np.random.RandomState(seed)
+    params = {"z": (I, H), "b": (H,), "w": (I, H), "r": (H, H), "out": (H, O)}
+    params = {k: jnp.asarray(rng.standard_normal(s) * 0.5) for k, s in params.items()}
+    return (
+        params,
+        jnp.asarray(rng.standard_normal((B, H))),
+        jnp.asarray(rng.standard_normal((T, B, I))),
+        jnp.asarray(rng.standard_normal((T, B, O))),
+    )
+
+
+PARAMS, HIDDEN, XS, YS = numbers()
+RULES = ["tbptt", "d_rtrl", "pp_prop", "rtrl"]
+
+
+def learner_of(step, rule):
+    used = {"z", "b", "w", "out"} if step is cell else {"w", "r", "out"}
+    params = {k: v for k, v in PARAMS.items() if k in used}
+    return etrax.compile(step, rule, XS[0], params=params, hidden=HIDDEN), params
+
+
+def bptt(step, params, xs, ys, mask=None, hidden=HIDDEN):
+    def total(p):
+        def body(h, xy):
+            h, out = step(p, h, xy[0])
+            return h, jnp.mean((out - xy[1]) ** 2, axis=-1)
+
+        each = jax.lax.scan(body, hidden, (xs, ys))[1]
+        weight = jnp.ones(each.shape) if mask is None else jnp.broadcast_to(mask.reshape(len(xs), -1), each.shape)
+        return (each * weight).sum() / weight.sum()
+
+    return jax.jit(jax.value_and_grad(total))(params)
+
+
+def close(a, b, tol=1e-12):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tol, atol=tol), a, b)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_window_is_bptt(rule):
+    learner, params = learner_of(recurrent, rule)
+    (value, grads), state = learner.value_and_grad(loss, window=T)(params, learner.init(), XS, YS)
+    want, want_grads = bptt(recurrent, params, XS, YS)
+    close((value, grads), (want, want_grads))
+    assert int(state.step) == T
+
+
+@pytest.mark.parametrize("window", [1, 4, T + 5])
+@pytest.mark.parametrize("rule", ["d_rtrl", "rtrl"])
+def test_exact_transport_is_bptt_for_every_window(rule, window):
+    learner, params = learner_of(cell if rule == "d_rtrl" else recurrent, rule)
+    (value, grads), _ = learner.value_and_grad(loss, window=window)(params, learner.init(), XS, YS)
+    close((value, grads), bptt(cell if rule == "d_rtrl" else recurrent, params, XS, YS))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_pieces_equal_the_whole(rule):
+    learner, params = learner_of(recurrent, rule)
+    f = learner.value_and_grad(loss, window=2, reduction="sum")
+    (whole, grads), end = f(params, learner.init(), XS[:10], YS[:10])
+    (a, g1), state = f(params, learner.init(), XS[:4], YS[:4])
+    (b, g2), state = f(params, state, XS[4:10], YS[4:10])
+    close((a + b, jax.tree.map(jnp.add, g1, g2), state), (whole, grads, end))
+
+
+@pytest.mark.parametrize("shape", [(T,), (T, B)])
+@pytest.mark.parametrize("rule", ["d_rtrl", "rtrl"])
+def test_mask(rule, shape):
+    mask = jnp.asarray(np.random.RandomState(3).uniform(size=shape) < 0.6, float)
+    learner, params = learner_of(cell, rule)
+    (value, grads), _ = learner.value_and_grad(loss, window=3)(params, learner.init(), XS, YS, mask)
+    close((value, grads), bptt(cell, params, XS, YS, mask))
+
+
+def test_masked_steps_evolve_state_and_trace():
+    learner, params = learner_of(cell, "d_rtrl")
+    f = learner.value_and_grad(loss, window=3)
+    (_, _), seen = f(params, learner.init(), XS, YS)
+    (value, grads), masked = f(params, learner.init(), XS, YS, jnp.zeros(T))
+    close(seen, masked)
+    assert value == 0 and not any(jnp.any(g) for g in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_step_evolves_like_a_window(rule):
+    learner, params = learner_of(recurrent, rule)
+    step = jax.jit(learner.step)
+    state = learner.init()
+    outputs = []
+    for x in XS[:4]:
+        state, out = step(params, state, x)
+        outputs.append(out)
+    _, other = learner.value_and_grad(loss, window=1)(params, learner.init(), XS[:4], YS[:4])
+    close(state, other)
+    h = HIDDEN
+    for x, out in zip(XS[:4], outputs, strict=True):
+        h, want = recurrent(params, h, x)
+        close(out, want)
+
+
+def test_train_updates_after_every_window():
+    learner, params = learner_of(cell, "d_rtrl")
+    optimizer = optax.adam(1e-2)
+    run = learner.train(optimizer, loss, window=4)
+    new, opt_state, state, losses = run(params, optimizer.init(params), learner.init(), XS, YS)
+    f = learner.value_and_grad(loss, window=4)
+    want, want_opt, want_state, found = params, optimizer.init(params), learner.init(), []
+    for a in (0, 4, 8):
+        (value, grads), want_state = f(want, want_state, XS[a : a + 4], YS[a : a + 4])
+        updates, want_opt = optimizer.update(grads, want_opt, want)
+        want = optax.apply_updates(want, updates)
+        found.append(value)
+    close((new, opt_state, state, losses), (want, want_opt, want_state, jnp.stack(found)), 1e-9)
+
+
+def test_a_fully_masked_window_changes_nothing():
+    learner, params = learner_of(cell, "d_rtrl")
+    optimizer = optax.adam(1e-2)
+    mask = jnp.ones(T).at[4:8].set(0)
+    run = learner.train(optimizer, loss, window=4)
+    one, opt_one, state, _ = run(params, optimizer.init(params), learner.init(), XS[:4], YS[:4])
+    two, opt_two, _, losses = run(params, optimizer.init(params), learner.init(), XS[:8], YS[:8], mask[:8])
+    close((one, opt_one), (two, opt_two))
+    assert losses[1] == 0
+
+
+def test_vmap_over_sequences_and_scan_over_epochs():
+    learner, params = learner_of(cell, "d_rtrl")
+    f = learner.value_and_grad(loss, window=3)
+    xs, ys = jnp.stack([XS, 2 * XS]), jnp.stack([YS, YS])
+    (values, grads), _ = jax.vmap(lambda x, y: f(params, learner.init(), x, y))(xs, ys)
+    for k in range(2):
+        (value, grad), _ = f(params, learner.init(), xs[k], ys[k])
+        close((values[k], jax.tree.map(lambda a, k=k: a[k], grads)), (value, grad))
+
+    def epoch(carry, xy):
+        (value, _), state = f(params, carry, *xy)
+        return state, value
+
+    _, values = jax.lax.scan(epoch, learner.init(), (xs, ys))
+    assert values.shape == (2,)
+
+
+def test_one_trace_per_shape():
+    count = []
+
+    def counted(params, h, x):
+        count.append(1)
+        return cell(params, h, x)
+
+    params = {k: PARAMS[k] for k in ("z", "b", "w", "out")}
+    learner = etrax.compile(counted, "d_rtrl", XS[0], params=params, hidden=HIDDEN)
+    traced = len(count)
+    calls = []
+
+    def counted_loss(output, target):
+        calls.append(1)
+        return loss(output, target)
+
+    f = learner.value_and_grad(counted_loss, window=3)
+    (_, _), state = f(params, learner.init(), XS, YS)
+    once = len(calls)
+    for _ in range(3):
+        (_, _), state = f(params, state, XS, YS)
+    assert len(calls) == once, "the same shapes were traced again"
+    assert len(count) == traced, "the model was run again after it was compiled"
+
+
+@pytest.mark.parametrize("rule", ["d_rtrl", "rtrl", "pp_prop"])
+def test_trace_memory_is_that_of_the_table(rule):
+    learner, params = learner_of(recurrent, rule)
+    size = sum(a.size for a in jax.tree.leaves(learner.init().trace) if jnp.issubdtype(a.dtype, jnp.floating))
+    weights = I * H + H * H
+    want = {"d_rtrl": B * weights, "rtrl": B * H * weights, "pp_prop": B * (I + H) + 2 * B * H}
+    assert size == want[rule]
+    assert learner.report.memory[rule] == 8 * size + (4 if rule == "pp_prop" else 0)
+
+
+def test_float32_and_bfloat16():
+    for dtype, tol in ((jnp.float32, 1e-5), (jnp.bfloat16, 5e-2)):
+        cast = lambda tree: jax.tree.map(lambda a: a.astype(dtype), tree)  # noqa: E731
+        params = cast({k: PARAMS[k] for k in ("z", "b", "w", "out")})
+        learner = etrax.compile(cell, "d_rtrl", cast(XS[0]), params=params, hidden=cast(HIDDEN))
+        assert all(a.dtype == jnp.float32 for a in jax.tree.leaves(learner.init().trace))
+        wide = lambda o, t: loss(o.astype(jnp.float32), t.astype(jnp.float32))  # noqa: E731
+        (_, grads), _ = learner.value_and_grad(wide, window=3)(params, learner.init(), cast(XS), cast(YS))
+        _, want = bptt(cell, {k: PARAMS[k] for k in params}, XS, YS)
+        for k in params:
+            assert grads[k].dtype == dtype
+            error = np.linalg.norm(np.asarray(grads[k], float) - want[k]) / np.linalg.norm(want[k])
+            assert error < tol, (dtype, k, error)
+
+
+def test_trace_dtype():
+    learner = etrax.compile(
+        cell,
+        "d_rtrl",
+        XS[0],
+        params={k: PARAMS[k] for k in ("z", "b", "w", "out")},
+        hidden=HIDDEN,
+        trace_dtype=jnp.bfloat16,
+    )
+    assert all(a.dtype == jnp.bfloat16 for a in jax.tree.leaves(learner.init().trace))
+
+
+BAD = {
+    "structure of params": (lambda L, p: (L.value_and_grad(loss, 2), ({"w": p["w"]}, L.init(), XS, YS)), r"missing: .*'b'"),
+    "shape of params": (lambda L, p: (L.value_and_grad(loss, 2), ({**p, "b": jnp.ones(H + 1)}, L.init(), XS, YS)), r"'b'.*\[6\].*\[5\]"),
+    "dtype of params": (lambda L, p: (L.value_and_grad(loss, 2), ({**p, "b": jnp.ones(H, jnp.float32)}, L.init(), XS, YS)), "float32.*float64"),
+    "inputs without time": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS[0], YS)), "leading time axis"),
+    "inputs of two": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), (XS, XS), YS)), "structure"),
+    "length of targets": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS, YS[:-1])), "time axis of 11"),
+    "shape of mask": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS, YS, jnp.ones((2, T)))), "mask"),
+    "batch of mask": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS, YS, jnp.ones((T, B + 1)))), "batch"),
+    "loss not scalar": (lambda L, p: (L.value_and_grad(lambda o, t: o - t, 2), (p, L.init(), XS, YS)), "one real number"),
+    "another learner's state": (lambda L, p: (L.value_and_grad(loss, 2), (p, learner_of(cell, "rtrl")[0].init(), XS, YS)), "another learner"),
+    "hidden of another shape": (lambda L, p: (L.init, (p, HIDDEN[:, :2])), r"\[3, 2\].*\[3, 5\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_named(case):
+    learner, params = learner_of(cell, "d_rtrl")
+    make, message = BAD[case]
+    f, args = make(learner, params)
+    with pytest.raises(etrax.EtraxError, match=f"(?s){message}"):
+        f(*args)
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, "auto?", True])
+def test_bad_window(window):
+    learner, _ = learner_of(cell, "d_rtrl")
+    with pytest.raises(etrax.EtraxError, match="whole number"):
+        learner.value_and_grad(loss, window=window)
+
+
+def test_bad_rule():
+    with pytest.raises(etrax.EtraxError, match="no rule 'bptt'"):
+        etrax.compile(cell, "bptt", XS[0], params=PARAMS, hidden=HIDDEN)
+    with pytest.raises(etrax.EtraxError, match="decay"):
+        etrax.pp_prop(1.5)
