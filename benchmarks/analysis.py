@@ -43,7 +43,15 @@ def gru():
         h = z * h + (1 - z) * jnp.tanh(x @ p["wh"] + (r * h) @ p["uh"] + p["bh"])
         return h, h @ p["out"]
 
-    params = {"wg": shape(i, 2 * n), "ug": shape(n, 2 * n), "bg": shape(2 * n), "wh": shape(i, n), "uh": shape(n, n), "bh": shape(n), "out": shape(n, 10)}
+    params = {
+        "wg": shape(i, 2 * n),
+        "ug": shape(n, 2 * n),
+        "bg": shape(2 * n),
+        "wh": shape(i, n),
+        "uh": shape(n, n),
+        "bh": shape(n),
+        "out": shape(n, 10),
+    }
     return step, params, shape(b, n), (shape(b, i),)
 
 
@@ -92,7 +100,12 @@ def coba():
         return {"v": v, "ge": g["e"], "gi": g["i"], "t": jnp.where(z > 0, 5, h["t"] - 1)}, z
 
     n = ne + ni
-    return step, {"e": shape(ne * k), "i": shape(ni * k)}, {"v": shape(n), "ge": shape(n), "gi": shape(n), "t": shape(n, dtype=jnp.int32)}, (shape(n),)
+    return (
+        step,
+        {"e": shape(ne * k), "i": shape(ni * k)},
+        {"v": shape(n), "ge": shape(n), "gi": shape(n), "t": shape(n, dtype=jnp.int32)},
+        (shape(n),),
+    )
 
 
 def sparse_net(product: Callable, params: dict):
@@ -167,7 +180,9 @@ def measure(name: str) -> dict:
 
 
 def main(names: list[str]) -> None:
-    print(f"{'case':20}{'eqns':>6}{'trace s':>9}{'analyse s':>11}{'verdicts s':>12}{'total s':>9}{'CPU s':>8}{'RSS before':>12}{'peak GiB':>10}  verdicts")
+    print(
+        f"{'case':20}{'eqns':>6}{'trace s':>9}{'analyse s':>11}{'verdicts s':>12}{'total s':>9}{'CPU s':>8}{'RSS before':>12}{'peak GiB':>10}  verdicts"
+    )
     for name in names or CASES:
         done = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True)
         if done.returncode:

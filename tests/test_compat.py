@@ -194,7 +194,15 @@ def test_transposes_carry_the_line_of_what_they_transpose():
 
 
 def test_types_with_derivatives():
-    for dtype in (jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16, jnp.float8_e4m3fn, jnp.complex64, jnp.complex128):
+    for dtype in (
+        jnp.float64,
+        jnp.float32,
+        jnp.float16,
+        jnp.bfloat16,
+        jnp.float8_e4m3fn,
+        jnp.complex64,
+        jnp.complex128,
+    ):
         assert compat.is_inexact(jax.ShapeDtypeStruct((2,), dtype)), dtype
     for dtype in (jnp.int32, jnp.uint8, jnp.bool_):
         assert not compat.is_inexact(jax.ShapeDtypeStruct((2,), dtype)), dtype

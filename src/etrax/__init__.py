@@ -5,9 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from ._compile import compile as compile
+from ._compile_graph import add_hidden_perturbation_from_minfo as add_hidden_perturbation_from_minfo
+from ._compile_graph import add_hidden_perturbation_in_module as add_hidden_perturbation_in_module
+from ._compile_graph import compile_etrace_graph as compile_etrace_graph
+from ._compile_graph import extract_module_info as extract_module_info
+from ._compile_graph import find_hidden_groups_from_minfo as find_hidden_groups_from_minfo
+from ._compile_graph import find_hidden_groups_from_module as find_hidden_groups_from_module
+from ._compile_graph import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
+from ._compile_graph import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
 from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
 from ._errors import NotSupportedError as NotSupportedError
+from ._executor import ETraceGraphExecutor as ETraceGraphExecutor
+from ._input_data import MultiStepData as MultiStepData
+from ._input_data import SingleStepData as SingleStepData
+from .analysis.graph import CompilationRecord as CompilationRecord
+from .analysis.graph import DiagnosticKind as DiagnosticKind
+from .analysis.graph import DiagnosticLevel as DiagnosticLevel
+from .analysis.graph import ETraceGraph as ETraceGraph
+from .analysis.graph import HiddenGroup as HiddenGroup
+from .analysis.graph import HiddenParamOpRelation as HiddenParamOpRelation
+from .analysis.graph import HiddenPerturbation as HiddenPerturbation
+from .analysis.graph import ModuleInfo as ModuleInfo
 from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
 from .learn import Rule as Rule
@@ -19,14 +38,16 @@ from .learn import rtrl as rtrl
 from .learn import tbptt as tbptt
 from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
+from .report import Report as Report
 
 __version__ = "0.1.0"
 
-_LAZY = {"testing"}
+# Imported when first used: they need packages that the core does not.
+_ON_USE = ("nn", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name in _ON_USE:
         import importlib
 
         return importlib.import_module(f".{name}", __name__)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from . import learn
 from ._errors import CompilationError
+from ._compile_graph import compiling
 from .analysis import analyse
+from .analysis.graph import build_graph
 from .frontends import bind
 from .learn import Learner, Rule
+from .report import Report
 
-RULES = {"tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop, "rtrl": learn.rtrl}
+RULES = {
+    "tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop, "rtrl": learn.rtrl, "e_prop": learn.e_prop,
+    "rflo": learn.rflo,
+}  # fmt: skip
 
 
 def compile(
@@ -32,20 +39,35 @@ def compile(
     'exact'
     """
     if isinstance(rule, str):
-        if rule not in RULES:
-            raise CompilationError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.")
-        rule = RULES[rule]()
+        rule = _by_name(rule)
     if not isinstance(rule, Rule):
         raise CompilationError(f"`rule` is a {type(rule).__name__}; pass a rule such as `etrax.d_rtrl()`, or its name.")
-    bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
-    facts = analyse(bound.step)
+    with compiling():
+        bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
+        facts = analyse(bound.step)
+    return Learner(
+        facts,
+        rule,
+        bound.params,
+        merged(bound.hidden, bound.other),
+        trace_dtype=trace_dtype,
+        encode=bound.encode,
+        decode=bound.decode_output,
+        graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),
+        report=Report.of,
+    )
 
-    def graph() -> Any:
-        from .analysis.graph import build_graph
 
-        return build_graph(bound, facts, include_hidden_perturb=True)
-
-    return Learner(facts, rule, bound.params, merged(bound.hidden, bound.other), trace_dtype=trace_dtype, graph=graph)
+def _by_name(name: str) -> Rule:
+    if name not in RULES:
+        raise CompilationError(f"there is no rule {name!r}; the rules are {', '.join(sorted(RULES))}.")
+    needed = [p.name for p in signature(RULES[name]).parameters.values() if p.default is p.empty]
+    if needed:
+        shown = ", ".join(f"{n}=..." for n in needed)
+        raise CompilationError(
+            f"the rule {name!r} has no default for {', '.join(needed)}: pass `etrax.{name}({shown})`."
+        )
+    return RULES[name]()
 
 
 def merged(hidden: Any, other: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._errors import CompilationError
-from .analysis._facts import Facts, analyse
+from .analysis import Facts, analyse
 from .analysis.graph import (
     ETraceGraph,
     HiddenGroup,

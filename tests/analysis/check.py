@@ -35,7 +35,9 @@ def check_edges(facts, found):
     """No entry of the cut step's Jacobian lies outside the edges."""
     states = {("h", i): leaf.aval.size for i, leaf in enumerate(facts.states) if is_inexact(leaf.aval)}
     ops = {("y", j): int(np.prod(s.y_shape, dtype=int)) for j, s in enumerate(facts.sites)}
-    outputs = {("o", k): leaf.aval.size for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)}
+    outputs = {
+        ("o", k): leaf.aval.size for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)
+    }
     targets = {**states, **{("y", j): ops["y", j] for j in sorted(facts.cut)}, **outputs}
     for (target, size), of_state, of_delta in zip(targets.items(), found.cut, found.deltas, strict=True):
         for (source, n), rows in zip((*states.items(), *ops.items()), (*of_state, *of_delta), strict=True):

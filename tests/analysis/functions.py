@@ -98,28 +98,66 @@ linear("dot two axes", lambda x, a: jnp.einsum("ijb,jik->bk", x, a), _struct((2,
 linear("outer", lambda x, a: jnp.outer(x, a), _struct((3,)), _struct((4,)))
 linear("pool", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 2), "VALID"))
 linear("pool overlapping", lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (1, 1), "SAME"))
-linear("pool dilated", lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (1, 1), "VALID", (1, 2), (2, 1)), precise=False)
-linear("conv", lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME"), _struct((2, 3, 6)), _struct((4, 3, 3)), precise=False)
-linear("conv kernel", lambda k, x: lax.conv_general_dilated(x, k, (2,), "VALID"), _struct((4, 3, 3)), _struct((2, 3, 6)), precise=False)
 linear(
-    "conv grouped", lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", feature_group_count=2),
-    _struct((2, 4, 6)), _struct((2, 2, 3)), precise=False,
-)  # fmt: skip
+    "pool dilated", lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (1, 1), "VALID", (1, 2), (2, 1)), precise=False
+)
 linear(
-    "conv batch groups", lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", batch_group_count=2),
-    _struct((4, 3, 6)), _struct((2, 3, 3)), precise=False,
-)  # fmt: skip
-linear("conv channels last", lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", dimension_numbers=("NWC", "WIO", "WNC")),
-       _struct((2, 6, 3)), _struct((3, 3, 4)), precise=False)  # fmt: skip
+    "conv",
+    lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME"),
+    _struct((2, 3, 6)),
+    _struct((4, 3, 3)),
+    precise=False,
+)
+linear(
+    "conv kernel",
+    lambda k, x: lax.conv_general_dilated(x, k, (2,), "VALID"),
+    _struct((4, 3, 3)),
+    _struct((2, 3, 6)),
+    precise=False,
+)
+linear(
+    "conv grouped",
+    lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", feature_group_count=2),
+    _struct((2, 4, 6)),
+    _struct((2, 2, 3)),
+    precise=False,
+)
+linear(
+    "conv batch groups",
+    lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", batch_group_count=2),
+    _struct((4, 3, 6)),
+    _struct((2, 3, 3)),
+    precise=False,
+)
+linear(
+    "conv channels last",
+    lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME", dimension_numbers=("NWC", "WIO", "WNC")),
+    _struct((2, 6, 3)),
+    _struct((3, 3, 4)),
+    precise=False,
+)
 linear("fft", lambda x: jnp.fft.fft(x).real, _struct((3, 4)), precise=False)
 linear("rfft", lambda x: jnp.fft.rfft(x), _struct((3, 5)), precise=False)
 linear("irfft", lambda x: jnp.fft.irfft(x), _struct((3, 5), complex), precise=False)
 linear("fft 2d", lambda x: jnp.fft.fft2(x).imag, _struct((2, 3, 4)), precise=False)
 linear("convolve", lambda x, k: jnp.convolve(x, k, mode="same"), _struct((6,)), _struct((3,)), precise=False)
-linear("ragged dot", lambda x, a: lax.ragged_dot(x, a, jnp.array([1, 2], jnp.int32)), X, _struct((2, 4, 3)), precise=False)
-linear("triangular solve", lambda x, a: lax.linalg.triangular_solve(jnp.eye(3) + jnp.tril(a), x, left_side=True),
-       _struct((3, 2)), _struct((3, 3)), precise=False)  # fmt: skip
-linear("tridiagonal solve", lambda x, a: lax.linalg.tridiagonal_solve(a, a * a + 5, a, x), _struct((4, 2)), _struct((4,)), precise=False)
+linear(
+    "ragged dot", lambda x, a: lax.ragged_dot(x, a, jnp.array([1, 2], jnp.int32)), X, _struct((2, 4, 3)), precise=False
+)
+linear(
+    "triangular solve",
+    lambda x, a: lax.linalg.triangular_solve(jnp.eye(3) + jnp.tril(a), x, left_side=True),
+    _struct((3, 2)),
+    _struct((3, 3)),
+    precise=False,
+)
+linear(
+    "tridiagonal solve",
+    lambda x, a: lax.linalg.tridiagonal_solve(a, a * a + 5, a, x),
+    _struct((4, 2)),
+    _struct((4,)),
+    precise=False,
+)
 linear("solve", lambda x, a: jnp.linalg.solve(jnp.eye(3) * 3 + a, x), _struct((3, 2)), _struct((3, 3)), precise=False)
 linear("expm action", lambda x, a: jax.scipy.linalg.expm(a) @ x, _struct((3, 2)), _struct((3, 3)), precise=False)
 
@@ -139,10 +177,21 @@ linear("dynamic_slice", lambda x: lax.dynamic_slice(x, (1, 9), (2, 2)))
 linear("dynamic_slice by data", lambda x, a: lax.dynamic_slice(x, (jnp.argmax(a), 1), (1, 2)), X, _struct((3,)))
 linear("dynamic_update_slice", lambda x, a: lax.dynamic_update_slice(0 * a, x, (9, 1)), _struct((2, 2)), X)
 linear("dynamic_update_slice into", lambda x, a: lax.dynamic_update_slice(x, 0 * a, (1, -2)), X, _struct((2, 2)))
-linear("dynamic_update_slice by data", lambda x, a, i: lax.dynamic_update_slice(0 * a, x, (1, jnp.argmax(i))), _struct((2, 2)), X, _struct((4,)),
-       precise=False)  # fmt: skip
-linear("dynamic_update_slice into by data", lambda x, i: lax.dynamic_update_slice(x, 2 * x[:1, :2], (jnp.argmax(i), 1)), X, _struct((3,)),
-       precise=False)  # fmt: skip
+linear(
+    "dynamic_update_slice by data",
+    lambda x, a, i: lax.dynamic_update_slice(0 * a, x, (1, jnp.argmax(i))),
+    _struct((2, 2)),
+    X,
+    _struct((4,)),
+    precise=False,
+)
+linear(
+    "dynamic_update_slice into by data",
+    lambda x, i: lax.dynamic_update_slice(x, 2 * x[:1, :2], (jnp.argmax(i), 1)),
+    X,
+    _struct((3,)),
+    precise=False,
+)
 linear("segment_sum", lambda x: jax.ops.segment_sum(x, jnp.array([0, 2, 0]), 3))
 linear("segment_sum wide", lambda x: jax.ops.segment_sum(x, jnp.arange(40) % 2, 3), _struct((40,)))
 linear("segment_sum by data", lambda x, a: jax.ops.segment_sum(x, jnp.argsort(a), 3), X, _struct((3,)))
@@ -155,24 +204,65 @@ linear("write points by data", lambda x, i: x.at[0, jnp.argmax(i)].add(3 * x[2, 
 linear("multiply at", lambda x, a: x.at[ROWS[:2]].multiply(a, unique_indices=True), X, _struct((2, 4)))
 linear("subtract at", lambda x: x.at[:, 1].subtract(x[:, 2]))
 linear("name", lambda x: checkpoint_name(x, "h") * 2)
-linear("batched write", lambda x, a: jax.vmap(lambda r, i: jnp.zeros(4).at[jnp.argsort(i)[:2]].add(r))(x, a), _struct((3, 2)), X)
+linear(
+    "batched write",
+    lambda x, a: jax.vmap(lambda r, i: jnp.zeros(4).at[jnp.argsort(i)[:2]].add(r))(x, a),
+    _struct((3, 2)),
+    X,
+)
 linear("batched read", lambda x, a: jax.vmap(lambda r, i: r[jnp.argmax(i)])(x, a), X, X)
 
 # Control flow.
 linear("cond", lambda x, a: lax.cond(a > 0, lambda: x, lambda: x[::-1]), X, _struct(()))
-linear("switch", lambda x, a: lax.switch(jnp.argmax(a), [lambda x: x, lambda x: 0 * x, lambda x: jnp.roll(x, 1, 1)], x), X, _struct((3,)),
-       precise=False)  # fmt: skip
+linear(
+    "switch",
+    lambda x, a: lax.switch(jnp.argmax(a), [lambda x: x, lambda x: 0 * x, lambda x: jnp.roll(x, 1, 1)], x),
+    X,
+    _struct((3,)),
+    precise=False,
+)
 linear("scan", lambda x, a: lax.scan(lambda c, r: (0.5 * c + r, a * c), jnp.zeros(4), x), X, _struct((4,)))
-linear("scan reversed", lambda x, a: lax.scan(lambda c, r: (0.5 * c + r, a * c), jnp.zeros(4), x, reverse=True), X, _struct((4,)))
+linear(
+    "scan reversed",
+    lambda x, a: lax.scan(lambda c, r: (0.5 * c + r, a * c), jnp.zeros(4), x, reverse=True),
+    X,
+    _struct((4,)),
+)
 linear("scan carry", lambda x, a: lax.scan(lambda c, r: (r * c, c[::-1]), x, a), _struct((4,)), X)
-linear("scan spreading", lambda x, a: lax.scan(lambda c, r: (c + jnp.roll(c, 1), r * c), x, a), _struct((4,)), X, precise=False)
+linear(
+    "scan spreading",
+    lambda x, a: lax.scan(lambda c, r: (c + jnp.roll(c, 1), r * c), x, a),
+    _struct((4,)),
+    X,
+    precise=False,
+)
 linear("scan long", lambda x: lax.scan(lambda c, r: (0.5 * c + r, r), jnp.zeros(2), x), _struct((70, 2)), precise=False)
-linear("scan delay", lambda x: lax.scan(lambda c, r: ((r, *c[:-1]), c[-1]), (jnp.zeros(2),) * 14, x), _struct((70, 2)), precise=False)
-linear("scan nested", lambda x, a: lax.scan(lambda c, r: (lax.scan(lambda d, s: (d * s, d), c, a)[0] + r, c), jnp.zeros(4), x), X, X)
-linear("while", lambda x, a: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.roll(s[1], 1) * a), (0, x))[1], _struct((4,)),
-       _struct((4,)), precise=False)  # fmt: skip
-linear("fori delay", lambda x, n: lax.fori_loop(0, 20 + (n > 0), lambda _, c: (c[-1], *c[:-1]), (x, *(0 * x,) * 15))[3], _struct((2,)), _struct(()),
-       precise=False)  # fmt: skip
+linear(
+    "scan delay",
+    lambda x: lax.scan(lambda c, r: ((r, *c[:-1]), c[-1]), (jnp.zeros(2),) * 14, x),
+    _struct((70, 2)),
+    precise=False,
+)
+linear(
+    "scan nested",
+    lambda x, a: lax.scan(lambda c, r: (lax.scan(lambda d, s: (d * s, d), c, a)[0] + r, c), jnp.zeros(4), x),
+    X,
+    X,
+)
+linear(
+    "while",
+    lambda x, a: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.roll(s[1], 1) * a), (0, x))[1],
+    _struct((4,)),
+    _struct((4,)),
+    precise=False,
+)
+linear(
+    "fori delay",
+    lambda x, n: lax.fori_loop(0, 20 + (n > 0), lambda _, c: (c[-1], *c[:-1]), (x, *(0 * x,) * 15))[3],
+    _struct((2,)),
+    _struct(()),
+    precise=False,
+)
 linear("nested jit", lambda x: jax.jit(lambda x: jax.jit(jnp.flip)(x) * 2)(x))
 linear("checkpoint", lambda x, a: jax.checkpoint(lambda x: a * x)(x), X, X)
 linear("map", lambda x: lax.map(lambda r: r[::-1], x))
@@ -204,7 +294,11 @@ transposed("cond", lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.flip, x))
 transposed("associative_scan", lambda x: lax.associative_scan(jnp.multiply, x, axis=1), precise=False)
 transposed("complex", lambda x: (jnp.exp(1j * x) * (1 + 2j)).real)
 transposed("segment_max", lambda x: jax.ops.segment_max(x, jnp.array([0, 0, 1]), 3), precise=False)
-transposed("custom_root", lambda x: lax.custom_root(lambda y: 2 * y - x, x, lambda f, y: y - f(y) / 2, lambda g, y: y / 2), precise=False)
+transposed(
+    "custom_root",
+    lambda x: lax.custom_root(lambda y: 2 * y - x, x, lambda f, y: y - f(y) / 2, lambda g, y: y / 2),
+    precise=False,
+)
 transposed("attention", lambda x: jax.nn.softmax(x @ x.T) @ x, precise=False)
 
 

@@ -97,7 +97,9 @@ def _rows(f, *args):
     real = [[_parts(a) for a in arg] for arg in args]
 
     def g(*parts):
-        outs = f(*([_whole(p, a.dtype) for p, a in zip(ps, arg, strict=True)] for ps, arg in zip(parts, args, strict=True)))
+        outs = f(
+            *([_whole(p, a.dtype) for p, a in zip(ps, arg, strict=True)] for ps, arg in zip(parts, args, strict=True))
+        )
         return [_parts(o).reshape(-1) for o in outs]
 
     outs, pull = jax.vjp(g, *real)

@@ -68,7 +68,9 @@ NOT_LINEAR = {
     "one branch": lambda x, a: lax.cond(a[0, 0] > 0, lambda: x, lambda: jnp.ones_like(x)),
     "scan start": lambda x: lax.scan(lambda c, r: (c + r, None), jnp.ones(4), x)[0],
     "scan first": lambda x: lax.scan(lambda c, r: (r, c), jnp.ones(4), x)[1],
-    "fori start": lambda x, a: lax.fori_loop(0, 3 + (a[0, 0] > 0), lambda i, c: (c[0] + c[1], c[1]), (jnp.ones((3, 4)), x))[0],
+    "fori start": lambda x, a: lax.fori_loop(
+        0, 3 + (a[0, 0] > 0), lambda i, c: (c[0] + c[1], c[1]), (jnp.ones((3, 4)), x)
+    )[0],
     "written into": lambda x, a: a.at[0].set(x[0]),
     "in jit": lambda x: jax.jit(lambda x: x - 1.0)(x),
 }
@@ -80,7 +82,13 @@ def test_what_is_not_linear_is_noted(name):
     _, problems = patterns(f, x, *[x] * (f.__code__.co_argcount - 1 if hasattr(f, "__code__") else 0))
     assert problems
     assert all(p.sources == {"x"} for p in problems)
-    assert any(p.cause.source and p.cause.source.file == __file__ for p in problems) or name in ("sign", "floor", "special", "relu", "relu6")
+    assert any(p.cause.source and p.cause.source.file == __file__ for p in problems) or name in (
+        "sign",
+        "floor",
+        "special",
+        "relu",
+        "relu6",
+    )
 
 
 # Steps of a random program: each takes and gives an array of shape (2, 6).

@@ -5,12 +5,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.zoo import REPORTED, UNUSED, ZOO
+from tests.zoo import __file__ as zoo_file
 
 from etrax.analysis import Kind, analyse
 from etrax.analysis._verdicts import complete, diagonal, windowed
 from etrax.ir import Role
-from tests.zoo import REPORTED, UNUSED, ZOO
-from tests.zoo import __file__ as zoo_file
 
 from .check import check_facts
 from .oracle import step_of
@@ -39,8 +39,12 @@ def test_verdicts(name):
         if found == REPORTED:
             lines = re.findall(r"(\w+\.py):(\d+) \(", verdict.reason)
             assert lines and {file for file, _ in lines} <= FILES, verdict.reason
-            assert re.search(r"reaches several|act on other|acts on|feeds back|passes through", verdict.reason), verdict.reason
-        assert windowed(facts, i).kind == (verdict.kind if verdict.kind is Kind.UNUSED or not sites else windowed(facts, i).kind)
+            assert re.search(r"reaches several|act on other|acts on|feeds back|passes through", verdict.reason), (
+                verdict.reason
+            )
+        assert windowed(facts, i).kind == (
+            verdict.kind if verdict.kind is Kind.UNUSED or not sites else windowed(facts, i).kind
+        )
         assert complete(facts, i).kind in (Kind.EXACT, Kind.UNUSED)
 
 

@@ -8,7 +8,7 @@ from jax import lax
 
 from etrax._errors import CompilationError
 from etrax._jacobians import jacobians
-from etrax.analysis._facts import analyse
+from etrax.analysis import analyse
 from etrax.analysis.graph import DiagnosticKind, build_graph
 from etrax.ir import trace_step
 

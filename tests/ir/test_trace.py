@@ -128,11 +128,23 @@ def test_source_lines():
 
 
 BAD = {
-    "missing": (lambda w, h, x: ({"a": h["a"]}, 0.0), {"a": H, "b": H}, ["structure of its hidden state", "missing", "'b'", "same structure"]),
+    "missing": (
+        lambda w, h, x: ({"a": h["a"]}, 0.0),
+        {"a": H, "b": H},
+        ["structure of its hidden state", "missing", "'b'", "same structure"],
+    ),
     "added": (lambda w, h, x: ({"a": h["a"], "c": H}, 0.0), {"a": H}, ["structure", "never given: 'c'"]),
     "other container": (lambda w, h, x: ((h[0],), 0.0), [H], ["structure", "[*]", "(*,)"]),
-    "shape": (lambda w, h, x: (h + jnp.zeros((5, 2, 4)), 0.0), {"v": H}, ["'v'", "float64[2, 4]", "float64[5, 2, 4]", "Give an initial state"]),
-    "dtype": (lambda w, h, x: (h.astype(jnp.float32), 0.0), H, ["float64[2, 4]", "float32[2, 4]", "cast inside the step"]),
+    "shape": (
+        lambda w, h, x: (h + jnp.zeros((5, 2, 4)), 0.0),
+        {"v": H},
+        ["'v'", "float64[2, 4]", "float64[5, 2, 4]", "Give an initial state"],
+    ),
+    "dtype": (
+        lambda w, h, x: (h.astype(jnp.float32), 0.0),
+        H,
+        ["float64[2, 4]", "float32[2, 4]", "cast inside the step"],
+    ),
 }
 
 

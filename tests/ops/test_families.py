@@ -90,7 +90,13 @@ case("lookup grid", lambda w, t: jnp.take(w, t, axis=0), (5, 3), tokens(5, 2, 3)
 case("lookup of matrices", lambda w, t: w[t], (5, 3, 2), tokens(5, 4), "lookup")
 case("lookup of numbers", lambda w, t: w[t], (5,), tokens(5, 4), "lookup")
 case("lookup clipped", lambda w, t: jnp.take(w, t, axis=0, mode="clip"), (5, 3), tokens(9, 6, low=-9), "lookup")
-case("lookup filled", lambda w, t: jnp.take(w, t, axis=0, mode="fill", fill_value=0.0), (5, 3), tokens(12, 8, low=-12), "lookup")
+case(
+    "lookup filled",
+    lambda w, t: jnp.take(w, t, axis=0, mode="fill", fill_value=0.0),
+    (5, 3),
+    tokens(12, 8, low=-12),
+    "lookup",
+)
 case("lookup out of bounds", lambda w, t: w[t], (5, 3), tokens(12, 8, low=-12), "lookup")
 case("lookup one row", lambda w, t: lax.dynamic_index_in_dim(w, t, keepdims=False), (5, 3), tokens(9, low=-9), "lookup")
 case("lookup column", lambda w, t: jnp.take(w, t, axis=1), (5, 3), tokens(3, 4), "elementwise")
@@ -192,11 +198,20 @@ def test_family(name):
         applied, grad = rule.apply(call, fixed, trace, g), rule.grad(call, fixed, u, gs)
         scaled = rule.outer(call, fixed, u, c * p), trace * rule.spread(call, fixed, p)
         single = jax.lax.map(lambda e: rule.outer(call, fixed, u, jnp.stack([e] * K)), ones)
-        return trace, applied, grad, scaled, single, jax.vmap(lambda t: rule.apply(call, fixed, t, jnp.ones(shape)))(single)
+        return (
+            trace,
+            applied,
+            grad,
+            scaled,
+            single,
+            jax.vmap(lambda t: rule.apply(call, fixed, t, jnp.ones(shape)))(single),
+        )
 
     rows = np.asarray(jax.jit(lambda w: [jax.jacrev(y)(w, k) for k in range(K)])(w)).reshape(K, g.size, w.size)
     flat = lambda a: np.asarray(a).reshape(*a.shape[: a.ndim - len(shape)], -1)
-    same = lambda a, b: np.testing.assert_allclose(np.asarray(a).reshape(-1), np.asarray(b).reshape(-1), rtol=1e-12, atol=1e-12)
+    same = lambda a, b: np.testing.assert_allclose(
+        np.asarray(a).reshape(-1), np.asarray(b).reshape(-1), rtol=1e-12, atol=1e-12
+    )
     trace, applied, grad, scaled, single, totals = pieces(u)
     assert trace.shape == tuple(rule.trace_shape(call))
     assert applied.shape == grad.shape == call.w.shape
@@ -211,7 +226,14 @@ def test_family(name):
 
 def test_entries_are_pairs():
     """The size of a trace is the number of pairs of an element of y and an element of w that it can read."""
-    for name in ("matmul x @ w", "matmul stacked", "matmul two contracted", "bcoo @ x", "csr @ vector", "conv 1d dilated"):
+    for name in (
+        "matmul x @ w",
+        "matmul stacked",
+        "matmul two contracted",
+        "bcoo @ x",
+        "csr @ vector",
+        "conv 1d dilated",
+    ):
         eqn, weight, operands = calls_of(CASES[name])
         call = call_of(eqn, weight)
 

@@ -1,12 +1,12 @@
 """From a `Step` to frozen facts. Computes no numbers. See README.md in this folder."""
 
+from ._analyse import analyse as analyse
 from ._cut import OpenStep as OpenStep
 from ._facts import Facts as Facts
 from ._facts import Loss as Loss
 from ._facts import LossKind as LossKind
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
-from ._facts import analyse as analyse
 from ._positions import Group as Group
 from ._sites import WeightSite as WeightSite
 from ._verdicts import Kind as Kind

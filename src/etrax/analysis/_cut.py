@@ -30,7 +30,9 @@ class OpenStep:
     sites: tuple[WeightSite, ...]
     cut: frozenset[int]
 
-    def __call__(self, leaves: Sequence[Any], deltas: Sequence[Any], weights: Sequence[Any] | None = None) -> tuple[list[Any], Seen]:
+    def __call__(
+        self, leaves: Sequence[Any], deltas: Sequence[Any], weights: Sequence[Any] | None = None
+    ) -> tuple[list[Any], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
 
         `weights`, one per site, stand in for what the step would compute from its parameters.
@@ -64,7 +66,9 @@ class _Run:
             for n in range(1, len(s.at)):
                 self.below.setdefault(s.at[:n], []).append(j)
 
-    def body(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
+    def body(
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site, deltas: dict[int, Any]
+    ) -> tuple[list[Any], Seen]:
         seen: Seen = {}
 
         def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
@@ -80,7 +84,9 @@ class _Run:
 
         return interpret(jaxpr, consts, args, handle, at), seen
 
-    def weight_op(self, eqn: JaxprEqn, values: list[Any], sites: list[int], deltas: dict[int, Any], seen: Seen) -> list[Any]:
+    def weight_op(
+        self, eqn: JaxprEqn, values: list[Any], sites: list[int], deltas: dict[int, Any], seen: Seen
+    ) -> list[Any]:
         values = list(values)
         for j in sites:
             site = self.sites[j]
@@ -94,12 +100,14 @@ class _Run:
                     if j in self.cut:
                         values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
         outs = bind(eqn, values)
-        for j in sites:
-            site = self.sites[j]
-            if site.rule is not ALIGNED:
-                seen[j] = (outs[0], tuple(values[i] for i in site.rule.varying(site.call)))
-                with source_of(eqn):
-                    outs[0] = _plus(lax.stop_gradient(outs[0]) if j in self.cut else outs[0], deltas[j])
+        own = [j for j in sites if self.sites[j].rule is not ALIGNED]
+        for j in own:
+            seen[j] = (outs[0], tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)))
+        with source_of(eqn):
+            if any(j in self.cut for j in own):
+                outs[0] = lax.stop_gradient(outs[0])
+            for j in own:
+                outs[0] = _plus(outs[0], deltas[j])
         return outs
 
     def scan(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 
 from .._compat import is_inexact, open_jaxpr
 from .._errors import CompilationError, NotSupportedError
@@ -43,7 +42,9 @@ def state_leaves(step: Step) -> list[Any]:
     return [*step.select(Role.HIDDEN), *step.select(Role.OTHER)]
 
 
-def reach_edges(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], observe: frozenset[int] | None = None) -> Edges:
+def reach_edges(
+    step: Step, sites: Sequence[WeightSite], cut: frozenset[int], observe: frozenset[int] | None = None
+) -> Edges:
     """Edges of the step with the given sites cut; `observe`d sites (by default the cut ones) are targets as well."""
     opened = OpenStep(step, tuple(sites), cut)
     observe = cut if observe is None else observe
@@ -62,7 +63,9 @@ def reach_edges(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], ob
             values[first + i] = value
         outs, found = opened(values, deltas)
         kept = [outs[i] for i in diff]
-        kept += [o for o, leaf in zip(outs[len(states) :], step.outs[len(states) :], strict=True) if is_inexact(leaf.aval)]
+        kept += [
+            o for o, leaf in zip(outs[len(states) :], step.outs[len(states) :], strict=True) if is_inexact(leaf.aval)
+        ]
         return kept + [found[j][0] for j in seen]
 
     def pull(moving: list[Any], deltas: list[Any], fixed: list[Any], cotangents: list[Any]) -> Any:
@@ -76,7 +79,12 @@ def reach_edges(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], ob
     sources: dict[int, Any] = {offset + k: node for k, node in enumerate(targets)}
     rows, problems = propagate(jaxpr, consts, sources, {})
     origins: list[Node] = [("h", i) for i in diff] + [("y", j) for j in range(len(sites))]
-    dep = {(origin, target): d for origin, found in zip(origins, rows, strict=True) for target, d in found.items() if _any(d)}
+    dep = {
+        (origin, target): d
+        for origin, found in zip(origins, rows, strict=True)
+        for target, d in found.items()
+        if _any(d)
+    }
     return Edges(dep, tuple(problems))
 
 
@@ -87,11 +95,14 @@ def _any(dep: Dep) -> bool:
 def _transposed(pull: Any, args: tuple[Any, ...]) -> Any:
     try:
         return jax.make_jaxpr(pull)(*args)
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:
         if "while_loop" in str(error):
             raise NotSupportedError(
                 "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), which "
                 "has no reverse mode in JAX, so neither BPTT nor Etrax can train it. Use `lax.scan` or a `fori_loop` with "
                 f"constant bounds, or `stop_gradient` its inputs.\nJAX says: {error}"
             ) from error
-        raise CompilationError(f"the step cannot be differentiated in reverse mode. JAX says: {error}") from error
+        raise CompilationError(
+            "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the operation, "
+            f"give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
+        ) from error

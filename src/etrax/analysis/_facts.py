@@ -9,22 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
-from .._compat import is_inexact
 from ..ir import Leaf, Role, Step, format_path
-from ._edges import Edges, Node, reach_edges, state_leaves
-from ._lists import joined_by_list
-from ._positions import MAX_STATES, Anchor, Group, find_groups
-from ._sites import WeightSite, find_sites
-from .pattern import UNKNOWN, Cause, Dep, components, look_up
-
-
-class Tag(StrEnum):
-    """Structure of a group's recurrence through the cut step."""
-
-    DIAGONAL = "diagonal"
-    BLOCK = "block"
-    SPARSE = "sparse"
-    DENSE = "dense"
+from ._edges import Edges, Node, state_leaves
+from ._positions import Group
+from ._sites import WeightSite
+from ._tags import Tag, tag_of
+from .pattern import UNKNOWN, Cause, Dep, look_up
 
 
 class LossKind(StrEnum):
@@ -155,7 +145,7 @@ class Facts:
         if ops:
             through = ", ".join(f"{', '.join(self.params_of(j))} ({self.sites[j].label})" for j in sorted(ops))
             first = self.sites[min(ops)]
-            text = f"state {here} feeds back through the weight op{'s' * (len(ops) > 1)} of {through}"
+            text = f"state {here} acts on states through the weight op{'s' * (len(ops) > 1)} of {through}"
             losses.append(Loss(LossKind.RECURRENT_OP, text, Cause(first.call.primitive, first.source)))
         return losses
 
@@ -201,7 +191,10 @@ class Facts:
         own = "the model's own derivative rule at {} {}, so no trace can stand for it"
         unknown = "the derivative passes through {}, which {}, so nothing can be proved about it"
         found = [p for p in self.edges.problems if any(self._comes_back(node) for node in p.sources)]
-        return tuple(Loss(LossKind.NONLINEAR, (unknown if p.text == UNKNOWN else own).format(p.cause, p.text), p.cause) for p in found)
+        return tuple(
+            Loss(LossKind.NONLINEAR, (unknown if p.text == UNKNOWN else own).format(p.cause, p.text), p.cause)
+            for p in found
+        )
 
     def _comes_back(self, node: Node) -> bool:
         """Whether the gradient that arrives at a node may come from a later step."""
@@ -209,28 +202,7 @@ class Facts:
 
     @cached_property
     def tags(self) -> tuple[Tag, ...]:
-        return tuple(_tag(self, g) for g in self.groups)
-
-
-def _tag(facts: Facts, group: Group) -> Tag:
-    deps = [
-        (a, b, facts.edges.dep[("h", a), ("h", b)])
-        for a in group.leaves
-        for b in group.leaves
-        if (("h", a), ("h", b)) in facts.edges.dep and not facts.carries(a, b)
-    ]
-    if not deps:
-        return Tag.DIAGONAL if group.num_state == 1 else Tag.BLOCK
-    return Tag.DENSE if any(d.part.labels is not None for *_, d in deps) or _fills(group, deps) else Tag.SPARSE
-
-
-def _fills(group: Group, deps: Sequence[tuple[int, int, Dep]]) -> bool:
-    """Whether positions reach most of the positions that they are joined with."""
-    pairs = [np.stack([group.place_of(a).reshape(-1)[m >= 0], group.place_of(b).reshape(-1)[m[m >= 0]]])
-             for a, b, d in deps for m in (m.reshape(-1) for m in d.maps)]  # fmt: skip
-    links = np.unique(np.concatenate(pairs, 1), axis=1)
-    joined = np.bincount(components(group.num_positions, *links))
-    return 4 * links.shape[1] > 3 * int((joined.astype(np.int64) ** 2)[joined > 1].sum())
+        return tuple(tag_of(self, g) for g in self.groups)
 
 
 def _unique(many: Iterable[Sequence[Loss]]) -> list[Loss]:
@@ -255,54 +227,3 @@ def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
             return None
         first = np.maximum(first, at)
     return first
-
-
-def analyse(step: Step) -> Facts:
-    """Analyse a step: sites, edges, groups, relations."""
-    sites = find_sites(step)
-    mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
-    suspects = frozenset(j for j, s in enumerate(sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div"))
-    if not suspects:
-        return _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
-    edges = reach_edges(step, sites, mixing | suspects)
-    lists = {j: size for j in suspects if (size := joined_by_list(edges, j))}
-    if max(lists.values(), default=0) <= MAX_STATES:  # none, or the parts of one neuron may be what they connect
-        facts = _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
-        if not lists or all(facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
-            return facts
-    cut = mixing | lists.keys()
-    return _assemble(step, sites, cut, edges if len(lists) == len(suspects) else reach_edges(step, sites, cut))
-
-
-def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edges: Edges) -> Facts:
-    states = state_leaves(step)
-    hidden = [i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval) and leaf.aval.size]
-    links = [(s[1], t[1], d) for (s, t), d in edges.dep.items() if s[0] == t[0] == "h" and s[1] in hidden and t[1] in hidden]
-    anchors = [
-        Anchor(t[1], d, int(np.prod([n for _, n in sites[s[1]].loops], dtype=np.int64)))
-        for (s, t), d in edges.dep.items()
-        if s[0] == "y" and t[0] == "h" and t[1] in hidden and sites[s[1]].rule.mixes
-    ]
-    groups = tuple(find_groups(states, hidden, links, anchors))
-    return Facts(step, tuple(sites), cut, edges, groups, tuple(_relations(sites, edges, groups)))
-
-
-def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group]) -> Iterable[Relation]:
-    for j in range(len(sites)):
-        reached = edges.out(("y", j), "h")
-        for g in groups:
-            deps = {t[1]: d for t, d in reached.items() if t[1] in g.leaves}
-            if not deps:
-                continue
-            place: np.ndarray | None = None
-            for leaf, dep in deps.items():
-                at = target_places(dep, g.place_of(leaf))
-                if at is None or (place is not None and ((place >= 0) & (at >= 0) & (place != at)).any()):
-                    place = None
-                    break
-                place = at if place is None else np.maximum(place, at)
-            if place is not None and sites[j].loops and not sites[j].scanned:
-                own = place.reshape(-1, *sites[j].call.out.shape)
-                place = own[0] if bool((own == own[0]).all()) else None
-            cause = next((d.cause for d in deps.values() if d.cause), None)
-            yield Relation(j, g.index, place, cause)

@@ -47,7 +47,9 @@ class Anchor:
 Edge = tuple[int, int, Dep]
 
 
-def find_groups(leaves: Sequence[Any], diff: Sequence[int], edges: Sequence[Edge], anchors: Sequence[Anchor]) -> list[Group]:
+def find_groups(
+    leaves: Sequence[Any], diff: Sequence[int], edges: Sequence[Edge], anchors: Sequence[Anchor]
+) -> list[Group]:
     """Groups of the differentiable leaves numbered `diff`, in the order of their first leaf."""
     found: list[Group] = []
     for cluster in _clusters(diff, edges):
@@ -85,17 +87,25 @@ def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, .
     return [tuple(c) for _, c in sorted(clusters.items())]
 
 
-def _split(leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Any) -> list[Group]:
+def _split(
+    leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Any
+) -> list[Group]:
     keep, *rest = levels
     kept = [e for e in edges if keep(e)]
     parts = _clusters(cluster, kept)
     if len(parts) > 1:
-        return [g for part in parts for g in _split(leaves, part, [e for e in kept if e[0] in part and e[1] in part], anchors, levels)]
+        return [
+            g
+            for part in parts
+            for g in _split(leaves, part, [e for e in kept if e[0] in part and e[1] in part], anchors, levels)
+        ]
     group = _try(leaves, cluster, kept, anchors)
     return [group] if group is not None else _split(leaves, cluster, edges, anchors, rest)
 
 
-def _try(leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor]) -> Group | None:
+def _try(
+    leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor]
+) -> Group | None:
     """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons."""
     shapes = [leaves[i].aval.shape for i in cluster]
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]

@@ -11,7 +11,6 @@ from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, rule_for
 from ..ops._base import call_of
 
-
 # Inner scans around an equation, outermost first: address and length.
 Loops: TypeAlias = tuple[tuple[Site, int], ...]
 
@@ -159,14 +158,18 @@ class _Finder:
 def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: Loops) -> WeightSite:
     call = call_of(eqn, operand)
     rule = rule_for(call)
-    if any(origins[i] != _CONST for i in rule.fixed_operands):
+    several = any(is_inexact(v.aval) for v in eqn.outvars[1:])  # a family knows the first output only
+    if several or any(origins[i] != _CONST for i in rule.fixed_operands):
         rule = ALIGNED
     if rule is ALIGNED and eqn.primitive.name not in _ELEMENTWISE:
         call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
-    return WeightSite(at, operand, call, rule, origins[operand].params, source_of_eqn(eqn), loops, origins[operand].scanned, hidden)
+    return WeightSite(
+        at, operand, call, rule, origins[operand].params, source_of_eqn(eqn), loops, origins[operand].scanned, hidden
+    )
 
 
 # Equations that spread a smaller operand over the shape of their output.
-_ELEMENTWISE = frozenset({"add", "add_any", "sub", "mul", "div", "max", "min", "pow", "atan2", "rem", "complex", "clamp", "nextafter"})
-
+_ELEMENTWISE = frozenset(
+    {"add", "add_any", "sub", "mul", "div", "max", "min", "pow", "atan2", "rem", "complex", "clamp", "nextafter"}
+)

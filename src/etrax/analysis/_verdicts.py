@@ -34,9 +34,14 @@ def unless_trivial(facts: Facts, param: int) -> Verdict | None:
         return Verdict(Kind.UNUSED, f"it holds {leaf.aval.dtype} numbers, which have no gradient")
     sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
     if not sites:
-        return Verdict(Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param))
+        return Verdict(
+            Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param)
+        )
     if not any(facts.remembers(("y", j)) for j in sites):
-        return Verdict(Kind.EXACT, f"{_labels(facts, sites)} acts on the output of its own step only, which every window differentiates exactly")
+        return Verdict(
+            Kind.EXACT,
+            f"{_labels(facts, sites)} acts on the output of its own step only, which every window differentiates exactly",
+        )
     return None
 
 
@@ -52,7 +57,9 @@ def _labels(facts: Facts, sites: list[int]) -> str:
 def carried_groups(facts: Facts, param: int) -> list[int]:
     """Groups to which a trace of this parameter is carried position by position."""
     live = [r for r in facts.relations if r.representable and param in facts.sites[r.site].params]
-    return list(dict.fromkeys(r.group for r in live if any(("h", i) in facts.live for i in facts.groups[r.group].leaves)))
+    return list(
+        dict.fromkeys(r.group for r in live if any(("h", i) in facts.live for i in facts.groups[r.group].leaves))
+    )
 
 
 def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
@@ -72,10 +79,14 @@ def diagonal(facts: Facts, param: int) -> Verdict:
     used = _labels(facts, [j for j in facts.sites_of(param) if ("y", j) in facts.live])
     states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
     if not losses:
-        return Verdict(Kind.EXACT, f"each element of {used} acts on one position of {states}, whose recurrence is carried whole")
+        return Verdict(
+            Kind.EXACT, f"each element of {used} acts on one position of {states}, whose recurrence is carried whole"
+        )
     listed = "; ".join(loss.text for loss in losses)
     if not groups:
-        return Verdict(Kind.TRUNCATED, f"no trace is carried from {used}, its gradient is exact inside a window only: {listed}")
+        return Verdict(
+            Kind.TRUNCATED, f"no trace is carried from {used}, its gradient is exact inside a window only: {listed}"
+        )
     return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}")
 
 

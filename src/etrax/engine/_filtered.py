@@ -22,7 +22,9 @@ from ._plan import Plan, add_to, bytes_of, plan_blocks
 from ._transport import Transport, WindowData
 
 
-def filtered_transport(facts: Facts, kappa: float, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+def filtered_transport(
+    facts: Facts, kappa: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
+) -> Transport:
     """e-prop with a filter: per relation and state scalar the trace and the filtered trace, which is the one that is read."""
     plan = plan_blocks(facts, sites, trace_dtype)
 
@@ -82,7 +84,9 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Block]
         suffix, behind, scale = carry  # Q_k, R_{k+1} D_{k+1}, κ^{K−k}
         blocks, rows = step
         summed = [_add_diagonal(b, scale) for b in behind]
-        found = Fresh(*([_at(plan, k, b[r.group], rows[k]) for k, r in enumerate(plan.relations)] for b in (suffix, summed)))
+        found = Fresh(
+            *([_at(plan, k, b[r.group], rows[k]) for k, r in enumerate(plan.relations)] for b in (suffix, summed))
+        )
         onward = [[_like(multiply(b[g], blocks[g]), plan, g, dtypes[g]) for g in groups] for b in (suffix, summed)]
         return (*onward, scale * kappa), found
 

@@ -20,7 +20,9 @@ from ._plan import Plan, add_to, bytes_of, plan_blocks
 from ._transport import Transport, WindowData
 
 
-def leaky_transport(facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+def leaky_transport(
+    facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
+) -> Transport:
     """RFLO: the trace of a relation is one array per state scalar that its op drives directly."""
     plan = plan_blocks(facts, sites, trace_dtype)
     driven = [_driven(plan, k) for k in range(len(plan.relations))]
@@ -54,7 +56,9 @@ def leaky_transport(facts: Facts, decay: float, sites: frozenset[int] | None = N
 def _driven(plan: Plan, k: int) -> list[int]:
     """Slots of the group that the op reaches within its own step."""
     r = plan.relations[k]
-    return [s for s, slot in enumerate(plan.layout(k).slots) if (("y", r.site), ("h", slot.leaf)) in plan.facts.edges.dep]
+    return [
+        s for s, slot in enumerate(plan.layout(k).slots) if (("y", r.site), ("h", slot.leaf)) in plan.facts.edges.dep
+    ]
 
 
 def _faded(a: Any, decay: float, dtype: Any) -> Any:

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._diagonal import carried_relations, trace_dtype_of
+from ._factored import bytes_of as bytes_of
 from ._layout import Gather, Layout, gather_of
 from ._probes import Probes, plan_probes
 from ._transport import WindowData
@@ -74,12 +73,6 @@ def plan_of(facts: Facts, probes: Probes, trace_dtype: Any) -> Plan:
 def add_to(out: dict[int, Any], site: int, term: Any) -> None:
     """Sum terms by site."""
     out[site] = out[site] + term if site in out else term
-
-
-def bytes_of(init: Any) -> int:
-    """Bytes of what a function would allocate."""
-    found = jax.tree.leaves(jax.eval_shape(init))
-    return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
 
 
 def _as(u: Any, dtype: Any) -> Any:

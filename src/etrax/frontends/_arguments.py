@@ -46,8 +46,8 @@ class Arguments:
         merged = jax.tree.unflatten(tree, [next(moving) if _is_array(x) else x for x in flat])
         return (merged[:-1], merged[-1]) if self.kwargs else (merged, {})
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The step's inputs from arguments like the example ones."""
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lead: int = 0) -> tuple[Any, ...]:
+        """The step's inputs from arguments like the example ones, behind `lead` more axes (time)."""
         mine, given = self._both(self.args, self.kwargs), self._both(args, kwargs)
         old, new = self._arrays(mine), self._arrays(given)
         out = conform("argument", (), old, new)
@@ -61,7 +61,7 @@ class Arguments:
         if fixed != now:
             raise CompilationError(f"the fixed arguments were {fixed} when compiling and are now {now}: compile again.")
         for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):
-            if a.shape != shape_struct(b).shape:
+            if a.shape != shape_struct(b).shape[lead:]:
                 raise CompilationError(
                     f"argument {format_path(path)} has shape {list(shape_struct(b).shape)}, but the model was compiled "
                     f"with shape {list(a.shape)}. Pass one step of that shape, or compile again."

@@ -30,7 +30,7 @@ class Bound:
 
     | piece | from | to |
     |---|---|---|
-    | `encode(args, kwargs)` | the model's own arguments | the tuple of the step's inputs |
+    | `encode(args, kwargs, lead)` | the model's own arguments, behind `lead` axes | the tuple of the step's inputs |
     | `decode_output(tree)` | the step's output | what the model returns |
     | `encode_state(path, value)` | a state's value | its leaves |
     | `decode_state(path, leaves)` | its leaves | a state's value |
@@ -44,7 +44,7 @@ class Bound:
     states: tuple[BoundState, ...]
     known: Mapping[Path, Any]
     read: Callable[[], tuple[Any, Any, Any]]
-    encode: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[Any, ...]]
+    encode: Callable[..., tuple[Any, ...]]
     decode_output: Callable[[Any], Any]
     encode_state: Callable[[Path, Any], Sequence[Any]]
     decode_state: Callable[[Path, Sequence[Any]], Any]

@@ -36,7 +36,7 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
         states=tuple(BoundState(leaf.path, leaf.role, leaf, 1) for leaf in leaves),
         known={leaf.path: v for leaf, v in zip(leaves, values, strict=True)},
         read=lambda: (params, hidden, None),
-        encode=lambda args, kwargs: tuple(args),
+        encode=lambda args, kwargs, lead=0: tuple(args),
         decode_output=lambda out: out,
         encode_state=lambda path, value: jax.tree.leaves(value),
         decode_state=lambda path, found: next(iter(found)),

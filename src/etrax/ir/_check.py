@@ -21,7 +21,10 @@ def check_step(step: Step) -> Step:
         _require(ranks == sorted(ranks) and -1 not in ranks, "leaves are not in the order of their roles")
     _require(tuple(leaf for leaf in step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)) == step.outs[: len(step.outs) - len(step.select(Role.OUTPUT))],
              "states that go in and come out differ")  # fmt: skip
-    for side, leaves, found in (("input", step.ins, jaxpr.invars[len(step.consts) :]), ("output", step.outs, jaxpr.outvars)):
+    for side, leaves, found in (
+        ("input", step.ins, jaxpr.invars[len(step.consts) :]),
+        ("output", step.outs, jaxpr.outvars),
+    ):
         for leaf, v in zip(leaves, found, strict=True):
             same = (v.aval.shape, v.aval.dtype) == (leaf.aval.shape, leaf.aval.dtype)
             _require(same, f"{side} leaf {leaf.path} is {leaf.aval} and its variable {v.aval}")
@@ -35,7 +38,10 @@ def _check_order(step: Step) -> None:
     known: set[Var] = set(step.jaxpr.invars)
     for eqn in step.jaxpr.eqns:
         _require(eqn.primitive.name not in INLINED, f"`{eqn.primitive.name}` is not inlined")
-        _require(all(isinstance(v, Literal) or v in known for v in eqn.invars), f"`{eqn.primitive.name}` reads an undefined variable")
+        _require(
+            all(isinstance(v, Literal) or v in known for v in eqn.invars),
+            f"`{eqn.primitive.name}` reads an undefined variable",
+        )
         known.update(eqn.outvars)
     _require(all(isinstance(v, Literal) or v in known for v in step.jaxpr.outvars), "an output is undefined")
 

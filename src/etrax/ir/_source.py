@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 from .._compat import JaxprEqn, source_frames
 
-# Frames of these packages are skipped in favour of the model's own line, if there is one.
-_LIBRARIES = ("saiunit", "brainunit", "brainevent", "brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax")
+# Frames of modelling libraries are skipped in favour of the model's own line, if there is one.
+_LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax")
+# Their inner workings say nothing about the model.
+_PLUMBING = ("saiunit", "brainunit", "brainevent")
+_PLUMBING_FILES = ("_module.py", "_node.py")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_MODELS = _HERE + "nn" + os.sep
 
@@ -24,19 +27,24 @@ class Source(NamedTuple):
         return f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})"
 
 
-def _is_library(file: str) -> bool:
-    return any(f"{os.sep}{name}{os.sep}" in file for name in _LIBRARIES)
+def _is_in(file: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{os.sep}{name}{os.sep}" in file for name in packages)
 
 
 def source_of_eqn(eqn: JaxprEqn) -> Source | None:
     """The model's own line: the innermost frame that is neither JAX, nor Etrax, nor a modelling library.
 
-    A model that is wholly a library's (a stock GRU cell) is shown with the library's line.
+    A model that is wholly a library's (a stock GRU cell) is shown with the outermost line of the library's model.
     """
     frames = []
     for file, line, function in source_frames(eqn):
         if file.startswith(_HERE) and not file.startswith(_OWN_MODELS):
             break  # what lies outside is the call of the compiler, not the model
-        frames.append(Source(file, line, function))
-    own = [f for f in frames if not _is_library(f.file)]
-    return own[0] if own else (frames[0] if frames else None)
+        if not _is_in(file, _PLUMBING):
+            frames.append(Source(file, line, function))
+    library = [f for f in frames if _is_in(f.file, _LIBRARIES) or f.file.startswith(_OWN_MODELS)]
+    own = [f for f in frames if f not in library]
+    if own:
+        return own[0]
+    shown = [f for f in library if os.path.basename(f.file) not in _PLUMBING_FILES]
+    return shown[-1] if shown else None

@@ -37,13 +37,19 @@ def trace_step(
     new_hidden, new_other, output = shapes
     for role, new in ((Role.HIDDEN, new_hidden), (Role.OTHER, new_other)):
         _check_kept(role, structs[role], new)
-    outs = tuple(leaf for leaf in ins if leaf.role is Role.HIDDEN) + tuple(leaf for leaf in ins if leaf.role is Role.OTHER)
+    outs = tuple(leaf for leaf in ins if leaf.role is Role.HIDDEN) + tuple(
+        leaf for leaf in ins if leaf.role is Role.OTHER
+    )
     outs += tuple(_leaves(Role.OUTPUT, jax.tree.map(shape_struct, output), {}))
     jaxpr, consts = open_jaxpr(closed)
-    flat, found = open_jaxpr(jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins]))
+    flat, found = open_jaxpr(
+        jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins])
+    )
     if found:
         raise CompilationError(f"inlining the step captured {len(found)} constants; please report this model")
-    trees = {role: jax.tree.structure(tree) for role, tree in structs.items()} | {Role.OUTPUT: jax.tree.structure(output)}
+    trees = {role: jax.tree.structure(tree) for role, tree in structs.items()} | {
+        Role.OUTPUT: jax.tree.structure(output)
+    }
     return check_step(Step(flat, consts, ins, outs, trees))
 
 

@@ -29,10 +29,21 @@ class Learner:
     """What `etrax.compile` returns. All methods are pure and run under `jit`, `vmap` and `scan`."""
 
     def __init__(
-        self, facts: Facts, rule: Rule, params: Any, hidden: Any, *, trace_dtype: Any = None, graph: Any = None
+        self,
+        facts: Facts,
+        rule: Rule,
+        params: Any,
+        hidden: Any,
+        *,
+        encode: Callable[..., tuple[Any, ...]],
+        decode: Callable[[Any], Any],
+        graph: Callable[[], Any],
+        report: Callable[..., Any],
+        trace_dtype: Any = None,
     ):
+        """`encode` and `decode` lead from the model's own arguments to the step's and back (units, for one)."""
         self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
-        self._graph = graph
+        self._encode, self._decode, self._make_graph, self._make_report = encode, decode, graph, report
         self._transport: Transport = rule.transport(facts, None, trace_dtype)
         self._hidden_tree = jax.tree.structure(hidden)
         paths = [path for path, _ in leaves_with_paths(hidden)]
@@ -42,14 +53,12 @@ class Learner:
     @cached_property
     def graph(self) -> Any:
         """The `ETraceGraph`: groups, relations, diagnostics."""
-        return self._graph() if callable(self._graph) else self._graph
+        return self._make_graph()
 
     @cached_property
     def report(self) -> Any:
         """What each parameter's gradient is worth under this rule, and why."""
-        from ..report import Report
-
-        return Report.of(self.facts, self.rule, self._transport.nbytes)
+        return self._make_report(self.facts, self.rule, self._transport.nbytes)
 
     def init(self, params: Any = None, hidden: Any = None) -> LearnerState:
         """The state before the first step; both arguments default to what the model was compiled with."""
@@ -62,25 +71,26 @@ class Learner:
     def step(self, params: Any, state: LearnerState, *inputs: Any) -> tuple[LearnerState, Any]:
         """Evolve hidden state and trace by one step; no gradient."""
         step = self.facts.step
-        leaves = check_leaves("inputs", tuple(inputs), step.select(Role.INPUT), step.trees[Role.INPUT])
+        inputs = self._encode(inputs, {})
+        leaves = check_leaves("inputs", inputs, step.select(Role.INPUT), step.trees[Role.INPUT])
         p, states = self._params(params), self._states(state.hidden)
         w = self._weights(p)
         end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
-        output = jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs])
+        output = self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs]))
         return LearnerState(self._tree(end), trace, state.step + 1), output
 
     def plain_step(self, params: Any, hidden: Any, inputs: Any) -> tuple[Any, Any]:
         """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
         step = self.facts.step
-        outs = step.run([*self._params(params), *self._states(hidden), *jax.tree.leaves(inputs)])
+        outs = step.run([*self._params(params), *self._states(hidden), *jax.tree.leaves(self._encode(inputs, {}))])
         n = len(self.facts.states)
-        return self._tree(outs[:n]), jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:])
+        return self._tree(outs[:n]), self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:]))
 
     def value_and_grad(
         self, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean"
     ) -> Callable[..., Any]:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows."""
-        losses, k = Losses(self.facts.step, loss_fn, reduction), check_window(window)
+        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), check_window(window)
 
         @jax.jit
         def run(params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
@@ -101,7 +111,7 @@ class Learner:
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window.
         """
-        losses, k = Losses(self.facts.step, loss_fn, reduction), check_window(window)
+        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), check_window(window)
 
         @jax.jit
         def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
@@ -120,7 +130,8 @@ class Learner:
         return train
 
     def _arguments(self, params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any, losses: Losses) -> Any:
-        x, length = check_inputs(self.facts.step, inputs)
+        single = len(self.facts.step.trees[Role.INPUT].children()) == 1 and not isinstance(inputs, tuple)
+        x, length = check_inputs(self.facts.step, self._encode((inputs,) if single else inputs, {}, 1))
         check_targets(targets, length)
         weight = check_mask(mask, length)
         self._check_state(state)

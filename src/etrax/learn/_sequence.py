@@ -21,10 +21,10 @@ class Losses:
     With a mask of shape (T, B) the loss function is applied to each sample apart (with a batch axis of one).
     """
 
-    def __init__(self, step: Step, loss_fn: Callable[[Any, Any], Any], reduction: str):
+    def __init__(self, step: Step, loss_fn: Callable[[Any, Any], Any], reduction: str, decode: Callable[[Any], Any]):
         if reduction not in ("mean", "sum"):
             raise ArgumentError(f"`reduction` is {reduction!r}; expected 'mean' or 'sum'.")
-        self.step, self.loss_fn, self.reduction = step, loss_fn, reduction
+        self.step, self.loss_fn, self.reduction, self.decode = step, loss_fn, reduction, decode
 
     def check(self, targets: Any, weight: Any) -> None:
         """The loss must be a real scalar, and a (T, B) mask must fit the outputs."""
@@ -37,7 +37,7 @@ class Losses:
                         f"`mask` has shape {list(weight.shape)}, one weight per step and sample, but the output has "
                         f"shape {list(leaf.aval.shape)}: its first axis must be the batch."
                     )
-        found = jax.eval_shape(self.loss_fn, output, target)
+        found = jax.eval_shape(lambda o, t: self.loss_fn(self.decode(o), t), output, target)
         if not hasattr(found, "shape") or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
             shown = f"{found.dtype}{list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
             raise ArgumentError(
@@ -51,7 +51,7 @@ class Losses:
 
     def __call__(self, outs: list[Any], along: Any) -> tuple[Any, Any]:
         target, weight = along
-        output = jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs)
+        output = self.decode(jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs))
         if weight is None:
             return self.loss_fn(output, target), ()
         if weight.ndim == 0:

@@ -33,7 +33,13 @@ def _patches(call: OpCall, u):
     u = u.reshape(k * n, *u.shape[2:])
     window = [call.w.shape[i] for i in dims.rhs_spec[2:]]
     found = lax.conv_general_dilated_patches(
-        u, window, p["window_strides"], p["padding"], p["lhs_dilation"], p["rhs_dilation"], precision=lax.Precision.HIGHEST
+        u,
+        window,
+        p["window_strides"],
+        p["padding"],
+        p["lhs_dilation"],
+        p["rhs_dilation"],
+        precision=lax.Precision.HIGHEST,
     )
     return jnp.moveaxis(found.reshape(k, n, groups, depth, places), 4, 2)
 
@@ -60,6 +66,8 @@ CONV = OpRule(
     outer=lambda call, fixed, u, c: jnp.einsum("knpgc,knpgo->npgco", _patches(call, u[0]), _by_group(call, c, 1)),
     spread=lambda call, fixed, p: _by_group(call, p, 0)[:, :, :, None, :],
     apply=lambda call, fixed, trace, g: _to_weight(call, jnp.einsum("npgco,npgo->gco", trace, _by_group(call, g, 0))),
-    grad=lambda call, fixed, u, g: _to_weight(call, jnp.einsum("knpgc,knpgo->gco", _patches(call, u[0]), _by_group(call, g, 1))),
+    grad=lambda call, fixed, u, g: _to_weight(
+        call, jnp.einsum("knpgc,knpgo->gco", _patches(call, u[0]), _by_group(call, g, 1))
+    ),
 )
 register_weight_op("conv_general_dilated", CONV)

@@ -1,6 +1,6 @@
 """Rows of a table chosen by data: `w[token]`, `jnp.take(w, token, axis=0)`, `lax.dynamic_index_in_dim(w, i)`.
 
-    y[f, o] = w[token[f], o]        trace[f, v, o]
+y[f, o] = w[token[f], o]        trace[f, v, o]
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _rule(accepts) -> OpRule:
         apply=lambda call, fixed, trace, g: jnp.einsum("fvo,fo->vo", trace, _flat(call, g, 0)).reshape(call.w.shape),
         grad=_grad,
         features=lambda call, fixed, u: _one_hot(call, u, call.w.dtype),
-        own_feature_grad=lambda call, fixed, x, g: jnp.einsum("kfv,kfo->vo", x, _flat(call, g, 1)).reshape(call.w.shape),
+        own_feature_grad=lambda call, fixed, x, g: jnp.einsum("kfv,kfo->vo", x, _flat(call, g, 1)).reshape(
+            call.w.shape
+        ),
     )
 
 

@@ -51,7 +51,9 @@ def _letters(call: OpCall) -> _Letters:
 
 def _trace_shape(call: OpCall) -> tuple[int, ...]:
     s = _letters(call)
-    sizes = dict(zip(s.u, call.operands[1 - call.weight].shape, strict=True)) | dict(zip(s.w, call.w.shape, strict=True))
+    sizes = dict(zip(s.u, call.operands[1 - call.weight].shape, strict=True)) | dict(
+        zip(s.w, call.w.shape, strict=True)
+    )
     return tuple(sizes[letter] for letter in s.trace)
 
 

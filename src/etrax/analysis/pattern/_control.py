@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._compat import cond_branches, inner_jaxpr, scan_parts, while_parts
 from ._dep import Dep, everything, reduce, same_map, union
-from ._table import Call, Deps, conservative, rule
+from ._table import Call, Deps, rule
 
 # A scan this short is followed step by step; a longer one with scanned gradients is followed for all steps at once.
 MAX_STEPS = 64
@@ -62,7 +62,9 @@ def _fixed_point(call: Call, carry: list[Deps], body) -> list[Deps]:
         carry = new
     # Elements keep spreading: let each array depend on all that any carried array depends on.
     widest = _join_all(carry, call)
-    return [{s: everything(d, v.aval.shape, call.cause) for s, d in widest.items()} for v in call.eqn.outvars[: len(carry)]]
+    return [
+        {s: everything(d, v.aval.shape, call.cause) for s, d in widest.items()} for v in call.eqn.outvars[: len(carry)]
+    ]
 
 
 def _join_all(carry: Sequence[Deps], call: Call) -> Deps:
@@ -108,7 +110,10 @@ def _followed(call: Call, scan, carry: list[Deps], scanned: list[Deps], body) ->
         carry = out[: scan.num_carry]
         for k, deps in enumerate(out[scan.num_carry :]):
             pieces[k][t] = deps
-    return [*carry, *(_stacked(found, v.aval.shape) for found, v in zip(pieces, call.eqn.outvars[scan.num_carry :], strict=True))]
+    return [
+        *carry,
+        *(_stacked(found, v.aval.shape) for found, v in zip(pieces, call.eqn.outvars[scan.num_carry :], strict=True)),
+    ]
 
 
 def _stacked(steps: list[Deps], shape: tuple[int, ...]) -> Deps:

@@ -89,7 +89,11 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
     shape, part = call.in_shape(0), call.in_shape(1)
     known = all(s is not None or n == whole for s, n, whole in zip(starts, part, shape, strict=True))
     at = tuple(
-        slice(None) if n == whole else slice(a := int(np.clip(s, 0, whole - n)), a + n) if s is not None else slice(None)
+        slice(None)
+        if n == whole
+        else slice(a := int(np.clip(s, 0, whole - n)), a + n)
+        if s is not None
+        else slice(None)
         for s, n, whole in zip(starts, part, shape, strict=True)
     )
 
@@ -155,7 +159,9 @@ def _scatter(call: Call) -> list[Deps]:
         parts = []
         if source in operand:
             keep = target[target >= 0]
-            parts.append(operand[source].relocate(lambda m: _erased(m, keep), call.cause) if overwrite else operand[source])
+            parts.append(
+                operand[source].relocate(lambda m: _erased(m, keep), call.cause) if overwrite else operand[source]
+            )
         if source in updates:
             parts.append(_accumulate(updates[source], target, call))
         out[source] = union(parts)
@@ -233,6 +239,8 @@ def _scatter_unknown(call: Call) -> list[Deps]:
         axes = sorted(kept, key=lambda a: kept[a])
         spread = [n if i in kept else 1 for i, n in enumerate(shape)]
         order = np.argsort(axes)
-        wide = total.relocate(lambda m, o=order, s=spread: np.broadcast_to(m.transpose(o).reshape(s), shape), call.cause)
+        wide = total.relocate(
+            lambda m, o=order, s=spread: np.broadcast_to(m.transpose(o).reshape(s), shape), call.cause
+        )
         out[source] = union([out[source], wide]) if source in out else wide
     return [out]

@@ -86,7 +86,9 @@ def side_by_side(call: Call, join) -> list[Deps]:
     found: dict[Hashable, list[Dep]] = {}
     for i, deps in enumerate(call.deps):
         for source, dep in deps.items():
-            found.setdefault(source, []).append(dep.relocate(lambda m, i=i: join([*blanks[:i], m, *blanks[i + 1 :]]), call.cause))
+            found.setdefault(source, []).append(
+                dep.relocate(lambda m, i=i: join([*blanks[:i], m, *blanks[i + 1 :]]), call.cause)
+            )
     return [{source: union(parts) for source, parts in found.items()}]
 
 
@@ -107,7 +109,9 @@ def _pad(call: Call) -> list[Deps]:
     def f(m):
         for axis, (low, high, gap) in enumerate(config):
             if gap:
-                wide = np.full((*m.shape[:axis], max(m.shape[axis] * (gap + 1) - gap, 0), *m.shape[axis + 1 :]), -1, np.int32)
+                wide = np.full(
+                    (*m.shape[:axis], max(m.shape[axis] * (gap + 1) - gap, 0), *m.shape[axis + 1 :]), -1, np.int32
+                )
                 wide[(slice(None),) * axis + (slice(None, None, gap + 1),)] = m
                 m = wide
             keep = slice(max(-low, 0), m.shape[axis] - max(-high, 0))

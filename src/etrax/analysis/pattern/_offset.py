@@ -75,7 +75,12 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[_Mark], note: Note
             return enter(eqn, marks, note)
         met = frozenset().union(*(m.sources for m in marks))
         zero = _zero(eqn, marks, bool(met))
-        if met and not zero and any(is_inexact(v.aval) for v in eqn.outvars) and all(m.zero for m in marks if m.sources):
+        if (
+            met
+            and not zero
+            and any(is_inexact(v.aval) for v in eqn.outvars)
+            and all(m.zero for m in marks if m.sources)
+        ):
             note(eqn, "adds something else to a gradient", met)
         return [_Mark(zero, met) for _ in eqn.outvars]
 

@@ -44,7 +44,9 @@ class _Value:
         return self._cached
 
 
-def propagate(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable], known: dict[int, Any]) -> tuple[list[Deps], list[Problem]]:
+def propagate(
+    jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable], known: dict[int, Any]
+) -> tuple[list[Deps], list[Problem]]:
     """Dependence of each output on the inputs numbered in `sources`.
 
     `known` holds values of inputs that are constants of the model; `consts` those of the jaxpr's own.

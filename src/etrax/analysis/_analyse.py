@@ -1,0 +1,72 @@
+"""From a step to its facts: sites, edges, groups, relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .._compat import is_inexact
+from ..ir import Role, Step
+from ._edges import Edges, reach_edges, state_leaves
+from ._facts import Facts, Relation, target_places
+from ._lists import joined_by_list
+from ._positions import MAX_STATES, Anchor, Group, find_groups
+from ._sites import WeightSite, find_sites
+
+
+def analyse(step: Step) -> Facts:
+    """Analyse a step: sites, edges, groups, relations."""
+    sites = find_sites(step)
+    mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
+    suspects = frozenset(
+        j for j, s in enumerate(sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div")
+    )
+    if not suspects:
+        return _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
+    edges = reach_edges(step, sites, mixing | suspects)
+    lists = {j: size for j in suspects if (size := joined_by_list(edges, j))}
+    if max(lists.values(), default=0) <= MAX_STATES:  # none, or the parts of one neuron may be what they connect
+        facts = _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
+        if not lists or all(facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
+            return facts
+    cut = mixing | lists.keys()
+    return _assemble(step, sites, cut, edges if len(lists) == len(suspects) else reach_edges(step, sites, cut))
+
+
+def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edges: Edges) -> Facts:
+    states = state_leaves(step)
+    hidden = [
+        i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval) and leaf.aval.size
+    ]
+    links = [
+        (s[1], t[1], d) for (s, t), d in edges.dep.items() if s[0] == t[0] == "h" and s[1] in hidden and t[1] in hidden
+    ]
+    anchors = [
+        Anchor(t[1], d, int(np.prod([n for _, n in sites[s[1]].loops], dtype=np.int64)))
+        for (s, t), d in edges.dep.items()
+        if s[0] == "y" and t[0] == "h" and t[1] in hidden and sites[s[1]].rule.mixes
+    ]
+    groups = tuple(find_groups(states, hidden, links, anchors))
+    return Facts(step, tuple(sites), cut, edges, groups, tuple(_relations(sites, edges, groups)))
+
+
+def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group]) -> Iterable[Relation]:
+    for j in range(len(sites)):
+        reached = edges.out(("y", j), "h")
+        for g in groups:
+            deps = {t[1]: d for t, d in reached.items() if t[1] in g.leaves}
+            if not deps:
+                continue
+            place: np.ndarray | None = None
+            for leaf, dep in deps.items():
+                at = target_places(dep, g.place_of(leaf))
+                if at is None or (place is not None and ((place >= 0) & (at >= 0) & (place != at)).any()):
+                    place = None
+                    break
+                place = at if place is None else np.maximum(place, at)
+            if place is not None and sites[j].loops and not sites[j].scanned:
+                own = place.reshape(-1, *sites[j].call.out.shape)
+                place = own[0] if bool((own == own[0]).all()) else None
+            cause = next((d.cause for d in deps.values() if d.cause), None)
+            yield Relation(j, g.index, place, cause)
