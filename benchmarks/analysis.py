@@ -175,22 +175,33 @@ def measure(name: str) -> dict:
     times.append(time.perf_counter())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     spans = np.diff(times).tolist()
-    return {"trace": spans[0], "analyse": spans[1], "verdicts": spans[2], "total": sum(spans), "cpu": time.process_time() - cpu, "before": before / 2**20,
-            "peak": peak / 2**20, "equations": len(traced.jaxpr.eqns), "verdict": ", ".join(dict.fromkeys(kinds))}  # fmt: skip
+    return {
+        "trace": spans[0],
+        "analyse": spans[1],
+        "verdicts": spans[2],
+        "total": sum(spans),
+        "cpu": time.process_time() - cpu,
+        "before": before / 2**20,
+        "peak": peak / 2**20,
+        "equations": len(traced.jaxpr.eqns),
+        "verdict": ", ".join(dict.fromkeys(kinds)),
+    }
 
 
 def main(names: list[str]) -> None:
-    print(
-        f"{'case':20}{'eqns':>6}{'trace s':>9}{'analyse s':>11}{'verdicts s':>12}{'total s':>9}{'CPU s':>8}{'RSS before':>12}{'peak GiB':>10}  verdicts"
-    )
+    heads = {"case": 20, "eqns": 6, "trace s": 9, "analyse s": 11, "verdicts s": 12, "total s": 9, "CPU s": 8}
+    heads |= {"RSS before": 12, "peak GiB": 10}
+    print(*(f"{h:{'' if h == 'case' else '>'}{n}}" for h, n in heads.items()), " verdicts", sep="")
     for name in names or CASES:
         done = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True)
         if done.returncode:
             print(f"{name:20} {done.stderr.strip().splitlines()[-1]}")
             continue
         r = json.loads(done.stdout.splitlines()[-1])
-        print(f"{name:20}{r['equations']:6}{r['trace']:9.2f}{r['analyse']:11.2f}{r['verdicts']:12.2f}{r['total']:9.2f}{r['cpu']:8.2f}"
-              f"{r['before']:12.2f}{r['peak']:10.2f}  {r['verdict']}")  # fmt: skip
+        print(
+            f"{name:20}{r['equations']:6}{r['trace']:9.2f}{r['analyse']:11.2f}{r['verdicts']:12.2f}{r['total']:9.2f}{r['cpu']:8.2f}"
+            f"{r['before']:12.2f}{r['peak']:10.2f}  {r['verdict']}"
+        )
 
 
 if __name__ == "__main__":

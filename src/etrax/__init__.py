@@ -36,6 +36,7 @@ from .learn import pp_prop as pp_prop
 from .learn import rflo as rflo
 from .learn import rtrl as rtrl
 from .learn import tbptt as tbptt
+from .learn import three_factor as three_factor
 from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
 from .report import Report as Report

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -156,15 +157,28 @@ def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
 _around: contextvars.ContextVar[Any] = contextvars.ContextVar("etrax_source", default=None)
 
 
+# Frames of modelling libraries are skipped in favour of the model's own line, if there is one.
+LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax")
+# Their inner workings say nothing about the model.
+PLUMBING = ("saiunit", "brainunit", "brainevent")
+
+
+def is_in(file: str, packages: Sequence[str]) -> bool:
+    return any(f"{os.sep}{name}{os.sep}" in file for name in packages)
+
+
 def _traceback(eqn: JaxprEqn) -> Any:
     """Where the equation was written, or the innermost equation around it that the user wrote."""
-    own, outer = eqn.source_info.traceback, _around.get()
-    found = own
-    while not any(True for _ in _sources.user_frames(found)):
-        if outer is None:
-            return own
-        found, outer = outer
-    return found
+    own = eqn.source_info.traceback
+    around, outer = [own], _around.get()
+    while outer is not None:
+        around.append(outer[0])
+        outer = outer[1]
+    for skipped in ((*LIBRARIES, *PLUMBING), PLUMBING, ()):
+        for found in around:
+            if any(not is_in(frame.file_name, skipped) for frame in _sources.user_frames(found)):
+                return found
+    return own
 
 
 @contextlib.contextmanager

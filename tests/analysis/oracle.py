@@ -73,8 +73,8 @@ def step_of(model):
 class Blocks(NamedTuple):
     """Dense Jacobians of one step, all over real coordinates: rows are elements of the states or observed weight ops.
 
-    `whole` and `params` are of the step itself with respect to states and parameters, `cut` and `deltas` of the cut step
-    with respect to states and the perturbations of each site.
+    `whole` and `params` are of the step itself with respect to states and parameters, `cut` and `deltas` of the cut
+    step with respect to states and the perturbations of each site.
     """
 
     whole: list[list[jax.Array]]

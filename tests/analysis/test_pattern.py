@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from .functions import CASES, draw
+from . import functions, functions_flow  # noqa: F401  (they fill the table)
+from .cases import CASES, draw
 from .oracle import nonzero, patterns
 
 DRAWS = 40
@@ -93,15 +94,27 @@ def test_what_is_not_linear_is_noted(name):
 
 # Steps of a random program: each takes and gives an array of shape (2, 6).
 PIECES = [
-    lambda x, a: x + jnp.roll(x, 1, 1), lambda x, a: x * a, lambda x, a: x[:, ::-1], lambda x, a: x.reshape(6, 2).T.reshape(2, 6),
-    lambda x, a: jnp.concatenate([x[:, 3:], 0 * a[:, :3]], 1), lambda x, a: x[:, jnp.array([0, 0, 5, 2, 2, 1])],
-    lambda x, a: jnp.where(a > 0, x, 0), lambda x, a: jnp.take_along_axis(x, jnp.argsort(a, 1), 1),
-    lambda x, a: jax.ops.segment_sum(x.T, jnp.array([0, 0, 2, 5, 2, 1]), 6).T, lambda x, a: x - x.mean(1, keepdims=True),
-    lambda x, a: lax.pad(x, 0.0, ((0, 0, 0), (-2, 2, 0))), lambda x, a: lax.dynamic_update_slice(x, 2 * x[:, :2], (0, jnp.argmax(a[0]))),
-    lambda x, a: lax.cond(a[0, 0] > 0, lambda: x, lambda: x[:, ::-1]), lambda x, a: lax.scan(lambda c, r: (0.5 * c + r, c), jnp.zeros(6), x)[1],
-    lambda x, a: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 1), "SAME"), lambda x, a: jnp.cumsum(x, 1), lambda x, a: x @ jnp.ones((6, 6)),
-    lambda x, a: x.at[:, 1].set(x[:, 2]), lambda x, a: jnp.stack([x[0], x[0] + x[1]]), lambda x, a: jnp.repeat(x[:, ::2], 2, 1),
-]  # fmt: skip
+    lambda x, a: x + jnp.roll(x, 1, 1),
+    lambda x, a: x * a,
+    lambda x, a: x[:, ::-1],
+    lambda x, a: x.reshape(6, 2).T.reshape(2, 6),
+    lambda x, a: jnp.concatenate([x[:, 3:], 0 * a[:, :3]], 1),
+    lambda x, a: x[:, jnp.array([0, 0, 5, 2, 2, 1])],
+    lambda x, a: jnp.where(a > 0, x, 0),
+    lambda x, a: jnp.take_along_axis(x, jnp.argsort(a, 1), 1),
+    lambda x, a: jax.ops.segment_sum(x.T, jnp.array([0, 0, 2, 5, 2, 1]), 6).T,
+    lambda x, a: x - x.mean(1, keepdims=True),
+    lambda x, a: lax.pad(x, 0.0, ((0, 0, 0), (-2, 2, 0))),
+    lambda x, a: lax.dynamic_update_slice(x, 2 * x[:, :2], (0, jnp.argmax(a[0]))),
+    lambda x, a: lax.cond(a[0, 0] > 0, lambda: x, lambda: x[:, ::-1]),
+    lambda x, a: lax.scan(lambda c, r: (0.5 * c + r, c), jnp.zeros(6), x)[1],
+    lambda x, a: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 1), "SAME"),
+    lambda x, a: jnp.cumsum(x, 1),
+    lambda x, a: x @ jnp.ones((6, 6)),
+    lambda x, a: x.at[:, 1].set(x[:, 2]),
+    lambda x, a: jnp.stack([x[0], x[0] + x[1]]),
+    lambda x, a: jnp.repeat(x[:, ::2], 2, 1),
+]
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -49,7 +49,8 @@ def test_verdicts(name):
 
 
 TAGS = {
-    "transitions/mean_field": ["dense"], "transitions/mean_field_learnt": ["dense"], "transitions/fixed_matrix": ["dense"],
+    "transitions/mean_field": ["dense"], "transitions/mean_field_learnt": ["dense"],
+    "transitions/fixed_matrix": ["dense"],
     "transitions/normalised_state": ["dense"], "transitions/winner_takes_all": ["dense"],
     "transitions/ring_diffusion": ["sparse"], "transitions/delay_line": ["sparse"],
     "transitions/dense": ["diagonal"], "transitions/convolution": ["diagonal"], "cells/vanilla": ["diagonal"],
@@ -64,8 +65,10 @@ def test_tags(name):
 
 
 FAMILIES = {
-    "weights/matmul": {"w": ["matmul"]}, "weights/two_ops": {"w": ["matmul"] * 2}, "weights/tied": {"w": ["matmul"] * 2},
-    "ops/bcoo": {"w": ["sparse product"]}, "ops/segment_sum": {"w": ["elementwise"]}, "ops/csr": {"w": ["sparse product"]},
+    "weights/matmul": {"w": ["matmul"]}, "weights/two_ops": {"w": ["matmul"] * 2},
+    "weights/tied": {"w": ["matmul"] * 2},
+    "ops/bcoo": {"w": ["sparse product"]}, "ops/segment_sum": {"w": ["elementwise"]},
+    "ops/csr": {"w": ["sparse product"]},
     "ops/csr_events": {"w": ["sparse product"]}, "transitions/convolution": {"w": ["matmul"], "k": ["convolution"]},
     "batch/leading": {"w": ["matmul"], "b": ["elementwise"], "a": ["elementwise"], "out": ["matmul"]},
     "size/one_number": {"w": ["elementwise"], "a": ["elementwise"]},

@@ -38,11 +38,18 @@ def test_leaves_and_roles():
 
     traced = step_of(step, {"w": W}, {"v": H, "n": jnp.zeros(2, int)}, (X, True))
     assert [(leaf.role, leaf.path) for leaf in traced.ins] == [
-        (Role.PARAM, ("w",)), (Role.HIDDEN, ("n",)), (Role.HIDDEN, ("v",)), (Role.INPUT, (0,)), (Role.INPUT, (1,)),
-    ]  # fmt: skip
+        (Role.PARAM, ("w",)),
+        (Role.HIDDEN, ("n",)),
+        (Role.HIDDEN, ("v",)),
+        (Role.INPUT, (0,)),
+        (Role.INPUT, (1,)),
+    ]
     assert [(leaf.role, leaf.path) for leaf in traced.outs] == [
-        (Role.HIDDEN, ("n",)), (Role.HIDDEN, ("v",)), (Role.OUTPUT, (0,)), (Role.OUTPUT, (1,)),
-    ]  # fmt: skip
+        (Role.HIDDEN, ("n",)),
+        (Role.HIDDEN, ("v",)),
+        (Role.OUTPUT, (0,)),
+        (Role.OUTPUT, (1,)),
+    ]
     assert len(traced.invars(Role.HIDDEN)) == len(traced.outvars(Role.HIDDEN)) == 2
     assert traced.trees[Role.HIDDEN] == jax.tree.structure({"v": 0, "n": 0})
 
@@ -159,8 +166,14 @@ def test_changed_states_are_refused(name):
         assert word in str(error.value), str(error.value)
 
 
-@pytest.mark.parametrize(("role", "kwargs"), [("parameter 'w'", {"params": {"w": "text"}}), ("hidden state 'h'", {"hidden": {"h": object()}}),
-                                              ("input 'inputs[0].x'", {"inputs": ({"x": "text"},)})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("role", "kwargs"),
+    [
+        ("parameter 'w'", {"params": {"w": "text"}}),
+        ("hidden state 'h'", {"hidden": {"h": object()}}),
+        ("input 'inputs[0].x'", {"inputs": ({"x": "text"},)}),
+    ],
+)
 def test_what_is_no_array_is_refused(role, kwargs):
     with pytest.raises(CompilationError, match="not an array") as error:
         step_of(leaky, **kwargs)
@@ -192,9 +205,12 @@ def test_malformed_steps_are_refused():
     step = step_of(leaky)
     assert check_step(step) is step
     for changes in (
-        {"ins": step.ins[1:]}, {"outs": step.outs[:-1]}, {"ins": step.ins[::-1]}, {"consts": (1.0,)},
+        {"ins": step.ins[1:]},
+        {"outs": step.outs[:-1]},
+        {"ins": step.ins[::-1]},
+        {"consts": (1.0,)},
         {"trees": {**step.trees, Role.HIDDEN: jax.tree.structure((0, 0))}},
         {"jaxpr": open_jaxpr(jax.make_jaxpr(jax.jit(lambda w, h, x: leaky(w, h, x)))(W, H, X))[0]},
-    ):  # fmt: skip
+    ):
         with pytest.raises(EtraxError, match="malformed"):
             check_step(broken(step, **changes))

@@ -137,3 +137,43 @@ def e_prop(name, k, kappa):
         return e, kappa * pair[1] + e
 
     return credited(name, k, lambda z: (z, z), advance, lambda pair: pair[1])
+
+
+def outputs(name):
+    """Output of every step, and the derivative of its loss in it."""
+    case = CASES[name]
+    h, found = case.hidden, []
+    error = jax.jit(jax.grad(loss))
+    step = jax.jit(case.model)
+    for t in range(T):
+        h, output = step(case.params, h, case.x[t])
+        found.append((output, error(output, case.targets[t]), h))
+    return found
+
+
+def on_states(name, t, **signals):
+    """A flat real cotangent of the state after step t: `signals` per leaf ("hidden" for a bare array), zero elsewhere."""
+    case = CASES[name]
+    bare = not isinstance(case.hidden, dict)
+
+    def one(key, a):
+        s = signals.get(key)
+        s = np.zeros(a.shape) if s is None else np.asarray(s)
+        return (s, np.zeros(a.shape)) if jnp.iscomplexobj(a) else s
+
+    tree = one("hidden", case.hidden) if bare else {k: one(k, a) for k, a in case.hidden.items()}
+    return np.asarray(ravel_pytree(jax.tree.map(jnp.asarray, tree))[0])
+
+
+def guided(name, signal, kappa=0.0):
+    """Σ_t s_t · ε̄_t with `signal(t)` flat on the states; without a state to reach, the gradient of the loss."""
+    t = tape(name)
+    e = filtered = np.zeros_like(t.full_c[0])
+    reaches, traced = np.any(t.full_c != 0, (0, 1)), np.any(t.cut_c != 0, (0, 1))
+    total = np.zeros(t.full_c.shape[2])
+    for k in range(T):
+        e = t.cut_d[k] @ e + t.cut_c[k]
+        filtered = kappa * filtered + e
+        s = signal(k)
+        total += np.where(traced, s @ filtered, np.where(reaches, s @ t.full_c[k], t.l_theta[k]))
+    return t.unravel(total / T)

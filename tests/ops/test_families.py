@@ -68,6 +68,7 @@ for _name, _f, _w, _x in [
 
 # Convolutions.
 _conv = lax.conv_general_dilated
+_LAST, _ODD = ("NHWC", "HWIO", "NHWC"), ("HWNC", "OHWI", "CWNH")
 for _name, _f, _w, _x in [
     ("1d", lambda w, x: _conv(x, w, (1,), "SAME"), (4, 3, 3), (2, 3, 6)),
     ("1d strided, padded", lambda w, x: _conv(x, w, (2,), [(2, 1)]), (4, 3, 3), (2, 3, 7)),
@@ -76,8 +77,8 @@ for _name, _f, _w, _x in [
     ("1d grouped", lambda w, x: _conv(x, w, (1,), "SAME", feature_group_count=2), (6, 2, 3), (2, 4, 6)),
     ("1d depthwise", lambda w, x: _conv(x, w, (1,), "SAME", feature_group_count=3), (6, 1, 3), (2, 3, 6)),
     ("2d", lambda w, x: _conv(x, w, (1, 2), "SAME"), (4, 3, 3, 2), (2, 3, 4, 5)),
-    ("2d channels last", lambda w, x: _conv(x, w, (2, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")), (3, 2, 3, 4), (2, 5, 4, 3)),
-    ("2d all at once", lambda w, x: _conv(x, w, (2, 1), [(1, 0), (2, 1)], (1, 2), (2, 1), ("HWNC", "OHWI", "CWNH"), feature_group_count=2),
+    ("2d channels last", lambda w, x: _conv(x, w, (2, 1), "VALID", None, None, _LAST), (3, 2, 3, 4), (2, 5, 4, 3)),
+    ("2d all at once", lambda w, x: _conv(x, w, (2, 1), [(1, 0), (2, 1)], (1, 2), (2, 1), _ODD, feature_group_count=2),
      (4, 2, 2, 2), (5, 4, 2, 4)),
     ("3d", lambda w, x: _conv(x, w, (1, 1, 1), "VALID"), (2, 2, 2, 1, 2), (1, 2, 3, 2, 3)),
 ]:  # fmt: skip

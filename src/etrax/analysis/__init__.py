@@ -11,3 +11,5 @@ from ._positions import Group as Group
 from ._sites import WeightSite as WeightSite
 from ._verdicts import Kind as Kind
 from ._verdicts import Verdict as Verdict
+from ._visible import Visible as Visible
+from ._visible import find_visible as find_visible

@@ -98,11 +98,11 @@ def _transposed(pull: Any, args: tuple[Any, ...]) -> Any:
     except (ValueError, NotImplementedError) as error:
         if "while_loop" in str(error):
             raise NotSupportedError(
-                "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), which "
-                "has no reverse mode in JAX, so neither BPTT nor Etrax can train it. Use `lax.scan` or a `fori_loop` with "
-                f"constant bounds, or `stop_gradient` its inputs.\nJAX says: {error}"
+                "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), "
+                "which has no reverse mode in JAX, so neither BPTT nor Etrax can train it. Use `lax.scan` or a "
+                f"`fori_loop` with constant bounds, or `stop_gradient` its inputs.\nJAX says: {error}"
             ) from error
         raise CompilationError(
-            "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the operation, "
-            f"give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
+            "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the "
+            f"operation, give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
         ) from error

@@ -29,6 +29,9 @@ class LossKind(StrEnum):
     NONLINEAR = "nonlinear derivative"  # a derivative rule that is not linear
 
 
+_DECLARE = "declare it as one to have it carried"
+
+
 @dataclass(frozen=True)
 class Loss:
     """One path that per-position blocks do not carry, with the place in the model that makes it so."""
@@ -42,7 +45,8 @@ class Loss:
 class Relation:
     """A weight op reaches a hidden group; `place[e]` is the position that element e of y reaches (-1: none).
 
-    An op in an inner loop has one place for all iterations. `place` is None where an element of y reaches several positions: the relation is not representable.
+    An op in an inner loop has one place for all iterations. `place` is None where an element of y reaches several
+    positions: the relation is not representable.
     """
 
     site: int
@@ -153,7 +157,7 @@ class Facts:
         here, there = self.state_name(leaf), self.state_name(target)
         where = f" ({dep.cause})" if dep.cause else ""
         if target not in self.group_of_leaf:
-            text = f"state {here} acts on {there}, which is not a hidden state{where}; declare it as one to have it carried"
+            text = f"state {here} acts on {there}, which is not a hidden state{where}; {_DECLARE}"
             return Loss(LossKind.OTHER_STATE, text, dep.cause)
         if self.group_of_leaf[leaf] != self.group_of_leaf[target]:
             return Loss(LossKind.OTHER_GROUP, f"state {here} acts on state {there} of another group{where}", dep.cause)
@@ -175,7 +179,7 @@ class Facts:
                 text = f"its output passes through the weight op of {names} ({other.label}) before it reaches a state"
                 losses.append(Loss(LossKind.THROUGH_OP, text, Cause(other.call.primitive, other.source)))
             if target[0] == "h" and target in self.live and target[1] not in self.group_of_leaf:
-                text = f"it reaches {self.state_name(target[1])}, which is not a hidden state; declare it as one to have it carried"
+                text = f"it reaches {self.state_name(target[1])}, which is not a hidden state; {_DECLARE}"
                 losses.append(Loss(LossKind.OTHER_STATE, text, None))
         return losses
 

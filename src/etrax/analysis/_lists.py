@@ -1,6 +1,7 @@
 """Edge lists: products `w[e] * h[pre[e]]`, summed at `post[e]`, that connect positions by trainable entries.
 
-Such a product is written element by element, but does the work of a sparse matrix: it is cut from the recurrence as one.
+Such a product is written element by element, but does the work of a sparse matrix, and is cut from the recurrence like
+one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _FEW = 1 << 16
 def joined_by_list(edges: Edges, site: int) -> int:
     """How many state elements an elementwise product joins, if it is an edge list; else 0.
 
-    It is one if its elements carry states to other positions, each from one element to one. `edges` are those of the step
-    with the product cut. Within a leaf, an element that arrives elsewhere is enough; between leaves, whose positions are
-    not known yet, fan-out together with fan-in decides.
+    It is one if its elements carry states to other positions, each from one element to one. `edges` are those of the
+    step with the product cut. Within a leaf, an element that arrives elsewhere is enough; between leaves, whose
+    positions are not known yet, fan-out together with fan-in decides.
     """
     most = 0
     for source, first in edges.into(("y", site), "h").items():

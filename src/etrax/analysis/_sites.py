@@ -20,8 +20,8 @@ class WeightSite:
     """One operand of one equation that is made of parameters only.
 
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
-    number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length: its
-    data and output have these leading axes. `scanned` says that such a scan slices the weight as well.
+    number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
+    its data and output have these leading axes. `scanned` says that such a scan slices the weight as well.
     """
 
     at: Site

@@ -38,10 +38,8 @@ def unless_trivial(facts: Facts, param: int) -> Verdict | None:
             Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param)
         )
     if not any(facts.remembers(("y", j)) for j in sites):
-        return Verdict(
-            Kind.EXACT,
-            f"{_labels(facts, sites)} acts on the output of its own step only, which every window differentiates exactly",
-        )
+        acts = f"{_labels(facts, sites)} acts on the output of its own step only"
+        return Verdict(Kind.EXACT, f"{acts}, which every window differentiates exactly")
     return None
 
 

@@ -7,8 +7,13 @@ from ._diagonal import diagonal_bytes as diagonal_bytes
 from ._diagonal import diagonal_transport as diagonal_transport
 from ._factored import bytes_of as bytes_of
 from ._factored import factored_transport as factored_transport
+from ._feedback import feedback_source as feedback_source
+from ._feedback import sample_of_position as sample_of_position
 from ._filtered import filtered_transport as filtered_transport
 from ._leaky import leaky_transport as leaky_transport
+from ._signals import guided_transport as guided_transport
+from ._source import Moment as Moment
+from ._source import Source as Source
 from ._transport import Trace as Trace
 from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData

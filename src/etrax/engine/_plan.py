@@ -56,6 +56,13 @@ class Plan:
         data = [_as(u, c.dtype) for u in window.data(r.site)]
         return site_math.outer(self.facts.sites[r.site], window.fixed[r.site], data, c).astype(self.dtypes[k])
 
+    def grad(self, k: int, c: Any, window: WindowData) -> Any:
+        """Σ_t (∂y_t/∂w)ᵀ c_t, of the weight's shape."""
+        r = self.relations[k]
+        c = c.astype(jnp.promote_types(c.dtype, self.dtypes[k]))
+        data = [_as(u, c.dtype) for u in window.data(r.site)]
+        return site_math.grad(self.facts.sites[r.site], window.fixed[r.site], data, c)
+
 
 def plan_blocks(facts: Facts, sites: frozenset[int] | None, trace_dtype: Any) -> Plan:
     """The plan for the relations that per-position blocks of the cut step carry."""

@@ -30,11 +30,29 @@ def find_samples(facts: Facts) -> Samples:
     if not leaves or not sites:
         return Samples((), ())
     labels = _labels(facts, leaves, sites)
-    found = _grouped(facts, leaves, sites, labels)
-    if found is None:
-        found = _grouped(facts, leaves, sites, {n: np.zeros_like(v) for n, v in labels.items()})
-    assert found is not None
-    return found
+    for found in (labels, _along(labels, leaves, 0), _along(labels, leaves, -1)):
+        samples = _grouped(facts, leaves, sites, found) if found is not None else None
+        if samples is not None:
+            return samples
+    samples = _grouped(facts, leaves, sites, {n: np.zeros_like(v) for n, v in labels.items()})
+    assert samples is not None
+    return samples
+
+
+def _along(labels: dict[Any, np.ndarray], leaves: list[int], axis: int) -> dict[Any, np.ndarray] | None:
+    """Components joined by their index along one axis of the states, if each lies at one index."""
+    owner: dict[int, int] = {}
+    for i in leaves:
+        own = labels["h", i]
+        if not own.ndim:
+            return None
+        index = np.moveaxis(np.broadcast_to(np.arange(own.shape[axis]), np.moveaxis(own, axis, -1).shape), -1, axis)
+        pairs = np.unique(np.stack([own.reshape(-1), index.reshape(-1)]), axis=1).T.tolist()
+        for component, at in pairs:
+            if owner.setdefault(component, at) != at:
+                return None
+    joined = max(owner.values()) + 1
+    return {n: np.vectorize(lambda c: owner.get(c, joined + c), otypes=[np.int64])(v) for n, v in labels.items()}
 
 
 def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, tuple[int, ...]]:

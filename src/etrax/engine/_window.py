@@ -54,7 +54,7 @@ def run_window(
         loss, extras = loss_of(outs[n_states:], extra)
         record = transport.record(leaves, fixed_weights) if transport.record is not None else ()
         data = lax.stop_gradient({j: seen[j][1] for j in live})
-        signal = transport.signal(leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
+        signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
         return outs[:n_states], (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:

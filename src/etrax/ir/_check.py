@@ -19,8 +19,8 @@ def check_step(step: Step) -> Step:
     for order, leaves in ((_ORDER_IN, step.ins), (_ORDER_OUT, step.outs)):
         ranks = [order.index(leaf.role) if leaf.role in order else -1 for leaf in leaves]
         _require(ranks == sorted(ranks) and -1 not in ranks, "leaves are not in the order of their roles")
-    _require(tuple(leaf for leaf in step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)) == step.outs[: len(step.outs) - len(step.select(Role.OUTPUT))],
-             "states that go in and come out differ")  # fmt: skip
+    kept = tuple(leaf for leaf in step.ins if leaf.role in (Role.HIDDEN, Role.OTHER))
+    _require(kept == tuple(leaf for leaf in step.outs if leaf.role is not Role.OUTPUT), "states in and out differ")
     for side, leaves, found in (
         ("input", step.ins, jaxpr.invars[len(step.consts) :]),
         ("output", step.outs, jaxpr.outvars),

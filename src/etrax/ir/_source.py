@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from .._compat import JaxprEqn, source_frames
+from .._compat import LIBRARIES, PLUMBING, JaxprEqn, is_in, source_frames
 
-# Frames of modelling libraries are skipped in favour of the model's own line, if there is one.
-_LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax")
-# Their inner workings say nothing about the model.
-_PLUMBING = ("saiunit", "brainunit", "brainevent")
+# Files of a library that say nothing about the model.
 _PLUMBING_FILES = ("_module.py", "_node.py")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_MODELS = _HERE + "nn" + os.sep
@@ -27,10 +24,6 @@ class Source(NamedTuple):
         return f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})"
 
 
-def _is_in(file: str, packages: tuple[str, ...]) -> bool:
-    return any(f"{os.sep}{name}{os.sep}" in file for name in packages)
-
-
 def source_of_eqn(eqn: JaxprEqn) -> Source | None:
     """The model's own line: the innermost frame that is neither JAX, nor Etrax, nor a modelling library.
 
@@ -40,9 +33,9 @@ def source_of_eqn(eqn: JaxprEqn) -> Source | None:
     for file, line, function in source_frames(eqn):
         if file.startswith(_HERE) and not file.startswith(_OWN_MODELS):
             break  # what lies outside is the call of the compiler, not the model
-        if not _is_in(file, _PLUMBING):
+        if not is_in(file, PLUMBING):
             frames.append(Source(file, line, function))
-    library = [f for f in frames if _is_in(f.file, _LIBRARIES) or f.file.startswith(_OWN_MODELS)]
+    library = [f for f in frames if is_in(f.file, LIBRARIES) or f.file.startswith(_OWN_MODELS)]
     own = [f for f in frames if f not in library]
     if own:
         return own[0]

@@ -119,6 +119,6 @@ def _check_kept(role: Role, old: Any, new: Any) -> None:
         if a.shape != b.shape or a.dtype != b.dtype:
             raise CompilationError(
                 f"the step changes {role.value} {_name(role, path)}: given {a.dtype}{list(a.shape)}, "
-                f"returned {b.dtype}{list(b.shape)}. Give an initial state of the shape and dtype that the step returns, "
-                "or cast inside the step."
+                f"returned {b.dtype}{list(b.shape)}. Give an initial state of the shape and dtype that the step "
+                "returns, or cast inside the step."
             )

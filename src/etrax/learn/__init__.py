@@ -9,3 +9,4 @@ from ._rflo import rflo as rflo
 from ._rtrl import rtrl as rtrl
 from ._rule import Rule as Rule
 from ._tbptt import tbptt as tbptt
+from ._three_factor import three_factor as three_factor

@@ -119,3 +119,13 @@ def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> fl
         end = "to 1" if closed else "up to but not including 1"
         raise ArgumentError(f"`{rule}` takes a `{name}` from 0 {end}, got {value!r}.")
     return float(value)
+
+
+def check_key(what: str, key: Any) -> Any:
+    """A `jax.random` key, or a whole number to make one of."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return jax.random.key(key)
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and jnp.shape(key) == (2,))):
+        raise ArgumentError(f"{what} needs `key=`, a whole number or a key such as `jax.random.key(0)`; got {key!r}.")
+    return key

@@ -3,32 +3,70 @@
     ε_t = D_t ε_{t-1} + u_t ⊗ F_t        ε̄_t = κ ε̄_{t-1} + ε_t
 
 The filter κ stands for a readout that leaks by κ and is not itself a state of the model: an error at time t is then due to
-all that the readout has summed. With κ = 0 and the symmetric signal, e-prop is D-RTRL.
+all that the readout has summed. The signals:
+
+- `"symmetric"`: the gradient of the loss itself, exact inside a window. With κ = 0, e-prop is then D-RTRL.
+- `"random"`: s_t = B e_t, the output error e_t = ∂ℓ_t/∂o_t through fixed random matrices, one per output leaf and hidden group,
+  of shape (outputs × positions of one sample); g = Σ_t s_t · ε̄_t, with ε̄_t including step t.
+- `"adaptive"`: the same, and B follows the readout: B ← (1 − δ) B − η mean_t e_t ⊗ z_t after every window, z the activity of
+  the group. With the readout trained by plain gradient descent of rate η and weight decay δ, both converge to each other.
+
+The signal acts on a group's activity (what the step reads of its new state: its spikes, an LSTM's h) and goes on to its states
+by the step's own derivative. Parameters that reach no state keep the gradient of the loss; so do states that the output
+shows without a weight op in between (a leaky readout).
 
 Bellec, Scherr, Subramoney, Hajek, Salaj, Legenstein and Maass, "A solution to the learning dilemma for recurrent networks of
-spiking neurons", Nature Communications 11, 2020.
+spiking neurons", Nature Communications 11, 2020. Adaptive feedback: Kolen and Pollack, "Backpropagation without weight
+transport", ICNN, 1994.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..analysis import Facts, Verdict
-from ..analysis._verdicts import diagonal
-from ..engine import Transport, diagonal_transport, filtered_transport
-from ._checks import check_decay
+from ..analysis import Facts, Kind, Verdict
+from ..analysis._verdicts import carried_groups, diagonal, unless_trivial
+from ..engine import Transport, diagonal_transport, feedback_source, filtered_transport, guided_transport
+from ._checks import ArgumentError, check_decay, check_key
 from ._rflo import replaced
 from ._rule import Rule
 
 
-def e_prop(kappa: float = 0.0) -> Rule:
-    """e-prop.
+def e_prop(
+    kappa: float = 0.0, feedback: str = "symmetric", *, key: Any = None, feedback_rate: float = 1e-2, feedback_decay: float = 1e-4
+) -> Rule:  # fmt: skip
+    """e-prop. `key` (a number or a `jax.random` key) draws the feedback matrices; rate and decay are for `"adaptive"`.
 
     >>> print(e_prop(0.9))
     e_prop(kappa=0.9)
+    >>> print(e_prop(feedback="random", key=0))
+    e_prop(kappa=0.0, feedback='random')
     """
     check_decay("e_prop", "kappa", kappa)
+    if feedback not in ("symmetric", "random", "adaptive"):
+        raise ArgumentError(f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {feedback!r}.")
+    if feedback == "symmetric":
+        return _symmetric(kappa)
+    key = check_key(f"`e_prop` with {feedback} feedback", key)
+    check_decay("e_prop", "feedback_decay", feedback_decay)
+    if feedback == "adaptive" and not feedback_rate > 0:
+        raise ArgumentError(f"`e_prop` takes a positive `feedback_rate`, got {feedback_rate!r}.")
+    rate = feedback_rate if feedback == "adaptive" else None
 
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return guided_transport(facts, feedback_source(facts, key, rate, feedback_decay), kappa, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        how = "adaptive feedback" if feedback == "adaptive" else "fixed random feedback"
+        return guided(facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss")
+
+    options = {"kappa": kappa, "feedback": feedback}
+    if feedback == "adaptive":
+        options |= {"feedback_rate": feedback_rate, "feedback_decay": feedback_decay}
+    return Rule("e_prop", transport, verdict, lambda facts: transport(facts).nbytes, options)
+
+
+def _symmetric(kappa: float) -> Rule:
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
         if kappa == 0:
             return diagonal_transport(facts, sites, trace_dtype)
@@ -40,3 +78,15 @@ def e_prop(kappa: float = 0.0) -> Rule:
         return replaced(facts, param, f"its trace is low-pass filtered by {kappa:g}, which BPTT does not do")
 
     return Rule("e_prop", transport, verdict, lambda facts: transport(facts).nbytes, {"kappa": kappa})
+
+
+def guided(facts: Facts, param: int, how: str) -> Verdict:
+    """The verdict under a learning signal other than the gradient of the loss: never exact for what reaches a state."""
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    plain = diagonal(facts, param)
+    if not carried_groups(facts, param):
+        return Verdict(Kind.TRUNCATED, f"{how}, and it is the effect of one step only that it acts on: {plain.reason}")
+    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
+    return Verdict(Kind.APPROXIMATE, how + more)

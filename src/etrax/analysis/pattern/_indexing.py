@@ -158,10 +158,8 @@ def _scatter(call: Call) -> list[Deps]:
     for source in {**operand, **updates}:
         parts = []
         if source in operand:
-            keep = target[target >= 0]
-            parts.append(
-                operand[source].relocate(lambda m: _erased(m, keep), call.cause) if overwrite else operand[source]
-            )
+            old = operand[source]
+            parts.append(old.relocate(lambda m: _erased(m, target[target >= 0]), call.cause) if overwrite else old)
         if source in updates:
             parts.append(_accumulate(updates[source], target, call))
         out[source] = union(parts)

@@ -1,7 +1,7 @@
 """Constants added to a gradient: a program that is linear gives zero for zero.
 
-A derivative rule of the model may return `ct + 0.1`. It is then affine, and no Jacobian stands for it. This pass follows
-what is zero when all sources are zero; a value that comes from a source and is not is a problem.
+A derivative rule of the model may return `ct + 0.1`. It is then affine, and no Jacobian stands for it. This pass
+follows what is zero when all sources are zero; a value that comes from a source and is not is a problem.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FACTORS = {
 KEEPS_ZERO = frozenset({
     "neg", "add", "add_any", "sub", "convert_element_type", "copy", "copy_p", "real", "imag", "conj", "complex", "name",
     "reduce_precision", "sharding_constraint", "layout_constraint", "reshard", "relayout", "device_put", "mesh_cast",
-    "pvary", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "tile", "slice", "split", "unstack",
-    "concatenate", "stack", "pad", "gather", "dynamic_slice", "dynamic_update_slice", "scatter", "scatter-add",
-    "scatter_add", "scatter-sub", "reduce_sum", "cumsum", "reduce_window_sum", "select_n", "fft",
+    "pvary", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "tile", "slice", "split",
+    "unstack", "concatenate", "stack", "pad", "gather", "dynamic_slice", "dynamic_update_slice", "scatter",
+    "scatter-add", "scatter_add", "scatter-sub", "reduce_sum", "cumsum", "reduce_window_sum", "select_n", "fft",
 })  # fmt: skip
 
 

@@ -67,11 +67,12 @@ def _select(call: Call) -> list[Deps]:
 
 NONLINEAR = (
     "max", "min", "abs", "sign", "exp", "exp2", "log", "log1p", "expm1", "tanh", "sin", "cos", "tan", "asin", "acos",
-    "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "logistic", "sqrt", "rsqrt", "cbrt", "pow", "integer_pow",
-    "square", "erf", "erfc", "erf_inv", "lgamma", "digamma", "polygamma", "igamma", "igammac", "igamma_grad_a", "zeta",
-    "bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad", "log2", "one_minus_square", "clz",
-    "population_count", "shift_left", "shift_right_arithmetic", "shift_right_logical", "mulhi", "floor", "ceil", "round", "rem", "clamp", "nextafter",
-    "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "is_finite", "stop_gradient",
+    "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "logistic", "sqrt", "rsqrt", "cbrt", "pow",
+    "integer_pow", "square", "erf", "erfc", "erf_inv", "lgamma", "digamma", "polygamma", "igamma", "igammac",
+    "igamma_grad_a", "zeta", "bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad", "log2",
+    "one_minus_square", "clz", "population_count", "shift_left", "shift_right_arithmetic", "shift_right_logical",
+    "mulhi", "floor", "ceil", "round", "rem", "clamp", "nextafter", "gt", "ge", "lt", "le", "eq", "ne", "and", "or",
+    "xor", "not", "is_finite", "stop_gradient",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ._table import Call, Deps, conservative, on_operand, rule
 
 
 def _along(call: Call, operand: int, axes: Sequence[int]) -> list[Deps]:
-    """Every element along `axes` of one operand reaches every element along them of the output, other axes stay apart."""
+    """Linear in one operand: each of its elements reaches all of the output along `axes`, other axes stay apart."""
     if any(deps for i, deps in enumerate(call.deps) if i != operand):
         call.problem("is not linear")
         return conservative(call)

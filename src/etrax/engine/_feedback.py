@@ -1,0 +1,110 @@
+"""Feedback matrices: a fixed or a slowly following map from output errors to the activity of hidden groups.
+
+    s[p] = Σ_o e[o] B[o, p]          e = ∂ℓ/∂o          B: (outputs × positions) of one sample, the same for all samples
+
+One matrix per output leaf and hidden group. A group that the output shows without a weight op in between takes its own
+error: there is nothing to feed back. An adaptive matrix follows the weights of a readout,
+
+    B ← (1 − δ) B − η mean_t Σ_samples e_t ⊗ z_t
+
+z being the activity: what gradient descent of rate η and weight decay δ does to a readout, once per window.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis import Facts, Group, Visible, find_visible
+from ..ir import Role
+from ._source import Moment, Source
+
+
+class Pair(NamedTuple):
+    """An output leaf and a group, each as index arrays (samples, elements of one sample)."""
+
+    output: int
+    group: int
+    outputs: np.ndarray
+    positions: np.ndarray
+    complex: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.outputs.shape[1] * (2 if self.complex else 1), self.positions.shape[1]
+
+
+def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: float = 0.0) -> Source:
+    """Random feedback from a key; adaptive with a `rate`."""
+    pairs = _pairs(facts, find_visible(facts))
+    direct = [not any(p.group == g.index for p in pairs) for g in facts.groups]
+    with jax.ensure_compile_time_eval():
+        start = [np.asarray(_draw(key, n, p.shape)) for n, p in enumerate(pairs)]
+
+    def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
+        matrices = own if rate is not None else start
+        found: list[Any] = [None if d else jnp.zeros(g.num_positions) for g, d in zip(facts.groups, direct, strict=True)]
+        errors = [_by_sample(moment.errors[p.output], p) for p in pairs]
+        for p, e, b in zip(pairs, errors, matrices, strict=True):
+            found[p.group] = found[p.group].at[p.positions].add((e @ jnp.asarray(b, e.dtype)).astype(found[p.group].dtype))
+        activity = [moment.activity[p.group][p.positions] for p in pairs]
+        return found, (errors, activity) if rate is not None else ()
+
+    def move(own: Any, memos: Any) -> Any:
+        if rate is None:
+            return own
+        grads = [jnp.einsum("kbo,kbp->op", e, z.astype(e.dtype)) / e.shape[0] for e, z in zip(*memos, strict=True)]
+        return [(1 - decay) * b - rate * g.astype(b.dtype) for b, g in zip(own, grads, strict=True)]
+
+    return Source(signal, (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple, move)
+
+
+def _draw(key: Any, number: int, shape: tuple[int, int]) -> Any:
+    """As a readout of that many inputs would be drawn."""
+    return jax.random.normal(jax.random.fold_in(key, number), shape) / max(shape[1], 1) ** 0.5
+
+
+def _by_sample(error: Any, p: Pair) -> Any:
+    flat = error.reshape(-1)[p.outputs]
+    return jnp.concatenate([flat.real, -flat.imag], -1) if p.complex else flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
+
+
+def _pairs(facts: Facts, visible: Visible) -> list[Pair]:
+    found = []
+    for group, place in zip(facts.groups, visible.place, strict=True):
+        if place and all(visible.readers[k].site is None for k in place) and not visible.bare[group.index].any():
+            continue
+        for k, leaf in enumerate(facts.step.select(Role.OUTPUT)):
+            if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
+                outputs, positions = _samples(facts, group, leaf.aval)
+                found.append(Pair(k, group.index, outputs, positions, jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating)))
+    return found
+
+
+def _samples(facts: Facts, group: Group, output: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of the output and positions of the group by sample: along the first axis that both have, or as one sample."""
+    sample = sample_of_position(facts, group)
+    n = 0 if sample is None else int(sample.max()) + 1
+    if sample is None or not output.shape or output.shape[0] != n:
+        return np.arange(output.size).reshape(1, -1), np.arange(group.num_positions).reshape(1, -1)
+    return np.arange(output.size).reshape(n, -1), np.argsort(sample, kind="stable").reshape(n, -1)
+
+
+def sample_of_position(facts: Facts, group: Group) -> np.ndarray | None:
+    """Which entry of the first axis a position belongs to; None where states have no such axis beside one of neurons."""
+    shapes = [facts.states[i].aval.shape for i in group.leaves]
+    if any(len(s) < 2 for s in shapes) or len({s[0] for s in shapes}) != 1:
+        return None
+    found = np.full(group.num_positions, -1, np.int64)
+    for place, shape in zip(group.place, shapes, strict=True):
+        row = np.broadcast_to(np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)), shape)
+        if ((found[place] >= 0) & (found[place] != row)).any():
+            return None
+        found[place] = row
+        if (found[place] != row).any():  # a position with members in two rows
+            return None
+    counts = np.bincount(found[found >= 0], minlength=shapes[0][0])
+    return found if (found >= 0).all() and counts.min() == counts.max() else None

@@ -1,0 +1,102 @@
+"""Three-factor learning: an eligibility trace, and a modulator that is given.
+
+    g = Σ_t m_t · ε_t,   ε_t = D_t ε_{t-1} + u_t ⊗ F_t
+
+Two factors, presynaptic data and postsynaptic derivative, make the trace (D-RTRL's, filtered if κ > 0); the third, m, comes from
+elsewhere: a reward, a dopamine signal, an error of one's own. It acts on the activity of a group (its spikes, an LSTM's h). Gradients
+are descended, so a reward enters with a minus sign. Parameters that reach no state keep the gradient of the loss.
+
+Frémaux and Gerstner, "Neuromodulated spike-timing-dependent plasticity, and theory of three-factor learning rules",
+Frontiers in Neural Circuits 9, 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..analysis import Facts, Verdict
+from ..engine import Moment, Source, Transport, guided_transport, sample_of_position
+from ..ir import Role, format_path
+from ._checks import ArgumentError, check_decay
+from ._e_prop import guided
+from ._rule import Rule
+
+Modulator = Callable[[Any, Any], Any]
+
+
+def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule:
+    """Traces under a modulator `m = modulator(output, target)`; without one, m is the loss of the step.
+
+    `modulator` sees what the loss function sees, so `targets` may carry a reward beside what the loss needs. It returns one
+    number, or one per sample (B,), for all groups; or a dictionary from state paths to arrays that broadcast to the state's shape,
+    one number per neuron, for the groups of those states (the others hear nothing). A mask weighs it as it weighs the loss.
+
+    >>> rule = three_factor(lambda output, target: -target["reward"])
+    >>> print(three_factor())
+    three_factor()
+    """
+    check_decay("three_factor", "kappa", kappa)
+    if modulator is not None and not callable(modulator):
+        raise ArgumentError(f"`three_factor` takes a function `modulator(output, target)`, got {modulator!r}.")
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return guided_transport(facts, _source(facts, modulator), kappa, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        what = "the modulator" if modulator is not None else "the loss of each step"
+        return guided(facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss")
+
+    return Rule("three_factor", transport, verdict, lambda facts: transport(facts).nbytes, {"kappa": kappa} if kappa else {})
+
+
+def _source(facts: Facts, modulator: Modulator | None) -> Source:
+    def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
+        if modulator is None:
+            return [jnp.full(g.num_positions, moment.loss) for g in facts.groups], ()
+        target, weight = moment.along
+        output = jax.tree.unflatten(facts.step.trees[Role.OUTPUT], moment.outputs)
+        found = modulator(output, target)
+        weight = jnp.ones(()) if weight is None else weight
+        return [_on_group(facts, g, found) * _broadcast(facts, g, weight, "mask") for g in facts.groups], ()
+
+    return Source(signal)
+
+
+def _on_group(facts: Facts, group: Any, found: Any) -> Any:
+    if not isinstance(found, Mapping):
+        return _broadcast(facts, group, jnp.asarray(found), "the modulator")
+    total = jnp.zeros(group.num_positions)
+    known = {leaf.path: i for i, leaf in enumerate(facts.states) if i in facts.group_of_leaf}
+    for key, value in found.items():
+        path = key if isinstance(key, tuple) else (key,)
+        if path not in known:
+            names = ", ".join(format_path(p, "hidden") for p in known)
+            raise ArgumentError(f"the modulator returned a signal for the state {format_path(path)}; the states are {names}.")
+        if known[path] in group.leaves:
+            place, value = group.place_of(known[path]), jnp.asarray(value)
+            try:
+                value = jnp.broadcast_to(value, place.shape)
+            except ValueError as error:
+                raise ArgumentError(
+                    f"the modulator returned a signal of shape {list(value.shape)} for the state {format_path(path)}, "
+                    f"which has shape {list(place.shape)}."
+                ) from error
+            total = total.at[place].set(value.astype(total.dtype))
+    return total
+
+
+def _broadcast(facts: Facts, group: Any, value: Any, what: str) -> Any:
+    """One number, or one per sample, at every position of a group."""
+    if value.ndim == 0:
+        return jnp.full(group.num_positions, value)
+    sample = sample_of_position(facts, group)
+    if value.ndim == 1 and sample is not None and value.shape[0] == int(sample.max()) + 1:
+        return value[sample]
+    raise ArgumentError(
+        f"{what} has shape {list(value.shape)}; expected one number, or one per sample along the first axis of the states "
+        f"({', '.join(facts.state_name(i) for i in group.leaves)}). For one per neuron return a dictionary from state paths."
+    )
