@@ -6,8 +6,8 @@ from inspect import signature
 from typing import Any
 
 from . import learn
-from ._errors import CompilationError
 from ._compile_graph import compiling
+from ._errors import CompilationError
 from .analysis import analyse
 from .analysis.graph import build_graph
 from .frontends import bind

@@ -8,7 +8,7 @@ connected components of everything the step does, so no Jacobian across samples 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax

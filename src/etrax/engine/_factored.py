@@ -11,7 +11,7 @@ An elementwise weight has no data of its own: its trace is as large as f̂ alrea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax

@@ -46,10 +46,14 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
 
     def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
         matrices = own if rate is not None else start
-        found: list[Any] = [None if d else jnp.zeros(g.num_positions) for g, d in zip(facts.groups, direct, strict=True)]
+        found: list[Any] = [
+            None if d else jnp.zeros(g.num_positions) for g, d in zip(facts.groups, direct, strict=True)
+        ]
         errors = [_by_sample(moment.errors[p.output], p) for p in pairs]
         for p, e, b in zip(pairs, errors, matrices, strict=True):
-            found[p.group] = found[p.group].at[p.positions].add((e @ jnp.asarray(b, e.dtype)).astype(found[p.group].dtype))
+            found[p.group] = (
+                found[p.group].at[p.positions].add((e @ jnp.asarray(b, e.dtype)).astype(found[p.group].dtype))
+            )
         activity = [moment.activity[p.group][p.positions] for p in pairs]
         return found, (errors, activity) if rate is not None else ()
 
@@ -69,7 +73,11 @@ def _draw(key: Any, number: int, shape: tuple[int, int]) -> Any:
 
 def _by_sample(error: Any, p: Pair) -> Any:
     flat = error.reshape(-1)[p.outputs]
-    return jnp.concatenate([flat.real, -flat.imag], -1) if p.complex else flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
+    return (
+        jnp.concatenate([flat.real, -flat.imag], -1)
+        if p.complex
+        else flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
+    )
 
 
 def _pairs(facts: Facts, visible: Visible) -> list[Pair]:
@@ -80,7 +88,9 @@ def _pairs(facts: Facts, visible: Visible) -> list[Pair]:
         for k, leaf in enumerate(facts.step.select(Role.OUTPUT)):
             if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
                 outputs, positions = _samples(facts, group, leaf.aval)
-                found.append(Pair(k, group.index, outputs, positions, jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating)))
+                found.append(
+                    Pair(k, group.index, outputs, positions, jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating))
+                )
     return found
 
 

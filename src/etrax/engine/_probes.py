@@ -16,8 +16,7 @@ import numpy as np
 from jax import lax
 
 from .._compat import is_inexact
-from ..analysis import Facts, OpenStep, Relation
-from ..analysis.pattern import components
+from ..analysis import Facts, OpenStep, Relation, colours
 from ..ir import Role
 from ._blocks import Block
 from ._layout import Layout, layout_of
@@ -131,49 +130,8 @@ def _disturb(facts: Facts, a: int, b: int) -> bool:
 
 def _colours(facts: Facts, group: int) -> list[np.ndarray | None]:
     """Sets of positions that do not act on each other; [None] if none do."""
-    g = facts.groups[group]
-    left, right, nodes = [], [], g.num_positions
-    for a in g.leaves:
-        for b in g.leaves:
-            dep = facts.edges.dep.get((("h", a), ("h", b)))
-            if dep is None or facts.carries(a, b):
-                continue
-            own, target = g.place_of(a).reshape(-1), g.place_of(b).reshape(-1)
-            if dep.part.labels is not None:  # a node for each block stands between its members
-                left.append(target)
-                right.append(nodes + dep.part.labels)
-                target = nodes + np.arange(int(dep.part.labels.max()) + 1)
-                nodes += target.size
-            for m in dep.maps:
-                flat = m.reshape(-1)
-                left.append(own[flat >= 0])
-                right.append(target[flat[flat >= 0]])
-    if not left:
-        return [None]
-    pairs = np.concatenate(left), np.concatenate(right)
-    return _greedy(nodes, *pairs) if nodes == g.num_positions else _by_rank(g.num_positions, components(nodes, *pairs))
-
-
-def _by_rank(positions: int, blocks: np.ndarray) -> list[np.ndarray | None]:
-    """Dense blocks: one position of each block at a time."""
-    blocks = blocks[:positions]
-    order = np.argsort(blocks, kind="stable")
-    rank = np.empty(positions, np.int64)
-    rank[order] = np.arange(positions) - np.searchsorted(blocks[order], blocks[order])
-    return [rank == c for c in range(int(rank.max()) + 1)]
-
-
-def _greedy(positions: int, left: np.ndarray, right: np.ndarray) -> list[np.ndarray | None]:
-    neighbours: list[set[int]] = [set() for _ in range(positions)]
-    for a, b in zip(left.tolist(), right.tolist(), strict=True):
-        if a != b:
-            neighbours[a].add(b)
-            neighbours[b].add(a)
-    colour = np.full(positions, -1)
-    for p in range(positions):
-        taken = {colour[q] for q in neighbours[p]}
-        colour[p] = next(c for c in range(positions + 1) if c not in taken)
-    return [colour == c for c in range(int(colour.max()) + 1)]
+    found = colours(facts, facts.groups[group])
+    return [None] if found is None else [found.reshape(-1) == c for c in range(int(found.max()) + 1)]
 
 
 def differentiable(facts: Facts) -> list[int]:

@@ -37,7 +37,9 @@ def guided_transport(
 ) -> Transport:
     """The trace of D-RTRL (filtered if κ > 0) under a learning signal."""
     plan = plan_blocks(facts, sites, trace_dtype)
-    base = filtered_transport(facts, kappa, sites, trace_dtype) if kappa else diagonal_transport(facts, sites, trace_dtype)
+    base = (
+        filtered_transport(facts, kappa, sites, trace_dtype) if kappa else diagonal_transport(facts, sites, trace_dtype)
+    )
     guided = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(("y", j)))
     untraced = sorted(guided - {r.site for r in plan.relations})
     visible = find_visible(facts)
@@ -64,7 +66,9 @@ def guided_transport(
     return Transport(init, base.record, credit, move, bytes_of(init), signal, guided)
 
 
-def _immediate(facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any], bars: Mapping[int, Any]) -> dict[int, Any]:
+def _immediate(
+    facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any], bars: Mapping[int, Any]
+) -> dict[int, Any]:
     """The signal at the outputs of ops, within their own step and with nothing cut."""
     if not sites:
         return {}

@@ -43,7 +43,9 @@ class Source:
     move: Callable[[Any, Any], Any] = lambda own, memos: own
 
 
-def state_signals(visible: Visible, source: Source, own: Any, leaves: Sequence[Any], along: Any, loss_of: Any) -> tuple[dict[int, Any], Any]:
+def state_signals(
+    visible: Visible, source: Source, own: Any, leaves: Sequence[Any], along: Any, loss_of: Any
+) -> tuple[dict[int, Any], Any]:
     """Cotangents of the new states, per leaf, and the source's memo."""
     facts = visible.facts
     outs = facts.step.run(leaves)
@@ -64,7 +66,9 @@ def state_signals(visible: Visible, source: Source, own: Any, leaves: Sequence[A
         pulled = pull(bars)[0]
         for i in group.leaves:
             at = group.place_of(i)
-            extra = jnp.where(bare[at], signal[at], 0).astype(moving[i].dtype) if signal is not None and bare.any() else 0
+            extra = (
+                jnp.where(bare[at], signal[at], 0).astype(moving[i].dtype) if signal is not None and bare.any() else 0
+            )
             found[i] = pulled[i] + extra
     return found, memo
 

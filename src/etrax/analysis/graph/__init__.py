@@ -1,7 +1,6 @@
 """The facts of a step as a graph of named tuples, open for inspection. See README.md in this folder."""
 
 from ._blocks import blocks_from as blocks_from
-from ._blocks import colours as colours
 from ._blocks import unit_cotangents as unit_cotangents
 from ._build import build_graph as build_graph
 from ._build import build_groups as build_groups

@@ -6,9 +6,9 @@ from typing import Any
 
 from ..._errors import CompilationError
 from ...ir import Path, Role, Step, format_path
+from .._colours import colours
 from .._edges import state_leaves
 from .._facts import Facts
-from ._blocks import colours
 from ._diagnostics import records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup
@@ -44,11 +44,11 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
     handles = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
     groups = []
     for g in facts.groups:
-        paths = tuple(leaves[i].path for i in g.leaves)
-        invars = tuple(info.hidden_path_to_invar[p] for p in paths)
-        outvars = tuple(info.hidden_path_to_outvar[p] for p in paths)
-        part = slice_between(info.jaxpr, invars, outvars, facts)
-        states = tuple(handles[p] for p in paths)
+        paths = [leaves[i].path for i in g.leaves]
+        invars = [info.hidden_path_to_invar[p] for p in paths]
+        outvars = [info.hidden_path_to_outvar[p] for p in paths]
+        jaxpr, rest = slice_between(info.jaxpr, invars, outvars, facts)
+        states = [handles[p] for p in paths]
         groups.append(
             HiddenGroup(
                 g.index,
@@ -56,7 +56,8 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
                 states,
                 invars,
                 outvars,
-                *part,
+                jaxpr,
+                list(rest),
                 layout_of_group(g, leaves),
                 colours(facts, g),
                 str(facts.tags[g.index]),

@@ -25,12 +25,12 @@ class HiddenGroup(NamedTuple):
     """
 
     index: int
-    hidden_paths: tuple[Path, ...]
-    hidden_states: tuple[Any, ...]
-    hidden_invars: tuple[Var, ...]
-    hidden_outvars: tuple[Var, ...]
+    hidden_paths: list[Path]
+    hidden_states: list[Any]
+    hidden_invars: list[Var]
+    hidden_outvars: list[Var]
     transition_jaxpr: Jaxpr
-    transition_jaxpr_constvars: tuple[Var, ...]
+    transition_jaxpr_constvars: list[Var]
     layout: Layout | None = None
     colour: np.ndarray | None = None
     tag: str = ""

@@ -32,9 +32,9 @@ class HiddenPerturbation(NamedTuple):
     `perturb_jaxpr` is closed: it takes what `ModuleInfo.jaxpr` takes, then the perturbations.
     """
 
-    perturb_vars: tuple[Var, ...]
-    perturb_hidden_paths: tuple[Path, ...]
-    perturb_hidden_states: tuple[Any, ...]
+    perturb_vars: list[Var]
+    perturb_hidden_paths: list[Path]
+    perturb_hidden_states: list[Any]
     perturb_jaxpr: Any
 
     def _checked(self, perturb_data: Sequence[Any]) -> list[Any]:
@@ -111,7 +111,7 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
         )
     closed = _with_constants(found, consts)
     return HiddenPerturbation(
-        tuple(open_jaxpr(closed)[0].invars[len(avals) :]), tuple(paths), tuple(entries[p] for p in paths), closed
+        list(open_jaxpr(closed)[0].invars[len(avals) :]), paths, [entries[p] for p in paths], closed
     )
 
 
