@@ -177,3 +177,44 @@ def guided(name, signal, kappa=0.0):
         s = signal(k)
         total += np.where(traced, s @ filtered, np.where(reaches, s @ t.full_c[k], t.l_theta[k]))
     return t.unravel(total / T)
+
+
+@cache
+def _tapped(name):
+    """Per step: the data of every weight op; and ∂h/∂θ of the cut step with other data in the place of its own."""
+    case = CASES[name]
+
+    def data(h, x):
+        seen = {}
+
+        def dot(name, u, w):
+            seen[name] = u
+            return u @ w
+
+        flat_step(case, dot)[0](flat_step(case, plain)[1], h, x)
+        return seen
+
+    def jacobian(h, x, other):
+        hold = jax.lax.stop_gradient
+        dot = lambda name, u, w: hold(u @ w) + (other[name] @ w - hold(other[name] @ w))
+        step, theta, *_ = flat_step(case, dot)
+        return jax.jacrev(lambda t: step(t, h, x)[0])(theta)
+
+    return jax.jit(data), jax.jit(jacobian)
+
+
+def ottt(name, k, decay):
+    """F of a window's first step against data summed with a leak; the data of an elementwise parameter are 1."""
+    t, case = tape(name), CASES[name]
+    data, jacobian = _tapped(name)
+    lone = np.asarray(ravel_pytree(jax.tree.map(lambda a: jnp.full(a.shape, a.ndim == 1), to_real(case.params)))[0])
+    seen = jax.tree.map(jnp.zeros_like, data(t.steps[0], case.x[0]))
+    ones, total = 0.0, np.zeros(t.full_c.shape[2])
+    for steps in windows(k):
+        g_theta, g_entry = inside(t, steps)
+        influence = np.asarray(jacobian(t.steps[steps[0]], case.x[steps[0]], seen))
+        total += g_theta + g_entry @ (influence * np.where(lone, ones, 1.0))
+        for s in steps:
+            seen = jax.tree.map(lambda a, b: decay * a + b, seen, data(t.steps[s], case.x[s]))
+            ones = decay * ones + 1
+    return t.unravel(total / T)

@@ -268,3 +268,19 @@ def test_bad_rule():
         etrax.compile(cell, "bptt", XS[0], params=PARAMS, hidden=HIDDEN)
     with pytest.raises(etrax.EtraxError, match="decay"):
         etrax.pp_prop(1.5)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_online_equals_train(window):
+    learner, params = learner_of(cell, "d_rtrl")
+    optimizer = optax.adam(1e-2)
+    stream = learner.online(optimizer, loss, window=window)
+    found = [stream.feed(x, y) for x, y in zip(XS, YS, strict=True)]
+    last = stream.flush()
+    losses = [f.loss for f in found if f.loss is not None] + ([] if last is None else [last])
+    want, _, state, want_losses = learner.train(optimizer, loss, window=window)(
+        params, optimizer.init(params), learner.init(), XS, YS
+    )
+    close((stream.params, stream.state, jnp.stack(losses)), (want, state, want_losses), 1e-9)
+    close(found[0].output, cell(params, HIDDEN, XS[0])[1])
+    assert stream.flush() is None

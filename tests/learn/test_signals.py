@@ -52,8 +52,6 @@ def test_random_feedback_with_a_filter(name):
 
 def test_feedback_is_not_the_gradient():
     assert differs(random_feedback("gru"), reference.d_rtrl("gru", 1)) > 0.1
-    other = gradients("gru", etrax.e_prop(feedback="random", key=jax.random.key(4)), 3, learner=None)[0]
-    assert other is not None
 
 
 def test_adaptive_feedback_follows_the_readout():

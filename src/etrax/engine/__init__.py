@@ -11,6 +11,8 @@ from ._feedback import feedback_source as feedback_source
 from ._feedback import sample_of_position as sample_of_position
 from ._filtered import filtered_transport as filtered_transport
 from ._leaky import leaky_transport as leaky_transport
+from ._presynaptic import presynaptic_transport as presynaptic_transport
+from ._rank_one import rank_one_transport as rank_one_transport
 from ._signals import guided_transport as guided_transport
 from ._source import Moment as Moment
 from ._source import Source as Source

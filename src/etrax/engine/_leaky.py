@@ -46,7 +46,7 @@ def leaky_transport(
         n = window.steps
         moved = []
         for k, entries in enumerate(trace):
-            faded = [_faded(f, decay, plan.dtypes[k]) for f in window.records[k]]
+            faded = [faded(f, decay, plan.dtypes[k]) for f in window.records[k]]
             moved.append(tuple(decay**n * e + plan.outer(k, c, window) for e, c in zip(entries, faded, strict=True)))
         return moved
 
@@ -61,7 +61,7 @@ def _driven(plan: Plan, k: int) -> list[int]:
     ]
 
 
-def _faded(a: Any, decay: float, dtype: Any) -> Any:
+def faded(a: Any, decay: float, dtype: Any) -> Any:
     """a_k · decay^(K−k)."""
     powers = decay ** np.arange(a.shape[0] - 1, -1, -1, dtype=np.float64)
     a = a.astype(dtype)

@@ -13,6 +13,7 @@ from ..analysis import Facts
 from ..engine import Transport, Weights, evolve, weights
 from ..ir import Role, leaves_with_paths
 from ._checks import check_inputs, check_leaves, check_mask, check_targets, check_window
+from ._online import Online
 from ._rule import Rule
 from ._sequence import Losses, run_sequence, train_sequence
 
@@ -128,6 +129,12 @@ class Learner:
             return run(params, opt_state, state, inputs, targets, mask)
 
         return train
+
+    def online(
+        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int = 1, params: Any = None, state: Any = None
+    ) -> Online:
+        """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window."""
+        return Online(self, optimizer, loss_fn, window, params, state)
 
     def _arguments(self, params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any, losses: Losses) -> Any:
         single = len(self.facts.step.trees[Role.INPUT].children()) == 1 and not isinstance(inputs, tuple)

@@ -1,0 +1,55 @@
+"""One sample at a time: a Python loop with bounded latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ._checks import check_window
+
+
+class Fed(NamedTuple):
+    """What one sample gave: the model's output before learning from it, and the window's loss if a window ended."""
+
+    output: Any
+    loss: Any | None
+
+
+class Online:
+    """A stream: feed samples, read outputs; parameters are updated after every window.
+
+    Each call runs one compiled step; every K-th also learns from the last K samples, which is the longest a call takes.
+    """
+
+    def __init__(self, learner: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, params: Any, state: Any):
+        self.learner, self.window = learner, check_window(window)
+        self.params = learner.params if params is None else params
+        self.params = jax.tree.map(jnp.asarray, self.params)
+        self.opt_state = optimizer.init(self.params)
+        self.state = learner.init(self.params) if state is None else state
+        self._train = learner.train(optimizer, loss_fn, window=window)
+        self._step = jax.jit(learner.plain_step)
+        self._now = self.state.hidden
+        self._kept: list[tuple[Any, Any]] = []
+
+    def feed(self, inputs: Any, target: Any = None) -> Fed:
+        """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended."""
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        self._now, output = self._step(self.params, self._now, inputs)
+        self._kept.append((inputs, target))
+        loss = self._learn() if len(self._kept) == self.window else None
+        return Fed(output, loss)
+
+    def flush(self) -> Any | None:
+        """Learn from the samples of an unfinished window; its loss, or None if there are none."""
+        return self._learn() if self._kept else None
+
+    def _learn(self) -> Any:
+        xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *self._kept)
+        self._kept = []
+        self.params, self.opt_state, self.state, losses = self._train(self.params, self.opt_state, self.state, xs, ys)
+        self._now = self.state.hidden
+        return losses[0]

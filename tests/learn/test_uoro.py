@@ -1,0 +1,113 @@
+"""UORO: unbiased over keys, exact with one window, and the size it claims."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import etrax
+from tests.learn import reference
+from tests.learn.cases import CASES, B, H, I, T, loss, spike_vjp
+from tests.learn.harness import assert_close, compiled, gradients
+from tests.learn.oracle import relative_error
+
+STEPS, DRAWS = 3, 6000
+
+
+def rate(params, h, x):
+    h = jnp.tanh(x @ params["wi"] + h @ params["wh"] + params["b"])
+    return h, h @ params["wo"]
+
+
+def spiking(params, v, x):
+    v = 0.8 * v + x @ params["wi"] + spike_vjp(v - 0.2) @ params["wh"] + params["b"]
+    return v, spike_vjp(v - 0.2) @ params["wo"]
+
+
+def linear(params, h, x):
+    h = jnp.exp(1j * params["b"] - 0.1) * h + x.astype(complex) @ params["wi"] + h.conj() @ params["wh"]
+    return h, (h @ params["wo"]).real
+
+
+MODELS = {"rate": (rate, float), "spiking": (spiking, float), "complex": (linear, complex)}
+
+
+def sample_gradients(name, window):
+    """Gradients for many keys, BPTT's, and those of a rule without a trace."""
+    step, kind = MODELS[name]
+    rng = np.random.RandomState(2)
+    draw = lambda *s: jnp.asarray(rng.standard_normal(s) + (1j * rng.standard_normal(s) if kind is complex else 0))
+    params = {"wi": draw(2, 2), "wh": 0.5 * draw(2, 2), "b": draw(2).real, "wo": draw(2, 1)}
+    x, target = jnp.asarray(rng.standard_normal((STEPS, 2, 2))), jnp.asarray(rng.standard_normal((STEPS, 2, 1)))
+    hidden = jnp.zeros((2, 2), kind)
+    learner = etrax.compile(step, etrax.uoro(0), x[0], params=params, hidden=hidden)
+    state, run = learner.init(), learner.value_and_grad(loss, window=window)
+
+    def one(key):
+        trace = state.trace._replace(key=jax.random.key_data(key))
+        return run(params, state._replace(trace=trace), x, target)[0][1]
+
+    found = jax.vmap(one)(jax.random.split(jax.random.key(1), DRAWS))
+    _, want = etrax.testing.bptt(learner, loss)(params, hidden, x, target)
+    blind = etrax.compile(step, "tbptt", x[0], params=params, hidden=hidden)
+    (_, without), _ = blind.value_and_grad(loss, window=window)(params, blind.init(), x, target)
+    return found, want, without
+
+
+def deviation(found, want):
+    """|mean − want| in standard errors of the mean, over all numbers of a gradient."""
+    as_real = lambda a: np.stack([np.real(a), np.imag(a)], -1)
+    found, want = as_real(np.asarray(found)), as_real(np.asarray(want))
+    error = found.std(0) / np.sqrt(DRAWS)
+    return np.abs(found.mean(0) - want) / np.maximum(error, 1e-9)
+
+
+@pytest.mark.parametrize(("name", "window"), [("rate", 1), ("rate", 2), ("spiking", 1), ("complex", 1)])
+def test_unbiased(name, window):
+    found, want, without = sample_gradients(name, window)
+    worst = {k: deviation(found[k], want[k]).max() for k in want}
+    assert all(w < 4.5 for w in worst.values()), worst
+    # The same measure tells the gradient of a rule without a trace apart by far.
+    assert max(deviation(found[k], without[k]).max() for k in want) > 20
+    assert relative_error(found["wo"][0], want["wo"]) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["lstm", "alif_vjp", "lru", "two_layers"])
+def test_one_window_is_bptt(name):
+    assert_close(gradients(name, etrax.uoro(0), T)[0], reference.bptt(name))
+
+
+def test_signs_differ_from_window_to_window_and_key_to_key():
+    learner, case = compiled("vanilla", etrax.uoro(0)), CASES["vanilla"]
+    step = jax.jit(learner.step)
+    state, _ = step(case.params, learner.init(), case.x[0])
+    again, _ = step(case.params, learner.init(), case.x[0])
+    later, _ = step(case.params, state, case.x[0])
+    assert np.array_equal(state.trace.back[0], again.trace.back[0])
+    assert not np.array_equal(state.trace.key, later.trace.key)
+    other = etrax.compile(case.model, etrax.uoro(jax.random.key(9)), case.x[0], params=case.params, hidden=case.hidden)
+    assert not np.allclose(other.step(case.params, other.init(), case.x[0])[0].trace.back[0], state.trace.back[0])
+
+
+def test_the_two_factors_are_balanced():
+    _, state = gradients("gru", etrax.uoro(0), 2)
+    back = np.sqrt(np.sum(np.square(state.trace.back[0]), 1))
+    theta = np.sqrt(sum(np.square(t).reshape(B, -1).sum(1) for t in state.trace.theta.values()))  # samples first in all
+    assert np.all(back / theta < 30) and np.all(theta / back < 30)
+
+
+def test_memory():
+    learner = compiled("vanilla", etrax.uoro(0))
+    assert learner.report.memory["uoro"] == 8 * B * (H + I * H + H * H + H) + 8  # and a key
+
+
+def test_verdicts():
+    verdicts = compiled("gru", etrax.uoro(0)).report.verdicts
+    assert {p[0] for p, v in verdicts.items() if v.kind == "exact"} == {"wo", "bo"}
+    assert all("on average" in v.reason for v in verdicts.values() if v.kind != "exact")
+
+
+@pytest.mark.parametrize("key", [None, "key", 0.5, jnp.ones(3)])
+def test_bad_key(key):
+    with pytest.raises(ValueError, match="`uoro` needs `key=`"):
+        etrax.uoro(key)
