@@ -1,7 +1,7 @@
 """Time and memory of trace + analysis + verdicts, each case in a process of its own.
 
     python benchmarks/analysis.py            all cases
-    python benchmarks/analysis.py gru coba   some
+    python benchmarks/analysis.py gru coba_brainpy   some
 
 Bars: 2 s for the ordinary ones, 10 s and 4 GiB for the sparse network of 131,072 neurons.
 """
@@ -24,9 +24,24 @@ CASES: dict[str, Callable] = {}
 
 
 def case(build: Callable) -> Callable:
-    """A case builds (step, params, hidden, inputs) of shapes only."""
-    CASES[build.__name__] = build
+    """A case builds (step, params, hidden, inputs) of shapes only; or, itself, what traces a step."""
+
+    def prepared() -> Callable:
+        found = build()
+        return found if callable(found) else lambda: traced_step(*found)
+
+    CASES[build.__name__] = prepared
     return build
+
+
+def traced_step(step: Callable, params, hidden, inputs):
+    from etrax.ir import trace_step
+
+    def fn(params, hidden, other, *inputs):
+        hidden, output = step(params, hidden, *inputs)
+        return hidden, None, output
+
+    return trace_step(fn, params, hidden, inputs)
 
 
 def shape(*sizes: int, dtype=jnp.float32) -> jax.ShapeDtypeStruct:
@@ -82,30 +97,42 @@ spike.defvjp(lambda v: (spike(v), v), lambda v, ct: (ct / (1 + jnp.abs(v)) ** 2,
 
 
 @case
-def coba():
-    """E/I network of conductance synapses: 3,200 + 800 LIF neurons with refractory periods, sparse recurrence, B 1."""
+def coba_brainpy():
+    """E/I network of 3,200 + 800 LIFRef neurons of brainpy.state: Expon synapses, COBA currents, physical units."""
+    import brainevent
+    import brainpy.state as bp
+    import brainstate
+    import brainunit as u
+
+    from etrax.frontends._brainstate import bind_brainstate
+
+    brainevent.config.set_backend("cpu", "jax_raw")
     ne, ni, k = 3200, 800, 80
-    rng = np.random.RandomState(0)
-    pre = {"e": np.repeat(np.arange(ne), k), "i": np.repeat(np.arange(ni), k)}
-    post = {s: rng.randint(ne + ni, size=p.size) for s, p in pre.items()}
 
-    def step(p, h, x):
-        z = spike(h["v"])
-        g = {}
-        for s, part, tau in (("e", z[:ne], 0.8), ("i", z[ne:], 0.9)):
-            g[s] = tau * h[f"g{s}"] + jax.ops.segment_sum(part[pre[s]] * p[s], post[s], ne + ni)
-        current = g["e"] * (3.0 - h["v"]) + g["i"] * (-1.0 - h["v"]) + x
-        rest = h["t"] > 0
-        v = jnp.where(rest, h["v"], 0.95 * h["v"] + current) - z
-        return {"v": v, "ge": g["e"], "gi": g["i"], "t": jnp.where(z > 0, 5, h["t"] - 1)}, z
+    def projection(source, tau, reversal, post):
+        comm = brainstate.nn.EventFixedNumConn(source, ne + ni, k, jnp.ones((source, k)) * 0.6 * u.mS)
+        syn, out = bp.Expon.desc(ne + ni, tau=tau * u.ms), bp.COBA.desc(E=reversal * u.mV)
+        return bp.AlignPostProj(comm=comm, syn=syn, out=out, post=post)
 
-    n = ne + ni
-    return (
-        step,
-        {"e": shape(ne * k), "i": shape(ni * k)},
-        {"v": shape(n), "ge": shape(n), "gi": shape(n), "t": shape(n, dtype=jnp.int32)},
-        (shape(n),),
-    )
+    class Net(brainstate.nn.Module):
+        def __init__(self):
+            super().__init__()
+            volts = {"V_rest": -60.0 * u.mV, "V_th": -50.0 * u.mV, "V_reset": -60.0 * u.mV}
+            self.neurons = bp.LIFRef(ne + ni, R=1.0 * u.ohm, tau=20.0 * u.ms, tau_ref=5.0 * u.ms, **volts)
+            self.e = projection(ne, 5.0, 0.0, self.neurons)
+            self.i = projection(ni, 10.0, -80.0, self.neurons)
+
+        def update(self, current):
+            spikes = self.neurons.get_spike()
+            self.e(spikes[:ne])
+            self.i(spikes[ne:])
+            self.neurons(current)
+            return self.neurons.get_spike()
+
+    brainstate.environ.set(dt=0.1 * u.ms, t=0.0 * u.ms)
+    net = Net()
+    brainstate.nn.init_all_states(net)
+    return lambda: bind_brainstate(net, (20.0 * u.mA,)).step
 
 
 def sparse_net(product: Callable, params: dict):
@@ -158,16 +185,12 @@ def measure(name: str) -> dict:
     """Time the analysis of one case; run in a process of its own."""
     from etrax.analysis import analyse
     from etrax.analysis._verdicts import diagonal
-    from etrax.ir import Role, trace_step
+    from etrax.ir import Role
 
-    step, params, hidden, inputs = CASES[name]()
-    before, cpu, times = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), [time.perf_counter()]
-
-    def fn(params, hidden, other, *inputs):
-        hidden, output = step(params, hidden, *inputs)
-        return hidden, None, output
-
-    traced = trace_step(fn, params, hidden, inputs)
+    trace = CASES[name]()
+    before, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    times = [time.perf_counter()]
+    traced = trace()
     times.append(time.perf_counter())
     facts = analyse(traced)
     times.append(time.perf_counter())

@@ -9,6 +9,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 import jax
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 
@@ -41,3 +42,10 @@ class AfterImport:
 
 
 sys.meta_path[:0] = [AfterImport("brainstate", keep_float64), AfterImport("brainevent", do_without_numba)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_code():
+    """Compiled programs of one module are of no use to the next, and there are thousands of them."""
+    yield
+    jax.clear_caches()

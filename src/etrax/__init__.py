@@ -32,10 +32,12 @@ from .learn import LearnerState as LearnerState
 from .learn import Rule as Rule
 from .learn import d_rtrl as d_rtrl
 from .learn import e_prop as e_prop
+from .learn import ostl as ostl
 from .learn import ottt as ottt
 from .learn import pp_prop as pp_prop
 from .learn import rflo as rflo
 from .learn import rtrl as rtrl
+from .learn import snap as snap
 from .learn import tbptt as tbptt
 from .learn import three_factor as three_factor
 from .learn import uoro as uoro

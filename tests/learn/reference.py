@@ -218,3 +218,35 @@ def ottt(name, k, decay):
             seen = jax.tree.map(lambda a, b: decay * a + b, seen, data(t.steps[s], case.x[s]))
             ones = decay * ones + 1
     return t.unravel(total / T)
+
+
+# Leaves whose elements share positions, by case; the others stand alone.
+TOGETHER = {"lstm": [("h", "c")], "alif_vjp": [("v", "a", "z")], "alif_jvp": [("v", "a", "z")]}
+
+
+def same_position(name):
+    """(states, states): whether two state scalars are at one position."""
+    case = CASES[name]
+    hidden = case.hidden if isinstance(case.hidden, dict) else {"hidden": case.hidden}
+    number = {k: n for n, members in enumerate(TOGETHER.get(name, [])) for k in members}
+    labels = {k: 1000 * number.get(k, 10 + n) + np.arange(a.size) for n, (k, a) in enumerate(hidden.items())}
+    tree = {k: (labels[k], labels[k]) if jnp.iscomplexobj(a) else labels[k] for k, a in hidden.items()}
+    flat = np.concatenate(jax.tree.leaves(tree))
+    return flat[:, None] == flat[None]
+
+
+def reach(name, n):
+    """The mask M_n, (states, parameters), from the numbers in the tape."""
+    t, same = tape(name), same_position(name)
+    spread = lambda a: (same.astype(int) @ (a != 0).any(0).astype(int)) > 0
+    mask, onward = spread(t.cut_c), spread(t.full_d)
+    for k in range(1, n):
+        mask = mask | (onward.astype(int) @ mask.astype(int) > 0)
+        if k == 1:
+            mask = mask | spread(t.full_c)
+    return mask
+
+
+def snap(name, k, n):
+    mask = reach(name, n)
+    return credited(name, k, lambda z: z, lambda e, t, s: mask * (t.full_d[s] @ e + t.full_c[s]))

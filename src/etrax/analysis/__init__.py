@@ -9,6 +9,10 @@ from ._facts import LossKind as LossKind
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
 from ._positions import Group as Group
+from ._reach import find_nodes as find_nodes
+from ._reach import reach_of as reach_of
+from ._reach import steps_to_fill as steps_to_fill
+from ._reach import uncut_edges as uncut_edges
 from ._sites import WeightSite as WeightSite
 from ._verdicts import Kind as Kind
 from ._verdicts import Verdict as Verdict

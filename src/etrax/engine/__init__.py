@@ -13,6 +13,7 @@ from ._filtered import filtered_transport as filtered_transport
 from ._leaky import leaky_transport as leaky_transport
 from ._presynaptic import presynaptic_transport as presynaptic_transport
 from ._rank_one import rank_one_transport as rank_one_transport
+from ._reaching import reaching_transport as reaching_transport
 from ._signals import guided_transport as guided_transport
 from ._source import Moment as Moment
 from ._source import Source as Source
@@ -21,6 +22,7 @@ from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData
 from ._weights import Weights as Weights
 from ._weights import weights as weights
+from ._whole import whole_transport as whole_transport
 from ._window import WindowResult as WindowResult
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites

@@ -40,10 +40,12 @@ def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def diagonal_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-    """D-RTRL: the trace of a relation is S arrays of its op family's trace shape."""
-    relations = carried_relations(facts, sites)
-    probes = plan_probes(facts, relations)
+def diagonal_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None, probes: Probes | None = None
+) -> Transport:
+    """D-RTRL: the trace of a relation is S arrays of its op family's trace shape. `probes` may read other blocks."""
+    relations = carried_relations(facts, sites) if probes is None else probes.relations
+    probes = plan_probes(facts, relations) if probes is None else probes
     gathers = [
         gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
     ]

@@ -72,7 +72,7 @@ def plan_blocks(facts: Facts, sites: frozenset[int] | None, trace_dtype: Any) ->
 
 def plan_of(facts: Facts, probes: Probes, trace_dtype: Any) -> Plan:
     groups = facts.groups
-    gathers = [gather_of(r.place, groups[r.group].varshape, groups[r.group].num_positions) for r in probes.relations]
+    gathers = [gather_of(r.places, groups[r.group].varshape, groups[r.group].num_positions) for r in probes.relations]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in probes.relations]
     return Plan(facts, tuple(probes.relations), probes, tuple(gathers), tuple(dtypes))
 

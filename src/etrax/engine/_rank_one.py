@@ -47,7 +47,7 @@ def rank_one_transport(facts: Facts, key: Any, sites: frozenset[int] | None = No
     kind = jax.random.key_impl(key) if typed else None
     data = jax.random.key_data(key) if typed else key
     count = {j: samples.groups[r.group].num_positions for j, r in relations.items()}
-    aligned = {j: r.place for j, r in relations.items() if facts.sites[j].rule is ALIGNED}
+    aligned = {j: r.places for j, r in relations.items() if facts.sites[j].rule is ALIGNED}
     shapes = {j: s if j in aligned else (count[j], *s) for j, r in relations.items() for s in [_weight_shape(facts, r)]}
 
     def at(j: int, a: Any) -> Any:
@@ -139,7 +139,7 @@ def _per_sample(facts: Facts, relation: Relation, count: int, delta: Any, window
     if count == 1:
         return site_math.grad(site, window.fixed[j], window.data(j), delta)[None]
     outer = site_math.outer(site, window.fixed[j], window.data(j), delta)
-    own = jnp.asarray(relation.place == np.arange(count).reshape(-1, *[1] * relation.place.ndim), jnp.real(outer).dtype)
+    own = jnp.asarray(relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype)
     return jax.vmap(lambda g: site_math.apply(site, window.fixed[j], outer, g.astype(outer.dtype)))(own)
 
 

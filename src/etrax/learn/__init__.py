@@ -9,6 +9,8 @@ from ._pp_prop import pp_prop as pp_prop
 from ._rflo import rflo as rflo
 from ._rtrl import rtrl as rtrl
 from ._rule import Rule as Rule
+from ._snap import ostl as ostl
+from ._snap import snap as snap
 from ._tbptt import tbptt as tbptt
 from ._three_factor import three_factor as three_factor
 from ._uoro import uoro as uoro

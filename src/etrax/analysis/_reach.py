@@ -1,0 +1,109 @@
+"""How far a weight op reaches, counted in steps, when nothing is cut.
+
+Nodes are positions (all states of a group at one place) and elements of states that are in no group. An element of y reaches
+
+    R_1      the positions that it drives through the cut step
+    R_2      also all that it drives within its own step through other weight ops, and where R_1 leads in one step of the whole recurrence
+    R_n      where R_{n−1} leads in one step more
+
+until nothing new is found: the influence of a weight is then carried whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, eye_array
+
+from ._edges import Edges, Node, reach_edges
+from ._facts import Facts
+from .pattern import Dep
+
+
+@lru_cache(maxsize=8)
+def uncut_edges(facts: Facts) -> Edges:
+    """Edges of the step as it is."""
+    return reach_edges(facts.step, facts.sites, frozenset(), frozenset())
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The node of every element of every state."""
+
+    of: Mapping[int, np.ndarray]
+    count: int
+
+
+@lru_cache(maxsize=8)
+def find_nodes(facts: Facts) -> Nodes:
+    found, count = {}, 0
+    for group in facts.groups:
+        found |= {i: count + place.reshape(-1) for i, place in zip(group.leaves, group.place, strict=True)}
+        count += group.num_positions
+    for i, leaf in enumerate(facts.states):
+        if i not in found:
+            found[i] = count + np.arange(leaf.aval.size)
+            count += leaf.aval.size
+    return Nodes(found, count)
+
+
+@lru_cache(maxsize=8)
+def one_step(facts: Facts) -> Any:
+    """Which node acts on which within one step of the whole recurrence, (from, to)."""
+    nodes = find_nodes(facts)
+    total = csr_matrix((nodes.count, nodes.count), dtype=bool)
+    for (source, target), dep in uncut_edges(facts).dep.items():
+        if source[0] == target[0] == "h" and target in facts.live:
+            size = facts.states[source[1]].aval.size
+            rows = csr_matrix((np.ones(size, bool), (nodes.of[source[1]], np.arange(size))), (nodes.count, size))
+            total = total + rows @ _matrix(dep, nodes, target[1])
+    return total.astype(bool)
+
+
+def _matrix(dep: Dep, nodes: Nodes, leaf: int) -> Any:
+    """(elements of the source, nodes)."""
+    labels = dep.part.all_labels()
+    blocks = int(labels.max()) + 1 if labels.size else 0
+    to = csr_matrix((np.ones(labels.size, bool), (labels, nodes.of[leaf])), (blocks, nodes.count))
+    size = dep.maps[0].size
+    total = csr_matrix((size, nodes.count), dtype=bool)
+    for m in (m.reshape(-1) for m in dep.maps):
+        at = np.flatnonzero(m >= 0)
+        total = total + csr_matrix((np.ones(at.size, bool), (at, m[at])), (size, blocks)) @ to
+    return total.astype(bool)
+
+
+def _from_op(facts: Facts, edges: Edges, site: int) -> Any:
+    """(elements of y, nodes) that an op reaches within its own step."""
+    nodes = find_nodes(facts)
+    size = int(np.prod(facts.sites[site].y_shape, dtype=np.int64))
+    total = csr_matrix((size, nodes.count), dtype=bool)
+    targets: dict[Node, Dep] = edges.out(("y", site), "h")
+    for target, dep in targets.items():
+        if target in facts.live:
+            total = total + _matrix(dep, nodes, target[1])
+    return total.astype(bool)
+
+
+@lru_cache(maxsize=256)
+def reach_of(facts: Facts, site: int, n: int) -> Any:
+    """R_n of a weight op, (elements of y, nodes)."""
+    if n == 1:
+        return _from_op(facts, facts.edges, site)
+    before = reach_of(facts, site, n - 1)
+    found = before @ (one_step(facts) + eye_array(find_nodes(facts).count, dtype=bool, format="csr"))
+    if n == 2:
+        found = found + _from_op(facts, uncut_edges(facts), site)
+    return found.astype(bool)
+
+
+def steps_to_fill(facts: Facts, site: int) -> int:
+    """The first n at which R_n is all that the op ever reaches."""
+    n = 1
+    while reach_of(facts, site, n + 1).nnz > reach_of(facts, site, n).nnz:
+        n += 1
+    return n

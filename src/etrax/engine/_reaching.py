@@ -1,0 +1,150 @@
+"""Transport of the influence on states that a weight op reaches in n steps; what lies farther is dropped after every step.
+
+    J_t = M ∘ (A_t J_{t-1} + C_t),   A = ∂h'/∂h,   C = ∂h'/∂w   of the step as it is
+
+Of all states of a sample, each element of y keeps those it may reach: `index[a, e]` is the a-th state scalar kept for element e.
+Where that is all of them, nothing is dropped and this is RTRL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..analysis import Facts, OpenStep, Relation, find_nodes, reach_of
+from ..ir import Role
+from . import _site_math as site_math
+from ._dense import dense_transport
+from ._diagonal import trace_dtype_of
+from ._layout import Layout, layout_of
+from ._plan import add_to, bytes_of
+from ._probes import differentiable
+from ._samples import find_samples
+from ._transport import Transport, WindowData
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A relation with the state scalars that each element of y keeps, (m, *y); -1 where there are fewer."""
+
+    relation: Relation
+    index: np.ndarray
+    dtype: Any
+
+    def take(self, a: Any, b: np.ndarray | None = None) -> Any:
+        """a[index, sample], or a[index, b, sample], per element of y; zero where nothing is kept."""
+        at, place = np.maximum(self.index, 0), self.relation.places
+        if b is None:
+            return jnp.where(self.index >= 0, a[at, place], 0)
+        return jnp.where((self.index >= 0) & (b >= 0), a[at, jnp.maximum(b, 0), place], 0)
+
+
+def reaching_transport(facts: Facts, n: int, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    """SnAp-n: the trace of a relation is (m, …trace shape), m the most state scalars that an element of y reaches."""
+    samples = find_samples(facts)
+    layouts = [layout_of(facts, g) for g in samples.groups]
+    relations = [r for r in samples.relations if sites is None or r.site in sites]
+    kept = [Kept(r, _index(facts, layouts[r.group], r, n), trace_dtype_of(facts, r, trace_dtype)) for r in relations]
+    if kept and all(k.index.shape[0] == layouts[k.relation.group].size and (k.index >= 0).all() for k in kept):
+        return dense_transport(facts, sites, trace_dtype)
+    kept = [k for k in kept if k.index.shape[0]]
+    used = sorted({k.relation.group for k in kept})
+
+    def init() -> list[Any]:
+        return [jnp.zeros((k.index.shape[0], *site_math.trace_shape(facts.sites[k.relation.site])), k.dtype) for k in kept]
+
+    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        own = [{k.relation.site for k in kept if k.relation.group == g} for g in used]
+        return [_jacobians(facts, layouts[g], sorted(ops), leaves, weights) for g, ops in zip(used, own, strict=True)]
+
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for k, influence in zip(kept, trace, strict=True):
+            j, layout = k.relation.site, layouts[k.relation.group]
+            read = jnp.stack([v.reshape(-1) for v in layout.read({i: g[i] for i in layout.group.leaves})])
+            signal = k.take(read).astype(influence.dtype)
+            each = jax.vmap(lambda e, s, j=j: site_math.apply(facts.sites[j], window.fixed[j], e, s))(influence, signal)
+            add_to(out, j, each.sum(0))
+        return out
+
+    def move(trace: Any, window: WindowData) -> Any:
+        data = {k.relation.site: window.data(k.relation.site) for k in kept}
+
+        def step(trace: list[Any], xs: Any) -> tuple[list[Any], None]:
+            found, now = xs
+            moved = []
+            for k, influence in zip(kept, trace, strict=True):
+                j, (across, fresh) = k.relation.site, found[used.index(k.relation.group)]
+                moved.append(_advance(facts, k, influence, across, fresh[j], now[j], window.fixed[j]))
+            return moved, None
+
+        return lax.scan(step, trace, (window.records, data))[0] if kept else trace
+
+    return Transport(init, record if kept else None, credit, move, bytes_of(init))
+
+
+def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarray:
+    site, place = facts.sites[relation.site], relation.places
+    reach = reach_of(facts, relation.site, n)
+    nodes, flat = find_nodes(facts), place.reshape(-1)
+    iterations = reach.shape[0] // max(flat.size, 1)
+    allowed = np.zeros((layout.size, flat.size), bool)
+    for s, slot in enumerate(layout.slots):
+        element = np.arange(layout.group.num_positions) if slot.index is None else slot.index
+        node = nodes.of[slot.leaf][element[flat]]
+        rows = np.arange(reach.shape[0])
+        hit = np.asarray(reach[rows, np.tile(node, iterations)]).reshape(iterations, flat.size)
+        allowed[s] = hit.any(0)
+    order = np.argsort(~allowed, axis=0, kind="stable")[: int(allowed.sum(0).max(initial=0))]
+    index = np.where(np.take_along_axis(allowed, order, 0), order, -1)
+    return index.reshape(-1, *(site.y_shape if site.scanned else place.shape))
+
+
+def _jacobians(facts: Facts, layout: Layout, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]) -> tuple[Any, dict[int, Any]]:
+    """A as (S, S, samples), and per site (S, …y): one pull of the whole step for each state scalar of a sample."""
+    leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
+    opened, first = OpenStep(facts.step, facts.sites, frozenset()), len(facts.step.select(Role.PARAM))
+    own = [i for i in differentiable(facts) if i in layout.group.leaves]
+    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
+
+    def run(h: dict[int, Any], deltas: dict[int, Any]) -> dict[int, Any]:
+        values = list(leaves)
+        for i, value in h.items():
+            values[first + i] = value
+        outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights)
+        return {i: outs[i] for i in own}
+
+    _, pull = jax.vjp(run, {i: leaves[first + i] for i in own}, deltas)
+    probes = [layout.probe(s) for s in range(layout.size)]
+    stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in own}
+
+    def one(cotangents: dict[int, Any]) -> tuple[Any, dict[int, Any]]:
+        h_bar, d_bar = pull(cotangents)
+        return jnp.stack([v.reshape(-1) for v in layout.read(h_bar)]), d_bar
+
+    return jax.vmap(one)(stacked)
+
+
+def _advance(facts: Facts, k: Kept, influence: Any, across: Any, fresh: Any, data: Any, fixed: Any) -> Any:
+    """One step of one relation: Σ_b A[index_a, index_b] J_b + u ⊗ F, for every a."""
+    site = facts.sites[k.relation.site]
+    real = jnp.real(influence).dtype
+
+    def term(total: Any, xs: Any) -> tuple[Any, None]:
+        b, old = xs
+        gain = k.take(across, b).astype(real)
+        return total + jax.vmap(lambda g: site_math.spread(site, fixed, g))(gain) * old[None], None
+
+    kept, _ = lax.scan(term, jnp.zeros_like(influence), (jnp.asarray(k.index), influence))
+    loops = () if site.scanned else (1,) * len(site.loops)
+    at = np.maximum(k.index, 0).reshape(k.index.shape[0], *loops, *k.index.shape[1:])
+    chosen = jnp.take_along_axis(fresh, jnp.asarray(at), 0)
+    chosen = jnp.where((k.index >= 0).reshape(at.shape), chosen, 0).astype(influence.dtype)
+    new = jax.vmap(lambda c: site_math.outer(site, fixed, [u[None] for u in data], c[None]))(chosen)
+    return kept + new.astype(influence.dtype)

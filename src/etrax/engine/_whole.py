@@ -1,0 +1,70 @@
+"""D and F of the step as it is, nothing cut: the share of the whole recurrence that stays at its own position.
+
+    D[p] = ∂h'[p]/∂h[p]        F[o] = ∂h'[pos(o)]/∂y[o]
+
+Positions that meet within a step, by whatever path, are read in different pulls: where a weight op joins all neurons of a
+sample, that is one pull for each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..analysis import Facts, Relation, uncut_edges
+from ..analysis.pattern import components
+from ._diagonal import carried_relations, diagonal_transport
+from ._layout import layout_of
+from ._probes import Probe, Probes
+from ._transport import Transport
+
+
+def whole_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    """OSTL, SnAp-1: the trace of D-RTRL, moved by the blocks of the whole recurrence."""
+    relations = carried_relations(facts, sites)
+    uncut = replace(facts, cut=frozenset(), edges=uncut_edges(facts))
+    layouts = [layout_of(facts, g) for g in facts.groups]
+    needed = {r.group for r in relations}
+    pulls = []
+    for g in sorted(needed):
+        for colour in _colours(uncut, g, relations):
+            pulls += [(Probe(g, s, colour),) for s in range(layouts[g].size)]
+    kept = tuple(lay if lay.group.index in needed else replace(lay, slots=()) for lay in layouts)
+    probes = Probes(uncut, kept, tuple(relations), tuple(pulls))
+    return diagonal_transport(facts, sites, trace_dtype, probes)
+
+
+def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.ndarray | None]:
+    """Sets of positions of which no state and no traced op reaches two."""
+    g = facts.groups[group]
+    traced = {r.site: r.places.reshape(-1) for r in relations if r.group == group}
+    left, right, nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], g.num_positions
+    for (source, target), dep in facts.edges.dep.items():
+        own = _own(facts, group, source, traced, dep)
+        if target[0] != "h" or target[1] not in g.leaves or own is None:
+            continue
+        at, labels = g.place_of(target[1]).reshape(-1), dep.part.all_labels()
+        left.append(at)
+        right.append(nodes + labels)
+        for m in (m.reshape(-1) for m in dep.maps):
+            met = np.flatnonzero((m >= 0) & (own >= 0))
+            left.append(own[met])
+            right.append(nodes + m[met])
+        nodes += int(labels.max()) + 1
+    blocks = components(nodes, np.concatenate(left), np.concatenate(right))[: g.num_positions]
+    order = np.argsort(blocks, kind="stable")
+    rank = np.empty(g.num_positions, np.int64)
+    rank[order] = np.arange(g.num_positions) - np.searchsorted(blocks[order], blocks[order])
+    return [None] if rank.max(initial=0) == 0 else [rank == c for c in range(int(rank.max()) + 1)]
+
+
+def _own(facts: Facts, group: int, source: Any, traced: dict[int, np.ndarray], dep: Any) -> np.ndarray | None:
+    """The position of each element of a source: a state of the group, or an op with a trace to it."""
+    g = facts.groups[group]
+    if source[0] == "h":
+        return g.place_of(source[1]).reshape(-1) if source[1] in g.leaves else None
+    if source[1] not in traced:
+        return None
+    return np.resize(traced[source[1]], dep.maps[0].size)  # an op in an inner loop has one place for all iterations
