@@ -32,8 +32,10 @@ from .learn import LearnerState as LearnerState
 from .learn import Rule as Rule
 from .learn import d_rtrl as d_rtrl
 from .learn import e_prop as e_prop
+from .learn import frozen as frozen
 from .learn import ostl as ostl
 from .learn import ottt as ottt
+from .learn import partition as partition
 from .learn import pp_prop as pp_prop
 from .learn import rflo as rflo
 from .learn import rtrl as rtrl

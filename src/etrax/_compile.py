@@ -17,7 +17,7 @@ from .report import Report
 RULES = {
     "tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop, "rtrl": learn.rtrl, "e_prop": learn.e_prop,
     "rflo": learn.rflo, "three_factor": learn.three_factor, "uoro": learn.uoro, "ottt": learn.ottt,
-    "ostl": learn.ostl, "snap": learn.snap,
+    "ostl": learn.ostl, "snap": learn.snap, "partition": learn.partition,
 }  # fmt: skip
 
 

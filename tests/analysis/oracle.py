@@ -1,5 +1,6 @@
 """Slow, obvious counterparts of the analysis: dense patterns and dense Jacobians."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -95,20 +96,21 @@ def _whole(parts, dtype):
 def _rows(f, *args):
     """Jacobian of every output of f with respect to every argument: (rows, columns) of real coordinates."""
     real = [[_parts(a) for a in arg] for arg in args]
+    sizes: list[int] = []
 
     def g(*parts):
-        outs = f(
-            *([_whole(p, a.dtype) for p, a in zip(ps, arg, strict=True)] for ps, arg in zip(parts, args, strict=True))
+        values = (
+            [_whole(p, a.dtype) for p, a in zip(ps, arg, strict=True)] for ps, arg in zip(parts, args, strict=True)
         )
-        return [_parts(o).reshape(-1) for o in outs]
+        outs = [_parts(o).reshape(-1).astype(float) for o in f(*values)]
+        sizes[:] = [o.size for o in outs]
+        return jnp.concatenate(outs) if outs else jnp.zeros(0)
 
-    outs, pull = jax.vjp(g, *real)
-    found = []
-    for k, o in enumerate(outs):
-        one = lambda e, k=k: pull([e if i == k else jnp.zeros_like(z) for i, z in enumerate(outs)])
-        rows = jax.vmap(one)(jnp.eye(o.size, dtype=o.dtype))
-        found.append([[r.reshape(o.size, int(np.prod(r.shape[1:]))) for r in arg] for arg in rows])
-    return found
+    out, pull = jax.vjp(g, *real)
+    rows = jax.vmap(pull)(jnp.eye(out.size))
+    flat = [[r.reshape(out.size, int(np.prod(r.shape[1:]))) for r in arg] for arg in rows]
+    edges = np.cumsum([0, *sizes])
+    return [[[r[i:j] for r in arg] for arg in flat] for i, j in pairwise(edges)]
 
 
 def blocks(facts, leaves) -> Blocks:

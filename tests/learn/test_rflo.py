@@ -59,5 +59,5 @@ def test_bad_decay(decay):
 
 def test_the_name_alone_does_not_do():
     case = CASES["vanilla"]
-    with pytest.raises(etrax.CompilationError, match=r"pass `etrax.rflo\(decay\)`"):
+    with pytest.raises(etrax.CompilationError, match=r"pass `etrax.rflo\(decay=\.\.\.\)`"):
         etrax.compile(case.model, "rflo", case.x[0], params=case.params, hidden=case.hidden)

@@ -53,8 +53,12 @@ def test_d_rtrl(name, windows):
                 assert np.any(grads[path]), f"{path} is silently zero with windows of {window}"
 
 
+# Whole influence matrices of these are large: one convolution stands for the others in the fast suite.
+LARGE = {n for n in ZOO if n.startswith("ops/conv") and n != "ops/conv1d_stride"} | {"size/two_hundred"}
+
+
 @pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in ZOO])
 def test_rtrl_is_exact(name, windows):
     entry = ZOO[name]
     for module in entry.needs:

@@ -1,5 +1,6 @@
 """Numbers: window credit, Jacobian blocks, transport. Pure functions that run under jit. See README.md."""
 
+from ._combined import combined_transport as combined_transport
 from ._dense import dense_bytes as dense_bytes
 from ._dense import dense_transport as dense_transport
 from ._diagonal import carried_relations as carried_relations

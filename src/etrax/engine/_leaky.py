@@ -46,8 +46,8 @@ def leaky_transport(
         n = window.steps
         moved = []
         for k, entries in enumerate(trace):
-            faded = [faded(f, decay, plan.dtypes[k]) for f in window.records[k]]
-            moved.append(tuple(decay**n * e + plan.outer(k, c, window) for e, c in zip(entries, faded, strict=True)))
+            late = [faded(f, decay, plan.dtypes[k]) for f in window.records[k]]
+            moved.append(tuple(decay**n * e + plan.outer(k, c, window) for e, c in zip(entries, late, strict=True)))
         return moved
 
     return Transport(init, record if plan.relations else None, credit, move, bytes_of(init))

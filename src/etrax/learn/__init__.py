@@ -5,6 +5,8 @@ from ._e_prop import e_prop as e_prop
 from ._learner import Learner as Learner
 from ._learner import LearnerState as LearnerState
 from ._ottt import ottt as ottt
+from ._partition import frozen as frozen
+from ._partition import partition as partition
 from ._pp_prop import pp_prop as pp_prop
 from ._rflo import rflo as rflo
 from ._rtrl import rtrl as rtrl

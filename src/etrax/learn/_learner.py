@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..analysis import Facts
 from ..engine import Transport, Weights, evolve, weights
@@ -46,6 +47,7 @@ class Learner:
         self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
         self._encode, self._decode, self._make_graph, self._make_report = encode, decode, graph, report
         self._transport: Transport = rule.transport(facts, None, trace_dtype)
+        self._frozen = rule.frozen(facts)
         self._hidden_tree = jax.tree.structure(hidden)
         paths = [path for path, _ in leaves_with_paths(hidden)]
         # The hidden tree may hold its leaves in another order than the step (which puts other states last).
@@ -175,4 +177,5 @@ class Learner:
         return jax.tree.unflatten(self._hidden_tree, leaves)
 
     def _weights(self, params: Sequence[Any]) -> Weights:
-        return weights(self.facts.step, self.facts.sites, params)
+        held = [lax.stop_gradient(p) if i in self._frozen else p for i, p in enumerate(params)]
+        return weights(self.facts.step, self.facts.sites, held)

@@ -15,7 +15,7 @@ class Rule:
     """How a trace is carried from window to window, and what that is worth for each parameter.
 
     `transport(facts, sites, trace_dtype)` builds the numbers for the given sites (None: all); `verdict(facts, param)`
-    derives from the facts what the gradient of a parameter is worth.
+    derives from the facts what the gradient of a parameter is worth; `frozen(facts)` are parameters without a gradient.
     """
 
     name: str
@@ -23,7 +23,8 @@ class Rule:
     verdict: Callable[[Facts, int], Verdict]
     trace_bytes: Callable[[Facts], int]
     options: dict[str, Any] = field(default_factory=dict)
+    frozen: Callable[[Facts], frozenset[int]] = lambda facts: frozenset()
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{k}={v!r}" for k, v in self.options.items())
+        shown = ", ".join(f"{k}: {v}" if isinstance(v, Rule) else f"{k}={v!r}" for k, v in self.options.items())
         return f"{self.name}({shown})"

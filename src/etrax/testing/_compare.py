@@ -42,7 +42,9 @@ class Comparison:
         wrong = [
             r
             for r in self.rows
-            if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.relative_error <= self.tolerance
+            if r.verdict.kind in (Kind.EXACT, Kind.UNUSED)
+            and not r.verdict.reason.startswith("frozen")
+            and not r.relative_error <= self.tolerance
         ]
         if wrong:
             lines = "\n".join(

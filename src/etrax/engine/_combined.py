@@ -1,0 +1,38 @@
+"""Several transports side by side, each for its own weight ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._transport import Transport, WindowData
+
+
+def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = frozenset()) -> Transport:
+    """Transports over disjoint sites as one; the gradient of `silent` sites is zero."""
+
+    def views(window: WindowData) -> list[WindowData]:
+        signals = window.signals or [()] * len(parts)
+        return [window._replace(records=r, signals=s) for r, s in zip(window.records, signals, strict=True)]
+
+    def init() -> list[Any]:
+        return [p.init() for p in parts]
+
+    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        return [() if p.record is None else p.record(leaves, weights) for p in parts]
+
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for p, own, view in zip(parts, trace, views(window), strict=True):
+            out |= p.credit(own, g, view)
+        return out
+
+    def move(trace: Any, window: WindowData) -> list[Any]:
+        return [p.move(own, view) for p, own, view in zip(parts, trace, views(window), strict=True)]
+
+    def signal(trace: Any, *step: Any) -> list[Any]:
+        return [() if p.signal is None else p.signal(own, *step) for p, own in zip(parts, trace, strict=True)]
+
+    guided = any(p.signal is not None for p in parts)
+    replaces = silent.union(*(p.replaces for p in parts))
+    return Transport(init, record, credit, move, sum(p.nbytes for p in parts), signal if guided else None, replaces)

@@ -1,0 +1,116 @@
+"""Different rules for different parameters.
+
+    ε_t = (ε_t of rule 1 for its weight ops, ε_t of rule 2 for its own, …)
+
+Traces of different weight ops never meet, so each rule carries those of its own parameters, and the gradient of the window is shared by
+all. A weight op whose weight is made of parameters of two rules has no rule of its own: that is an error. Frozen parameters have
+no trace and no gradient, also where they share a weight with others (an adapter beside a frozen matrix).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from .._compat import is_inexact
+from .._errors import CompilationError
+from ..analysis import Facts, Kind, Verdict
+from ..engine import Transport, combined_transport
+from ..ir import Path, Role, format_path
+from ._checks import ArgumentError
+from ._rule import Rule
+from ._tbptt import tbptt
+
+# A prefix of a parameter's path, its first key alone, or a function that says whether it applies to a path.
+Chooser: TypeAlias = str | Path | Callable[[Path], bool]
+
+
+def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rule:
+    """Rules by the path of the parameter: the first entry that applies counts, `default` where none does.
+
+    >>> from etrax import d_rtrl, rtrl
+    >>> rule = partition({("cell", "recurrent"): rtrl(), "embedding": frozen()}, default=d_rtrl())
+    >>> print(rule)
+    partition(cell.recurrent: rtrl(), embedding: frozen(), default: d_rtrl())
+    """
+    if not isinstance(rules, Mapping) or not all(isinstance(r, Rule) for r in [*rules.values(), default or tbptt()]):
+        raise ArgumentError("`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as `etrax.rtrl()`.")
+    for key in rules:
+        if not isinstance(key, str | tuple) and not callable(key):
+            raise ArgumentError(f"`partition` chooses by a key, a tuple of keys or a function of a path, got {key!r}.")
+    everyone = [*rules.values(), *([default] if default is not None else [])]
+    if any(r.name == "partition" for r in everyone):
+        raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
+
+    def choose(facts: Facts, param: int) -> Rule:
+        path = facts.step.select(Role.PARAM)[param].path
+        for key, rule in rules.items():
+            if _applies(key, path):
+                return rule
+        if default is None:
+            raise CompilationError(f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`.")
+        return default
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        _check_used(facts, rules)
+        owner = {j: _rule_of(facts, j, choose) for j in range(len(facts.sites)) if sites is None or j in sites}
+        parts = []
+        for rule in dict.fromkeys(map(id, everyone)):
+            own = frozenset(j for j, r in owner.items() if r is not None and id(r) == rule)
+            chosen = next(r for r in everyone if id(r) == rule)
+            if own:
+                parts.append(chosen.transport(facts, own, trace_dtype))
+        return combined_transport(parts, frozenset(j for j, r in owner.items() if r is None))
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        return choose(facts, param).verdict(facts, param)
+
+    def held(facts: Facts) -> frozenset[int]:
+        return frozenset(i for i in range(len(facts.step.select(Role.PARAM))) if choose(facts, i).name == "frozen")
+
+    shown = {_name(key): rule for key, rule in rules.items()} | ({} if default is None else {"default": default})
+    return Rule("partition", transport, verdict, lambda facts: transport(facts).nbytes, shown, held)
+
+
+def frozen() -> Rule:
+    """No gradient at all, for parameters in a `partition`: their gradient is zero.
+
+    An optimizer may still move them (weight decay): mask it, too.
+    """
+    return Rule("frozen", tbptt().transport, lambda facts, param: Verdict(Kind.UNUSED, "frozen: its gradient is zero as asked for"),
+                lambda facts: 0, {}, lambda facts: frozenset(range(len(facts.step.select(Role.PARAM)))))  # fmt: skip
+
+
+def _applies(key: Chooser, path: Path) -> bool:
+    if callable(key):
+        return bool(key(path))
+    prefix = key if isinstance(key, tuple) else (key,)
+    return path[: len(prefix)] == prefix
+
+
+def _name(key: Chooser) -> str:
+    if isinstance(key, str):
+        return key
+    return ".".join(map(str, key)) if isinstance(key, tuple) else getattr(key, "__name__", "function")
+
+
+def _check_used(facts: Facts, rules: Mapping[Chooser, Rule]) -> None:
+    paths = [leaf.path for leaf in facts.step.select(Role.PARAM)]
+    for key in rules:
+        if not any(_applies(key, path) for path in paths):
+            names = ", ".join(format_path(p, "params") for p in paths)
+            raise CompilationError(f"the entry {_name(key)!r} of `partition` applies to no parameter; there are {names}.")
+
+
+def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> Rule | None:
+    """The rule of a weight op; None if all of its parameters are frozen."""
+    leaves = facts.step.select(Role.PARAM)
+    asked = {p: choose(facts, p) for p in sorted(facts.sites[site].params) if is_inexact(leaves[p].aval)}
+    found = {id(r): r for r in asked.values() if r.name != "frozen"}
+    if len(found) > 1 and facts.remembers(("y", site)):
+        listed = ", ".join(f"{format_path(leaves[p].path, 'params')} by {r}" for p, r in asked.items())
+        raise CompilationError(
+            f"the weight of {facts.sites[site].label} is made of parameters with different rules ({listed}), and one trace cannot "
+            "follow two rules. Give them the same rule, or freeze all but one."
+        )
+    return next(iter(found.values()), None)
