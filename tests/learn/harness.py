@@ -4,12 +4,14 @@ from functools import lru_cache
 
 import jax
 import numpy as np
-
-import etrax
+import pytest
 from tests.learn.cases import CASES, T, loss
 from tests.learn.oracle import relative_error
 
-WINDOWS = (1, 3, T)
+import etrax
+
+# The fast suite runs windows of 3 out of 6 steps, the slow one single steps and the whole as well.
+WINDOWS = [pytest.param((3,), id="3"), pytest.param((1, T), id="1,6", marks=pytest.mark.slow)]
 
 
 @lru_cache(maxsize=64)
@@ -41,7 +43,7 @@ def assert_close(got, want, tol=1e-10, context=()):
         assert error <= tol, (*context, path, error)
 
 
-def agrees(name, rule, reference, tol=1e-10, windows=WINDOWS):
+def agrees(name, rule, reference, windows, tol=1e-10):
     """The window engine against `reference(name, window)`."""
     for k in windows:
         assert_close(gradients(name, rule, k)[0], reference(name, k), tol, (name, k))

@@ -1,18 +1,19 @@
 """e-prop with the symmetric signal: the window engine against the filtered recursion, step by step."""
 
 import pytest
-
-import etrax
 from tests.learn import reference
 from tests.learn.cases import CASES, B, H, I, T
-from tests.learn.harness import agrees, assert_close, compiled, differs, gradients, numbers
+from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients, numbers
+
+import etrax
 
 KAPPA = 0.6
 
 
+@pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", CASES)
-def test_against_the_recursion(name):
-    agrees(name, etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA))
+def test_against_the_recursion(name, windows):
+    agrees(name, etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA), windows)
 
 
 @pytest.mark.parametrize("name", ["gru", "alif_vjp"])

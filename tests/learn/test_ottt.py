@@ -3,18 +3,19 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import etrax
 from tests.learn import reference
 from tests.learn.cases import CASES, B, H, I, O, T, loss
-from tests.learn.harness import agrees, assert_close, compiled, differs, gradients
+from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients
+
+import etrax
 
 DECAY = 0.8
 
 
+@pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", CASES)
-def test_against_the_recursion(name):
-    agrees(name, etrax.ottt(DECAY), lambda n, k: reference.ottt(n, k, DECAY))
+def test_against_the_recursion(name, windows):
+    agrees(name, etrax.ottt(DECAY), lambda n, k: reference.ottt(n, k, DECAY), windows)
 
 
 def test_one_window_is_bptt():

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-
-import etrax
 from tests.learn import reference
 from tests.learn.cases import CASES, B, H, I, O, loss
 from tests.learn.harness import gradients
 from tests.learn.oracle import relative_error
+
+import etrax
 
 
 def learner_of(name, rule):
@@ -19,9 +19,15 @@ def learner_of(name, rule):
 
 
 def test_each_parameter_follows_its_rule():
-    alone = {"rtrl": etrax.rtrl(), "rflo": etrax.rflo(0.7), "guided": etrax.e_prop(0.5, "random", key=3), "d_rtrl": etrax.d_rtrl()}
+    alone = {
+        "rtrl": etrax.rtrl(),
+        "rflo": etrax.rflo(0.7),
+        "guided": etrax.e_prop(0.5, "random", key=3),
+        "d_rtrl": etrax.d_rtrl(),
+    }
     rule = etrax.partition(
-        {"u1": alone["rtrl"], ("w1",): alone["rflo"], (lambda path: path[0] == "b1"): alone["guided"]}, default=alone["d_rtrl"]
+        {"u1": alone["rtrl"], ("w1",): alone["rflo"], (lambda path: path[0] == "b1"): alone["guided"]},
+        default=alone["d_rtrl"],
     )
     learner = learner_of("two_layers", rule)
     for k in (1, 3):
@@ -43,7 +49,10 @@ def test_memory_is_the_sum():
 
 
 def test_frozen():
-    learner, case = learner_of("vanilla", etrax.partition({"wh": etrax.frozen()}, default=etrax.d_rtrl())), CASES["vanilla"]
+    learner, case = (
+        learner_of("vanilla", etrax.partition({"wh": etrax.frozen()}, default=etrax.d_rtrl())),
+        CASES["vanilla"],
+    )
     got, plain = gradients("vanilla", None, 2, learner=learner)[0], gradients("vanilla", etrax.d_rtrl(), 2)[0]
     assert not np.any(got.pop("wh"))
     for name, g in got.items():
@@ -75,7 +84,9 @@ def adapter_params():
 def test_frozen_beside_an_adapter():
     params = adapter_params()
     x, target, h = CASES["gru"].x, CASES["gru"].targets, jnp.zeros((B, H))
-    learner = etrax.compile(adapted, etrax.partition({"base": etrax.frozen()}, etrax.rtrl()), x[0], params=params, hidden=h)
+    learner = etrax.compile(
+        adapted, etrax.partition({"base": etrax.frozen()}, etrax.rtrl()), x[0], params=params, hidden=h
+    )
     (_, got), _ = learner.value_and_grad(loss, window=1)(params, learner.init(), x, target)
     _, want = etrax.testing.bptt(learner, loss)(params, h, x, target)
     assert not np.any(got["base"])
@@ -85,7 +96,9 @@ def test_frozen_beside_an_adapter():
 
 def test_one_weight_under_two_rules():
     params = adapter_params()
-    with pytest.raises(etrax.CompilationError, match=r"made of parameters with different rules \('base' by d_rtrl\(\), 'down' by rtrl"):
+    with pytest.raises(
+        etrax.CompilationError, match=r"made of parameters with different rules \('base' by d_rtrl\(\), 'down' by rtrl"
+    ):
         rule = etrax.partition({"base": etrax.d_rtrl()}, default=etrax.rtrl())
         etrax.compile(adapted, rule, CASES["gru"].x[0], params=params, hidden=jnp.zeros((B, H)))
 
@@ -97,8 +110,14 @@ def test_one_weight_under_two_rules():
         (lambda: etrax.partition([etrax.rtrl()]), "dictionary from path prefixes"),
         (lambda: etrax.partition({3: etrax.rtrl()}), "chooses by a key"),
         (lambda: etrax.partition({"a": etrax.partition({}, etrax.rtrl())}), "does not hold another partition"),
-        (lambda: learner_of("gru", etrax.partition({"wx": etrax.rtrl()}, etrax.d_rtrl())), "'wx' of `partition` applies to no parameter"),
-        (lambda: learner_of("gru", etrax.partition({"wz": etrax.rtrl()})), "no entry of `partition` applies to the parameter"),
+        (
+            lambda: learner_of("gru", etrax.partition({"wx": etrax.rtrl()}, etrax.d_rtrl())),
+            "'wx' of `partition` applies to no parameter",
+        ),
+        (
+            lambda: learner_of("gru", etrax.partition({"wz": etrax.rtrl()})),
+            "no entry of `partition` applies to the parameter",
+        ),
     ],
 )
 def test_bad_partitions(make, text):

@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
-
-import etrax
 from tests.learn import reference
 from tests.learn.cases import CASES, B, H, I, T
-from tests.learn.harness import agrees, assert_close, compiled, differs, gradients, numbers
+from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients, numbers
+
+import etrax
 
 DECAY = 0.8
 
 
+@pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", CASES)
-def test_against_the_recursion(name):
-    agrees(name, etrax.rflo(DECAY), lambda n, k: reference.rflo(n, k, DECAY))
+def test_against_the_recursion(name, windows):
+    agrees(name, etrax.rflo(DECAY), lambda n, k: reference.rflo(n, k, DECAY), windows)
 
 
 def test_one_window_is_bptt():

@@ -4,24 +4,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.learn import reference
+from tests.learn.cases import CASES, B, I, O, T, loss
+from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients
+from tests.learn.oracle import relative_error
 
 import etrax
 from etrax.engine._reaching import reaching_transport
 from etrax.learn import Rule
-from tests.learn import reference
-from tests.learn.cases import CASES, B, H, I, O, T, loss
-from tests.learn.harness import agrees, assert_close, compiled, differs, gradients
-from tests.learn.oracle import relative_error
 
 
+@pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", CASES)
-def test_ostl(name):
-    agrees(name, etrax.ostl(), lambda n, k: reference.snap(n, k, 1))
+def test_ostl(name, windows):
+    agrees(name, etrax.ostl(), lambda n, k: reference.snap(n, k, 1), windows)
 
 
+@pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", CASES)
-def test_snap_2(name):
-    agrees(name, etrax.snap(2), lambda n, k: reference.snap(n, k, 2))
+def test_snap_2(name, windows):
+    agrees(name, etrax.snap(2), lambda n, k: reference.snap(n, k, 2), windows)
 
 
 def test_snap_1_is_ostl():
@@ -64,13 +66,15 @@ def dense_ring(params, x, target, n, window):
     """The masked recursion for w, by distance on the ring."""
     theta, back = jax.flatten_util.ravel_pytree(params)
     step = lambda t, h, x: ring(back(t), h, x)[0]
-    column = np.asarray(jax.flatten_util.ravel_pytree({**jax.tree.map(lambda a: jnp.full(a.shape, -1), params),
-        "w": jnp.broadcast_to(jnp.arange(RING), (I, RING)), "g": jnp.arange(RING), "b": jnp.arange(RING)})[0])  # fmt: skip
+    own = {"w": jnp.broadcast_to(jnp.arange(RING), (I, RING)), "g": jnp.arange(RING), "b": jnp.arange(RING)}
+    nobody = {"wo": jnp.full((RING, O), -1)}
+    column = np.asarray(jax.flatten_util.ravel_pytree({**own, **nobody})[0])
     position = np.tile(np.arange(RING), B)
     mask = (position[:, None] - column[None]) % RING < n
     h, influence, total = jnp.zeros(B * RING), np.zeros((B * RING, theta.size)), np.zeros(theta.size)
     flat = lambda t, h, x: step(t, h.reshape(B, RING), x).reshape(-1)
     for s in range(0, T, window):
+
         def window_loss(t, h, s=s):
             total = 0.0
             for k in range(s, min(s + window, T)):
@@ -108,7 +112,7 @@ def test_one_window_is_bptt():
     assert_close(gradients("two_layers", etrax.ostl(), T)[0], reference.bptt("two_layers"))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [n if n == "gru" else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_exact_is_exact(name):
     for rule in (etrax.ostl(), etrax.snap(2), etrax.snap(3)):
         verdicts, got, want = compiled(name, rule).report.verdicts, gradients(name, rule, 1)[0], reference.bptt(name)
@@ -125,7 +129,9 @@ def test_verdicts_say_what_is_masked():
 
 
 def test_memory_of_ostl():
-    assert compiled("lstm", etrax.ostl()).report.memory["ostl"] == compiled("lstm", etrax.d_rtrl()).report.memory["d_rtrl"]
+    assert (
+        compiled("lstm", etrax.ostl()).report.memory["ostl"] == compiled("lstm", etrax.d_rtrl()).report.memory["d_rtrl"]
+    )
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.0, "2", True, None])

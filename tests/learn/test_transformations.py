@@ -4,20 +4,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import etrax
 from tests.learn.cases import B, H, I, O, loss
 from tests.learn.oracle import relative_error
+
+import etrax
 
 RULES = {
     str(rule): rule
     for rule in (
         etrax.tbptt(), etrax.d_rtrl(), etrax.pp_prop(0.9), etrax.rtrl(), etrax.rflo(0.8), etrax.e_prop(0.5),
         etrax.e_prop(0.5, "random", key=1), etrax.e_prop(0.0, "adaptive", key=1), etrax.three_factor(), etrax.uoro(1),
-        etrax.ottt(0.8), etrax.ostl(), etrax.snap(2), etrax.partition({"wh": etrax.ottt(0.8)}, default=etrax.three_factor(kappa=0.3)),
+        etrax.ottt(0.8), etrax.ostl(), etrax.snap(2),
+        etrax.partition({"wh": etrax.ottt(0.8)}, default=etrax.three_factor(kappa=0.3)),
     )
 }  # fmt: skip
 STEPS, WINDOW = 5, 2
+FAST = ("e_prop(kappa=0.5, feedback='random')", "uoro()", "snap(n=2)")
+EACH = [pytest.param(rule, id=name, marks=() if name in FAST else pytest.mark.slow) for name, rule in RULES.items()]
 
 
 def step(params, s, x):
@@ -39,7 +42,7 @@ def learner_of(rule, dtype):
     return etrax.compile(step, rule, x[0], params=params, hidden=hidden), params, x, target
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", EACH)
 def test_vmap_and_pieces(rule):
     """A batch of sequences at once, and one sequence fed in two pieces, equal one sequence at a time."""
     learner, params, x, target = learner_of(rule, float)
@@ -60,13 +63,15 @@ def test_vmap_and_pieces(rule):
     assert int(end.step) == STEPS
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", EACH)
 def test_precision(rule):
     """float32 follows float64; a bfloat16 model has float32 traces and finite gradients of its own type."""
     found = {}
     for dtype in (jnp.float64, jnp.float32, jnp.bfloat16):
         learner, params, x, target = learner_of(rule, dtype)
-        wide = lambda o, t: loss(o.astype(jnp.promote_types(o.dtype, jnp.float32)), t.astype(jnp.promote_types(t.dtype, jnp.float32)))
+        wide = lambda o, t: loss(
+            o.astype(jnp.promote_types(o.dtype, jnp.float32)), t.astype(jnp.promote_types(t.dtype, jnp.float32))
+        )
         (_, grads), state = learner.value_and_grad(wide, window=WINDOW)(params, learner.init(), x, target)
         assert all(g.dtype == dtype and np.all(np.isfinite(np.asarray(g, np.float64))) for g in grads.values())
         before, after = (jax.tree.map(lambda a: (a.shape, a.dtype), s) for s in (learner.init(), state))

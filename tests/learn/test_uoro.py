@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import etrax
 from tests.learn import reference
 from tests.learn.cases import CASES, B, H, I, T, loss, spike_vjp
 from tests.learn.harness import assert_close, compiled, gradients
 from tests.learn.oracle import relative_error
+
+import etrax
 
 STEPS, DRAWS = 3, 6000
 

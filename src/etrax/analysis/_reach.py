@@ -1,9 +1,10 @@
 """How far a weight op reaches, counted in steps, when nothing is cut.
 
-Nodes are positions (all states of a group at one place) and elements of states that are in no group. An element of y reaches
+Nodes are positions (all states of a group at one place) and elements of states that are in no group. An element of y
+reaches
 
     R_1      the positions that it drives through the cut step
-    R_2      also all that it drives within its own step through other weight ops, and where R_1 leads in one step of the whole recurrence
+    R_2      also what it drives within its own step through other weight ops, and where R_1 leads in one step more
     R_n      where R_{n−1} leads in one step more
 
 until nothing new is found: the influence of a weight is then carried whole.

@@ -1,8 +1,9 @@
 """What the rest of a step can see of its new states: the activity on which a learning signal acts.
 
 A group's activity is what weight ops read of its new state: the spike of a membrane, the h of an LSTM, a rate. It is
-found by running the step with its new states as independent inputs: readouts are asked first, then the ops of other layers, then
-the outputs themselves. A position that nothing reads one to one is *bare*: a signal then acts on its states as they are.
+found by running the step with its new states as independent inputs: readouts are asked first, then the ops of other
+layers, then the outputs themselves. A position that nothing reads one to one is *bare*: a signal then acts on its
+states as they are.
 """
 
 from __future__ import annotations
@@ -95,7 +96,12 @@ def _readers(facts: Facts) -> list[Reader]:
     """Readouts, then other weight ops, then outputs."""
     ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and ("y", j) in facts.live]
     ops.sort(key=lambda j: facts.remembers(("y", j)))
-    found = [Reader(j, i) for j in ops for i in facts.sites[j].rule.varying(facts.sites[j].call) if is_inexact(facts.sites[j].call.operands[i])]
+    found = [
+        Reader(j, i)
+        for j in ops
+        for i in facts.sites[j].rule.varying(facts.sites[j].call)
+        if is_inexact(facts.sites[j].call.operands[i])
+    ]
     outputs = facts.step.select(Role.OUTPUT)
     return found + [Reader(None, k) for k, leaf in enumerate(outputs) if is_inexact(leaf.aval)]
 

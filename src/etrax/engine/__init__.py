@@ -7,6 +7,7 @@ from ._diagonal import carried_relations as carried_relations
 from ._diagonal import diagonal_bytes as diagonal_bytes
 from ._diagonal import diagonal_transport as diagonal_transport
 from ._factored import bytes_of as bytes_of
+from ._factored import factored_bytes as factored_bytes
 from ._factored import factored_transport as factored_transport
 from ._feedback import feedback_source as feedback_source
 from ._feedback import sample_of_position as sample_of_position

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
-from ._diagonal import trace_dtype_of
+from ._diagonal import trace_dtype_of, wide_dtype
 from ._layout import Layout, gather_of, layout_of, slot_count
 from ._samples import find_samples
 from ._transport import Transport, WindowData
@@ -70,13 +70,26 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
     return Transport(init, None, credit, move, nbytes)
 
 
+# Above so many elements the samples are not looked for: the first axis of the states is taken for the batch.
+MANY = 1 << 18
+
+
 def dense_bytes(facts: Facts) -> int:
-    """Size of the influence matrices that RTRL would keep."""
-    samples, total = find_samples(facts), 0
-    for r in samples.relations:
-        shape = site_math.trace_shape(facts.sites[r.site])
-        width = slot_count(facts, samples.groups[r.group])
-        total += int(np.prod(shape, dtype=np.int64)) * trace_dtype_of(facts, r, None).itemsize * width
+    """Size of the influence matrices that RTRL would keep; an estimate for models for which it is out of the question."""
+    sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and facts.remembers(("y", j))]
+    leaves = {n[1] for edge in facts.edges.dep for n in edge if n[0] == "h"}
+    states = sum(facts.states[i].aval.size for i in leaves)
+    if states + sum(int(np.prod(facts.sites[j].y_shape, dtype=np.int64)) for j in sites) > MANY:
+        shapes = [facts.states[i].aval.shape for i in leaves]
+        batch = shapes[0][0] if all(len(s) > 1 and s[0] == shapes[0][0] for s in shapes) else 1
+        widths = dict.fromkeys(sites, states // batch)
+    else:
+        samples = find_samples(facts)
+        widths = {r.site: slot_count(facts, samples.groups[r.group]) for r in samples.relations}
+    total = 0
+    for j, width in widths.items():
+        itemsize = np.dtype(wide_dtype(facts.sites[j].call.out.dtype)).itemsize
+        total += int(np.prod(site_math.trace_shape(facts.sites[j]), dtype=np.int64)) * itemsize * width
     return total
 
 

@@ -37,6 +37,11 @@ def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:
     complex_op = np.issubdtype(dtype, np.complexfloating)
     if asked is not None:
         return jnp.promote_types(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
+    return wide_dtype(dtype)
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """Traces accumulate in at least float32."""
     return jnp.promote_types(dtype, jnp.float32)
 
 

@@ -22,8 +22,8 @@ from ..analysis import Facts
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._blocks import act
-from ._diagonal import carried_relations, suffix_products, trace_dtype_of
-from ._layout import gather_of
+from ._diagonal import carried_relations, suffix_products, trace_dtype_of, wide_dtype
+from ._layout import gather_of, slot_count
 from ._probes import plan_probes
 from ._transport import Transport, WindowData
 
@@ -88,6 +88,18 @@ def factored_transport(
         return new_data, new_back, steps + n
 
     return Transport(init, probes if relations else None, credit, move, bytes_of(init))
+
+
+def factored_bytes(facts: Facts) -> int:
+    """Size of the traces that pp_prop would keep."""
+    relations, total = carried_relations(facts), 4
+    for j in {r.site for r in relations if facts.sites[r.site].rule is not ALIGNED}:
+        site = facts.sites[j]
+        total += bytes_of(lambda site=site: site_math.feature_zeros(site, wide_dtype(site.call.out.dtype)))
+    for r in relations:
+        size = int(np.prod(site_math.output_shape(facts.sites[r.site]), dtype=np.int64))
+        total += size * trace_dtype_of(facts, r, None).itemsize * slot_count(facts, facts.groups[r.group])
+    return total if relations else 4
 
 
 def bytes_of(init: Any) -> int:

@@ -2,8 +2,8 @@
 
     s[p] = Σ_o e[o] B[o, p]          e = ∂ℓ/∂o          B: (outputs × positions) of one sample, the same for all samples
 
-One matrix per output leaf and hidden group. A group that the output shows without a weight op in between takes its own
-error: there is nothing to feed back. An adaptive matrix follows the weights of a readout,
+One matrix per output leaf and hidden group. A group that the output shows without a weight op in between takes its
+own error: there is nothing to feed back. An adaptive matrix follows the weights of a readout,
 
     B ← (1 − δ) B − η mean_t Σ_samples e_t ⊗ z_t
 
@@ -95,7 +95,7 @@ def _pairs(facts: Facts, visible: Visible) -> list[Pair]:
 
 
 def _samples(facts: Facts, group: Group, output: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of the output and positions of the group by sample: along the first axis that both have, or as one sample."""
+    """Elements of the output and positions of the group by sample: along their first axis, or as one sample."""
     sample = sample_of_position(facts, group)
     n = 0 if sample is None else int(sample.max()) + 1
     if sample is None or not output.shape or output.shape[0] != n:
@@ -104,7 +104,7 @@ def _samples(facts: Facts, group: Group, output: Any) -> tuple[np.ndarray, np.nd
 
 
 def sample_of_position(facts: Facts, group: Group) -> np.ndarray | None:
-    """Which entry of the first axis a position belongs to; None where states have no such axis beside one of neurons."""
+    """Which entry of the first axis a position belongs to; None where states have no axis beside that."""
     shapes = [facts.states[i].aval.shape for i in group.leaves]
     if any(len(s) < 2 for s in shapes) or len({s[0] for s in shapes}) != 1:
         return None

@@ -25,7 +25,7 @@ from ._transport import Transport, WindowData
 def filtered_transport(
     facts: Facts, kappa: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
 ) -> Transport:
-    """e-prop with a filter: per relation and state scalar the trace and the filtered trace, which is the one that is read."""
+    """e-prop with a filter: per relation and state scalar the trace, and the filtered trace, which is read."""
     plan = plan_blocks(facts, sites, trace_dtype)
 
     def init() -> list[Any]:

@@ -1,4 +1,4 @@
-"""What transports by position share: relations, the pulls that read D and F, and the way from positions to elements of y."""
+"""What transports by position share: relations, pulls that read D and F, the way from positions to elements of y."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
     ε ≈ F ⊗ x̂
 
-F = ∂h'/∂y is that of the first step of the window in which the trace is used: the postsynaptic side is not remembered at all.
-Over a window x̂_K = λ^K x̂_0 + Σ_k λ^{K−k} u_k. An elementwise weight meets no data: its u is 1, and one number serves all.
+F = ∂h'/∂y is that of the first step of the window in which the trace is used: the postsynaptic side is not
+remembered at all. Over a window x̂_K = λ^K x̂_0 + Σ_k λ^{K−k} u_k. An elementwise weight meets no data: its u is 1,
+and one number serves all.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from ._plan import add_to, bytes_of, plan_blocks
 from ._transport import Transport, WindowData
 
 
-def presynaptic_transport(facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+def presynaptic_transport(
+    facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
+) -> Transport:
     """OTTT: a trace of the data of each weight op, and the trace of a constant 1."""
     plan = plan_blocks(facts, sites, trace_dtype)
-    kinds = {r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED}
+    kinds = {
+        r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
+    }
     elementwise = len(kinds) < len({r.site for r in plan.relations})
 
     def init() -> Any:

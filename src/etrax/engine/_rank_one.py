@@ -1,11 +1,12 @@
-"""Transport by a random product of two vectors per sample: h̃ ⊗ θ̃ stands for the influence matrix, and equals it on average.
+"""Transport by a random product of two vectors per sample: h̃ ⊗ θ̃ is the influence matrix on average.
 
 Once per window, with A = ∂h_K/∂h_0, C = ∂h_K/∂w and independent random signs ν, one for every state scalar:
 
     h̃ ← ρ_0 A h̃ + ρ_1 ν        θ̃ ← θ̃ / ρ_0 + (νᵀ C) / ρ_1        ρ_0² = |θ̃| / |A h̃|,   ρ_1² = |νᵀ C| / |ν|
 
-E[ν νᵀ] = I makes E[h̃ θ̃ᵀ] = A h̃ θ̃ᵀ + C; the ρ even out the two sizes, which keeps the variance low. νᵀ C is one pull-back of the
-window; A h̃ is the transpose of that linear map at h̃, so derivative rules that allow reverse mode only will do.
+E[ν νᵀ] = I makes E[h̃ θ̃ᵀ] = A h̃ θ̃ᵀ + C; the ρ even out the two sizes, which keeps the variance low. νᵀ C is one
+pull-back of the window; A h̃ is the transpose of that linear map at h̃, so derivative rules that allow reverse mode
+only will do.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class RankOne(NamedTuple):
     key: Any
 
 
-def rank_one_transport(facts: Facts, key: Any, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+def rank_one_transport(
+    facts: Facts, key: Any, sites: frozenset[int] | None = None, trace_dtype: Any = None
+) -> Transport:
     """UORO, sample by sample."""
     samples = find_samples(facts)
     relations = {r.site: r for r in samples.relations if sites is None or r.site in sites}
@@ -62,7 +65,9 @@ def rank_one_transport(facts: Facts, key: Any, sites: frozenset[int] | None = No
         return jnp.sqrt(total)
 
     def init() -> RankOne:
-        back = {i: jnp.zeros(a.shape, jnp.promote_types(a.dtype, jnp.float32)) for g in groups for i, a in _avals(facts, g)}
+        back = {
+            i: jnp.zeros(a.shape, jnp.promote_types(a.dtype, jnp.float32)) for g in groups for i, a in _avals(facts, g)
+        }
         theta = {j: jnp.zeros(shapes[j], trace_dtype_of(facts, r, trace_dtype)) for j, r in relations.items()}
         return RankOne(back, theta, jnp.asarray(data))
 
@@ -83,7 +88,10 @@ def rank_one_transport(facts: Facts, key: Any, sites: frozenset[int] | None = No
         ahead = _push(window, trace.back, {i: a.dtype for g in groups for i, a in _avals(facts, g)})
         signs = _signs(now, trace.back)
         _, deltas = window.pull({i: jnp.conj(s).astype(facts.states[i].aval.dtype) for i, s in signs.items()})
-        fresh = {j: _per_sample(facts, r, count[j], deltas[j], window).astype(trace.theta[j].dtype) for j, r in relations.items()}
+        fresh = {
+            j: _per_sample(facts, r, count[j], deltas[j], window).astype(trace.theta[j].dtype)
+            for j, r in relations.items()
+        }
         back, theta = dict(trace.back), dict(trace.theta)
         for g in groups:
             own = [j for j, r in relations.items() if r.group == g.index]
@@ -139,7 +147,9 @@ def _per_sample(facts: Facts, relation: Relation, count: int, delta: Any, window
     if count == 1:
         return site_math.grad(site, window.fixed[j], window.data(j), delta)[None]
     outer = site_math.outer(site, window.fixed[j], window.data(j), delta)
-    own = jnp.asarray(relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype)
+    own = jnp.asarray(
+        relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype
+    )
     return jax.vmap(lambda g: site_math.apply(site, window.fixed[j], outer, g.astype(outer.dtype)))(own)
 
 

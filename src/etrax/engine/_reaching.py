@@ -1,9 +1,9 @@
-"""Transport of the influence on states that a weight op reaches in n steps; what lies farther is dropped after every step.
+"""Transport of the influence on states that a weight op reaches in n steps; what lies farther is dropped.
 
     J_t = M ∘ (A_t J_{t-1} + C_t),   A = ∂h'/∂h,   C = ∂h'/∂w   of the step as it is
 
-Of all states of a sample, each element of y keeps those it may reach: `index[a, e]` is the a-th state scalar kept for element e.
-Where that is all of them, nothing is dropped and this is RTRL.
+Of all states of a sample, each element of y keeps those it may reach: `index[a, e]` is the a-th state scalar kept
+for element e. Where that is all of them, nothing is dropped and this is RTRL.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def reaching_transport(facts: Facts, n: int, sites: frozenset[int] | None = None
     used = sorted({k.relation.group for k in kept})
 
     def init() -> list[Any]:
-        return [jnp.zeros((k.index.shape[0], *site_math.trace_shape(facts.sites[k.relation.site])), k.dtype) for k in kept]
+        return [
+            jnp.zeros((k.index.shape[0], *site_math.trace_shape(facts.sites[k.relation.site])), k.dtype) for k in kept
+        ]
 
     def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
         own = [{k.relation.site for k in kept if k.relation.group == g} for g in used]
@@ -106,7 +108,9 @@ def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarr
     return index.reshape(-1, *(site.y_shape if site.scanned else place.shape))
 
 
-def _jacobians(facts: Facts, layout: Layout, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]) -> tuple[Any, dict[int, Any]]:
+def _jacobians(
+    facts: Facts, layout: Layout, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]
+) -> tuple[Any, dict[int, Any]]:
     """A as (S, S, samples), and per site (S, …y): one pull of the whole step for each state scalar of a sample."""
     leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
     opened, first = OpenStep(facts.step, facts.sites, frozenset()), len(facts.step.select(Role.PARAM))

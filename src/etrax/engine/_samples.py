@@ -41,18 +41,21 @@ def find_samples(facts: Facts) -> Samples:
 
 def _along(labels: dict[Any, np.ndarray], leaves: list[int], axis: int) -> dict[Any, np.ndarray] | None:
     """Components joined by their index along one axis of the states, if each lies at one index."""
-    owner: dict[int, int] = {}
+    count = 1 + max(int(v.max(initial=0)) for v in labels.values())
+    owner = np.full(count, -1, np.int64)
     for i in leaves:
         own = labels["h", i]
         if not own.ndim:
             return None
         index = np.moveaxis(np.broadcast_to(np.arange(own.shape[axis]), np.moveaxis(own, axis, -1).shape), -1, axis)
-        pairs = np.unique(np.stack([own.reshape(-1), index.reshape(-1)]), axis=1).T.tolist()
-        for component, at in pairs:
-            if owner.setdefault(component, at) != at:
-                return None
-    joined = max(owner.values()) + 1
-    return {n: np.vectorize(lambda c: owner.get(c, joined + c), otypes=[np.int64])(v) for n, v in labels.items()}
+        own, index = own.reshape(-1), index.reshape(-1)
+        before = owner[own]
+        owner[own] = index
+        if ((before >= 0) & (before != index)).any() or (owner[own] != index).any():
+            return None
+    alone = owner < 0
+    owner[alone] = int(owner.max()) + 1 + np.flatnonzero(alone)
+    return {n: owner[v] for n, v in labels.items()}
 
 
 def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, tuple[int, ...]]:
@@ -131,15 +134,16 @@ def _group(facts: Facts, index: int, members: list[int], labels: dict[Any, np.nd
 def _relation(facts: Facts, j: int, groups: list[Group], labels: dict[Any, np.ndarray]) -> list[Relation] | None:
     """The group that a weight op reaches, with the sample of each of its elements."""
     site, own = facts.sites[j], labels["y", j]
+    count = 1 + max(int(v.max(initial=0)) for v in labels.values())
     for g in groups:
-        numbers = {int(c): int(p) for i, place in zip(g.leaves, g.place, strict=True)
-                   for c, p in zip(labels["h", i].reshape(-1), place.reshape(-1), strict=True)}  # fmt: skip
-        hit = np.isin(own, list(numbers))
-        if not hit.any():
+        number = np.full(count, -1, np.int32)
+        for i, at in zip(g.leaves, g.place, strict=True):
+            number[labels["h", i].reshape(-1)] = at.reshape(-1)
+        place = number[own]
+        if not (place >= 0).any():
             continue
-        if not hit.all():
+        if not (place >= 0).all():
             return None
-        place = np.vectorize(numbers.__getitem__, otypes=[np.int32])(own)
         if site.loops and not site.scanned:
             stacked = place.reshape(-1, *site.call.out.shape)
             if not (stacked == stacked[0]).all():

@@ -7,9 +7,9 @@ In closed form, by one reverse recursion over the window:
     b_k = s_k + κ b_{k+1}        a_k = b_k + D_{k+1}ᵀ a_{k+1}
     g = Σ_k u_k ⊗ (F_k · a_k)  +  (D_1ᵀ a_1) · ε_0  +  κ b_1 · ε̄_0
 
-A source gives the signal on a group's *activity*, what the step itself reads of its new state; from there the step's own
-derivative takes it to the states (the pseudo-derivative of a spike). An op whose trace cannot be carried by position has the
-immediate derivative under the signal; what reaches no state keeps the gradient of the loss.
+A source gives the signal on a group's *activity*, what the step itself reads of its new state; from there the step's
+own derivative takes it to the states (the pseudo-derivative of a spike). An op whose trace cannot be carried by
+position has the immediate derivative under the signal; what reaches no state keeps the gradient of the loss.
 """
 
 from __future__ import annotations
@@ -94,8 +94,7 @@ def _credit(plan: Plan, kappa: float, trace: Any, on_states: Mapping[int, Any], 
         s, d = step
         b = [[x + y for x, y in zip(one, two, strict=True)] for one, two in zip(s, filtered, strict=True)]
         a = [[x + y for x, y in zip(one, two, strict=True)] for one, two in zip(b, later, strict=True)]
-        onward = [[jnp.zeros_like(x) if y is None else y.astype(x.dtype) for x, y in zip(one, act_transposed(m, one), strict=True)]
-                  for m, one in zip(d, a, strict=True)]  # fmt: skip
+        onward = [_like(act_transposed(m, one), one) for m, one in zip(d, a, strict=True)]
         return (onward, [[kappa * x for x in one] for one in b]), a
 
     zeros = [[jnp.zeros_like(s[0]) for s in found] for found in signals]
@@ -109,6 +108,11 @@ def _credit(plan: Plan, kappa: float, trace: Any, on_states: Mapping[int, Any], 
             for e, x in zip(entries, signal[r.group] if entries else (), strict=True):
                 add_to(out, r.site, plan.apply(k, e, plan.gathers[k](x).astype(e.dtype), window.fixed))
     return out
+
+
+def _like(found: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """Arrays of the given types; zeros for None."""
+    return [jnp.zeros_like(x) if y is None else y.astype(x.dtype) for y, x in zip(found, like, strict=True)]
 
 
 def _over_steps(plan: Plan, k: int, x: Any, like: Any) -> Any:

@@ -1,7 +1,7 @@
 """Where a learning signal comes from, and its way from a group's activity to the states.
 
-The signal acts on what the step itself reads of a new state; the step's own derivative takes it to the states, so that a
-spike's pseudo-derivative counts, and an LSTM's cell hears of an error through its h alone.
+The signal acts on what the step itself reads of a new state; the step's own derivative takes it to the states, so
+that a spike's pseudo-derivative counts, and an LSTM's cell hears of an error through its h alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..analysis import Facts, Visible
 
 
 class Moment(NamedTuple):
-    """One step as a source sees it: output leaves, the derivative of the step's loss in them, what runs along, the loss.
+    """One step as a source sees it: output leaves, the derivative of the loss in them, what runs along, the loss.
 
     `activity` is what the step shows of each group, per position.
     """
@@ -34,8 +34,9 @@ class Moment(NamedTuple):
 class Source:
     """Where a signal comes from.
 
-    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for a group
-    stands for the error of the outputs that show it. `own` is what the source keeps in the trace, moved by `move(own, memos)`.
+    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for a
+    group stands for the error of the outputs that show it. `own` is what the source keeps in the trace, moved by
+    `move(own, memos)`.
     """
 
     signal: Callable[[Any, Moment], tuple[list[Any], Any]]

@@ -37,7 +37,7 @@ class Transport:
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
-    | `signal(trace, leaves, weights, along, loss_of)` | signals of one step in place of the loss gradient; never differentiated |
+    | `signal(trace, leaves, weights, along, loss_of)` | signals of one step in place of the loss gradient |
     | `replaces` | sites whose gradient is what `credit` returns and nothing else |
     """
 

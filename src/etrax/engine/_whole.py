@@ -2,8 +2,8 @@
 
     D[p] = ∂h'[p]/∂h[p]        F[o] = ∂h'[pos(o)]/∂y[o]
 
-Positions that meet within a step, by whatever path, are read in different pulls: where a weight op joins all neurons of a
-sample, that is one pull for each of them.
+Positions that meet within a step, by whatever path, are read in different pulls: where a weight op joins all neurons
+of a sample, that is one pull for each of them.
 """
 
 from __future__ import annotations

@@ -126,6 +126,8 @@ def check_key(what: str, key: Any) -> Any:
     if isinstance(key, int) and not isinstance(key, bool):
         return jax.random.key(key)
     dtype = getattr(key, "dtype", None)
-    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and jnp.shape(key) == (2,))):
+    if dtype is None or not (
+        jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and jnp.shape(key) == (2,))
+    ):
         raise ArgumentError(f"{what} needs `key=`, a whole number or a key such as `jax.random.key(0)`; got {key!r}.")
     return key

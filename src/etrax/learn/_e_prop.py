@@ -2,22 +2,23 @@
 
     ε_t = D_t ε_{t-1} + u_t ⊗ F_t        ε̄_t = κ ε̄_{t-1} + ε_t
 
-The filter κ stands for a readout that leaks by κ and is not itself a state of the model: an error at time t is then due to
-all that the readout has summed. The signals:
+The filter κ stands for a readout that leaks by κ and is not itself a state of the model: an error at time t is then
+due to all that the readout has summed. The signals:
 
 - `"symmetric"`: the gradient of the loss itself, exact inside a window. With κ = 0, e-prop is then D-RTRL.
-- `"random"`: s_t = B e_t, the output error e_t = ∂ℓ_t/∂o_t through fixed random matrices, one per output leaf and hidden group,
-  of shape (outputs × positions of one sample); g = Σ_t s_t · ε̄_t, with ε̄_t including step t.
-- `"adaptive"`: the same, and B follows the readout: B ← (1 − δ) B − η mean_t e_t ⊗ z_t after every window, z the activity of
-  the group. With the readout trained by plain gradient descent of rate η and weight decay δ, both converge to each other.
+- `"random"`: s_t = B e_t, the output error e_t = ∂ℓ_t/∂o_t through fixed random matrices, one per output leaf and
+  hidden group, of shape (outputs × positions of one sample); g = Σ_t s_t · ε̄_t, with ε̄_t including step t.
+- `"adaptive"`: the same, and B follows the readout: B ← (1 − δ) B − η mean_t e_t ⊗ z_t after every window, z the
+  activity of the group. With the readout trained by plain gradient descent of rate η and weight decay δ, both
+  converge to each other.
 
-The signal acts on a group's activity (what the step reads of its new state: its spikes, an LSTM's h) and goes on to its states
-by the step's own derivative. Parameters that reach no state keep the gradient of the loss; so do states that the output
-shows without a weight op in between (a leaky readout).
+The signal acts on a group's activity (what the step reads of its new state: its spikes, an LSTM's h) and goes on to
+its states by the step's own derivative. Parameters that reach no state keep the gradient of the loss; so do states
+that the output shows without a weight op in between (a leaky readout).
 
-Bellec, Scherr, Subramoney, Hajek, Salaj, Legenstein and Maass, "A solution to the learning dilemma for recurrent networks of
-spiking neurons", Nature Communications 11, 2020. Adaptive feedback: Kolen and Pollack, "Backpropagation without weight
-transport", ICNN, 1994.
+Bellec, Scherr, Subramoney, Hajek, Salaj, Legenstein and Maass, "A solution to the learning dilemma for recurrent
+networks of spiking neurons", Nature Communications 11, 2020. Adaptive feedback: Kolen and Pollack, "Backpropagation
+without weight transport", ICNN, 1994.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from ._rule import Rule
 
 
 def e_prop(
-    kappa: float = 0.0, feedback: str = "symmetric", *, key: Any = None, feedback_rate: float = 1e-2, feedback_decay: float = 1e-4
+    kappa: float = 0.0, feedback: str = "symmetric", *, key: Any = None,
+    feedback_rate: float = 1e-2, feedback_decay: float = 1e-4,
 ) -> Rule:  # fmt: skip
     """e-prop. `key` (a number or a `jax.random` key) draws the feedback matrices; rate and decay are for `"adaptive"`.
 

@@ -2,8 +2,9 @@
 
     x̂_t = λ x̂_{t-1} + u_t        ε ≈ F ⊗ x̂
 
-The hidden Jacobian is replaced by the leak λ of the membrane, and the postsynaptic factor F is that of the present: for LIF
-neurons whose reset passes no gradient nothing but F's change over time is lost. One trace per weight op serves all of its outputs: B·I.
+The hidden Jacobian is replaced by the leak λ of the membrane, and the postsynaptic factor F is that of the present:
+for LIF neurons whose reset passes no gradient nothing but F's change over time is lost. One trace per weight op
+serves all of its outputs: B·I.
 
 Xiao, Meng, Zhang, He and Lin, "Online training through time for spiking neural networks", NeurIPS, 2022.
 """
@@ -31,7 +32,7 @@ def ottt(decay: float) -> Rule:
         return presynaptic_transport(facts, decay, sites, trace_dtype)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        what = f"only the data of its weight op are remembered, with a leak of {decay:g}, and not what its outputs did to the states"
-        return replaced(facts, param, what)
+        what = f"only the data of its weight op are remembered, with a leak of {decay:g}"
+        return replaced(facts, param, f"{what}, and not what its outputs did to the states")
 
     return Rule("ottt", transport, verdict, lambda facts: transport(facts).nbytes, {"decay": decay})

@@ -2,9 +2,10 @@
 
     ε_t = (ε_t of rule 1 for its weight ops, ε_t of rule 2 for its own, …)
 
-Traces of different weight ops never meet, so each rule carries those of its own parameters, and the gradient of the window is shared by
-all. A weight op whose weight is made of parameters of two rules has no rule of its own: that is an error. Frozen parameters have
-no trace and no gradient, also where they share a weight with others (an adapter beside a frozen matrix).
+Traces of different weight ops never meet, so each rule carries those of its own parameters, and the gradient of the
+window is shared by all. A weight op whose weight is made of parameters of two rules has no rule of its own: that is
+an error. Frozen parameters have no trace and no gradient, also where they share a weight with others (an adapter
+beside a frozen matrix).
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     partition(cell.recurrent: rtrl(), embedding: frozen(), default: d_rtrl())
     """
     if not isinstance(rules, Mapping) or not all(isinstance(r, Rule) for r in [*rules.values(), default or tbptt()]):
-        raise ArgumentError("`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as `etrax.rtrl()`.")
+        raise ArgumentError(
+            "`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as "
+            "`etrax.rtrl()`."
+        )
     for key in rules:
         if not isinstance(key, str | tuple) and not callable(key):
             raise ArgumentError(f"`partition` chooses by a key, a tuple of keys or a function of a path, got {key!r}.")
@@ -48,7 +52,9 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
             if _applies(key, path):
                 return rule
         if default is None:
-            raise CompilationError(f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`.")
+            raise CompilationError(
+                f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`."
+            )
         return default
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
@@ -77,8 +83,14 @@ def frozen() -> Rule:
 
     An optimizer may still move them (weight decay): mask it, too.
     """
-    return Rule("frozen", tbptt().transport, lambda facts, param: Verdict(Kind.UNUSED, "frozen: its gradient is zero as asked for"),
-                lambda facts: 0, {}, lambda facts: frozenset(range(len(facts.step.select(Role.PARAM)))))  # fmt: skip
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        return Verdict(Kind.UNUSED, "frozen: its gradient is zero, as asked for")
+
+    def held(facts: Facts) -> frozenset[int]:
+        return frozenset(range(len(facts.step.select(Role.PARAM))))
+
+    return Rule("frozen", tbptt().transport, verdict, lambda facts: 0, frozen=held)
 
 
 def _applies(key: Chooser, path: Path) -> bool:
@@ -99,7 +111,9 @@ def _check_used(facts: Facts, rules: Mapping[Chooser, Rule]) -> None:
     for key in rules:
         if not any(_applies(key, path) for path in paths):
             names = ", ".join(format_path(p, "params") for p in paths)
-            raise CompilationError(f"the entry {_name(key)!r} of `partition` applies to no parameter; there are {names}.")
+            raise CompilationError(
+                f"the entry {_name(key)!r} of `partition` applies to no parameter; there are {names}."
+            )
 
 
 def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> Rule | None:
@@ -110,7 +124,7 @@ def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> R
     if len(found) > 1 and facts.remembers(("y", site)):
         listed = ", ".join(f"{format_path(leaves[p].path, 'params')} by {r}" for p, r in asked.items())
         raise CompilationError(
-            f"the weight of {facts.sites[site].label} is made of parameters with different rules ({listed}), and one trace cannot "
-            "follow two rules. Give them the same rule, or freeze all but one."
+            f"the weight of {facts.sites[site].label} is made of parameters with different rules ({listed}), and one "
+            "trace cannot follow two rules. Give them the same rule, or freeze all but one."
         )
     return next(iter(found.values()), None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from .._errors import EtraxError
 from ..analysis import Facts, Kind, Verdict
 from ..analysis._verdicts import diagonal
-from ..engine import factored_transport
+from ..engine import factored_bytes, factored_transport
 from ..ops import ALIGNED
 from ._rule import Rule
 
@@ -42,7 +42,7 @@ def pp_prop(decay: float = 0.9) -> Rule:
     def transport(facts, sites=None, trace_dtype=None):
         return factored_transport(facts, decay, sites, trace_dtype)
 
-    return Rule("pp_prop", transport, verdict, lambda facts: transport(facts).nbytes, {"decay": decay})
+    return Rule("pp_prop", transport, verdict, factored_bytes, {"decay": decay})
 
 
 class PpPropError(EtraxError, ValueError):

@@ -2,8 +2,9 @@
 
     ε_t = λ ε_{t-1} + u_t ⊗ F_t
 
-F = ∂h'/∂y as in D-RTRL; the hidden Jacobian D is replaced by λ, the leak of the neurons (λ = 1 − 1/τ for a rate network
-of time constant τ). The trace has one number per parameter for each state scalar that a weight op drives directly: B·|θ|.
+F = ∂h'/∂y as in D-RTRL; the hidden Jacobian D is replaced by λ, the leak of the neurons (λ = 1 − 1/τ for a rate
+network of time constant τ). The trace has one number per parameter for each state scalar that a weight op drives
+directly: B·|θ|.
 
 Murray, "Local online learning in recurrent networks with random feedback", eLife 8, 2019.
 """
@@ -37,7 +38,7 @@ def rflo(decay: float) -> Rule:
 
 
 def replaced(facts: Facts, param: int, how: str) -> Verdict:
-    """The verdict of D-RTRL where a trace is carried, but with its recurrence replaced by something that is not proven equal."""
+    """D-RTRL's verdict where there is a trace, but one whose recurrence is replaced by something not proven equal."""
     plain = diagonal(facts, param)
     if unless_trivial(facts, param) is not None or not carried_groups(facts, param):
         return plain

@@ -6,11 +6,13 @@ M_n keeps the influence of a weight on the positions that it reaches in n steps.
 
     ε_t = D_t ε_{t-1} + u_t ⊗ F_t,   D[p] = ∂h'[p]/∂h[p],   F[o] = ∂h'[pos(o)]/∂y[o]
 
-as in D-RTRL, but with a neuron's own recurrent weights and gates counted in. With n large enough to reach everything it is RTRL.
-The blocks of n = 1 take one pull-back for every neuron that a step joins with others; larger n move the trace step by step.
+as in D-RTRL, but with a neuron's own recurrent weights and gates counted in. With n large enough to reach everything
+it is RTRL. The blocks of n = 1 take one pull-back for every neuron that a step joins with others; larger n move the
+trace step by step.
 
-Menick, Elsen, Evci, Osindero, Simonyan and Graves, "Practical real time recurrent learning with a sparse approximation", ICLR,
-2021. Bohnstingl, Woźniak, Pantazi and Eleftheriou, "Online spatio-temporal learning in deep neural networks", IEEE TNNLS 34, 2023.
+Menick, Elsen, Evci, Osindero, Simonyan and Graves, "Practical real time recurrent learning with a sparse
+approximation", ICLR, 2021. Bohnstingl, Woźniak, Pantazi and Eleftheriou, "Online spatio-temporal learning in deep
+neural networks", IEEE TNNLS 34, 2023.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def snap(n: int) -> Rule:
     snap(n=2)
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"`snap` takes a whole number of steps, at least 1, got {n!r}. (`tbptt` with windows of one step is SnAp-0.)")
+        raise ArgumentError(
+            f"`snap` takes a whole number of steps, at least 1, got {n!r}. SnAp-0 is `tbptt` with windows of one step."
+        )
     if n == 1:
         return Rule("snap", whole_transport, _own_position, lambda facts: whole_transport(facts).nbytes, {"n": 1})
 
@@ -70,9 +74,13 @@ def _within(facts: Facts, param: int, n: int) -> Verdict:
     if needed > n:
         names = ", ".join(dict.fromkeys(facts.sites[j].label for j in sites if steps_to_fill(facts, j) > n))
         if not any(reach_of(facts, j, n).nnz for j in sites):
-            return Verdict(Kind.TRUNCATED, f"{names} reaches no position in {n} steps; `snap({needed})` would carry all of it")
+            return Verdict(
+                Kind.TRUNCATED, f"{names} reaches no position in {n} steps; `snap({needed})` would carry all of it"
+            )
         more = f"{names} reaches more than that, all of it in {needed}: `snap({needed})` would be exact"
         return Verdict(Kind.APPROXIMATE, f"the influence on positions reached in {n} steps is carried; {more}")
     if facts.nonlinear:
         return Verdict(Kind.APPROXIMATE, f"all that it reaches is carried; {facts.nonlinear[0].text}")
-    return Verdict(Kind.EXACT, f"all that it ever reaches, it reaches in {needed} step{'s' * (needed > 1)}, and {n} are carried")
+    return Verdict(
+        Kind.EXACT, f"all that it ever reaches, it reaches in {needed} step{'s' * (needed > 1)}, and {n} are carried"
+    )

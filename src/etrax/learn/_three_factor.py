@@ -2,9 +2,10 @@
 
     g = Σ_t m_t · ε_t,   ε_t = D_t ε_{t-1} + u_t ⊗ F_t
 
-Two factors, presynaptic data and postsynaptic derivative, make the trace (D-RTRL's, filtered if κ > 0); the third, m, comes from
-elsewhere: a reward, a dopamine signal, an error of one's own. It acts on the activity of a group (its spikes, an LSTM's h). Gradients
-are descended, so a reward enters with a minus sign. Parameters that reach no state keep the gradient of the loss.
+Two factors, presynaptic data and postsynaptic derivative, make the trace (D-RTRL's, filtered if κ > 0); the third,
+m, comes from elsewhere: a reward, a dopamine signal, an error of one's own. It acts on the activity of a group (its
+spikes, an LSTM's h). Gradients are descended, so a reward enters with a minus sign. Parameters that reach no state
+keep the gradient of the loss.
 
 Frémaux and Gerstner, "Neuromodulated spike-timing-dependent plasticity, and theory of three-factor learning rules",
 Frontiers in Neural Circuits 9, 2016.
@@ -31,9 +32,10 @@ Modulator = Callable[[Any, Any], Any]
 def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule:
     """Traces under a modulator `m = modulator(output, target)`; without one, m is the loss of the step.
 
-    `modulator` sees what the loss function sees, so `targets` may carry a reward beside what the loss needs. It returns one
-    number, or one per sample (B,), for all groups; or a dictionary from state paths to arrays that broadcast to the state's shape,
-    one number per neuron, for the groups of those states (the others hear nothing). A mask weighs it as it weighs the loss.
+    `modulator` sees what the loss function sees, so `targets` may carry a reward beside what the loss needs. It returns
+    one number, or one per sample (B,), for all groups; or a dictionary from state paths to arrays that broadcast to the
+    state's shape, one number per neuron, for the groups of those states (the others hear nothing). A mask weighs it as
+    it weighs the loss.
 
     >>> rule = three_factor(lambda output, target: -target["reward"])
     >>> print(three_factor())
@@ -50,7 +52,9 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
         what = "the modulator" if modulator is not None else "the loss of each step"
         return guided(facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss")
 
-    return Rule("three_factor", transport, verdict, lambda facts: transport(facts).nbytes, {"kappa": kappa} if kappa else {})
+    return Rule(
+        "three_factor", transport, verdict, lambda facts: transport(facts).nbytes, {"kappa": kappa} if kappa else {}
+    )
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:
@@ -75,7 +79,9 @@ def _on_group(facts: Facts, group: Any, found: Any) -> Any:
         path = key if isinstance(key, tuple) else (key,)
         if path not in known:
             names = ", ".join(format_path(p, "hidden") for p in known)
-            raise ArgumentError(f"the modulator returned a signal for the state {format_path(path)}; the states are {names}.")
+            raise ArgumentError(
+                f"the modulator returned a signal for the state {format_path(path)}; the states are {names}."
+            )
         if known[path] in group.leaves:
             place, value = group.place_of(known[path]), jnp.asarray(value)
             try:
@@ -97,6 +103,7 @@ def _broadcast(facts: Facts, group: Any, value: Any, what: str) -> Any:
     if value.ndim == 1 and sample is not None and value.shape[0] == int(sample.max()) + 1:
         return value[sample]
     raise ArgumentError(
-        f"{what} has shape {list(value.shape)}; expected one number, or one per sample along the first axis of the states "
-        f"({', '.join(facts.state_name(i) for i in group.leaves)}). For one per neuron return a dictionary from state paths."
+        f"{what} has shape {list(value.shape)}; expected one number, or one per sample along the first axis of the "
+        f"states {', '.join(facts.state_name(i) for i in group.leaves)}. For one per neuron return a dictionary from "
+        "state paths."
     )

@@ -2,8 +2,9 @@
 
     dh/dθ ≈ h̃ θ̃ᵀ        h̃ ← ρ_0 A h̃ + ρ_1 ν        θ̃ ← θ̃ / ρ_0 + (νᵀ C) / ρ_1
 
-with random signs ν. The estimate equals RTRL's matrix on average, for any model, at B·(H + |θ|) numbers; single estimates are
-noisy, so it wants small learning rates. Within a window the gradient is exact: longer windows have less noise.
+with random signs ν. The estimate equals RTRL's matrix on average, for any model, at B·(H + |θ|) numbers; single
+estimates are noisy, so it wants small learning rates. Within a window the gradient is exact: longer windows have
+less noise.
 
 Tallec and Ollivier, "Unbiased online recurrent optimization", arXiv:1702.05043, 2017.
 """
@@ -36,6 +37,8 @@ def uoro(key: Any) -> Rule:
             return trivial
         if facts.nonlinear:
             return Verdict(Kind.APPROXIMATE, f"a random estimate of rank one is carried; {facts.nonlinear[0].text}")
-        return Verdict(Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time")
+        return Verdict(
+            Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time"
+        )
 
     return Rule("uoro", transport, verdict, lambda facts: transport(facts).nbytes)
