@@ -1,4 +1,4 @@
-"""Time and memory of one gradient over a sequence, for a GRU: Etrax beside `jax.grad` BPTT and a hand-written recursion.
+"""Time and memory of one gradient over a sequence, for a GRU: Etrax, `jax.grad` BPTT, a hand-written recursion.
 
     python benchmarks/gru.py BATCH HIDDEN TIME WINDOW
 
@@ -20,7 +20,10 @@ import etrax
 
 def model(batch: int, hidden: int, time_steps: int):
     keys = jax.random.split(jax.random.key(0), 7)
-    params = {n: jax.random.normal(k, (2 * hidden, hidden)) * 0.5 / jnp.sqrt(2.0 * hidden) for n, k in zip("zrn", keys, strict=False)}
+    params = {
+        n: jax.random.normal(k, (2 * hidden, hidden)) * 0.5 / jnp.sqrt(2.0 * hidden)
+        for n, k in zip("zrn", keys, strict=False)
+    }
     params["o"] = jax.random.normal(keys[3], (hidden, 10)) / jnp.sqrt(hidden)
 
     def step(p, h, x):

@@ -147,7 +147,7 @@ def test_a_fully_masked_window_changes_nothing():
     optimizer = optax.adam(1e-2)
     mask = jnp.ones(T).at[4:8].set(0)
     run = learner.train(optimizer, loss, window=4)
-    one, opt_one, state, _ = run(params, optimizer.init(params), learner.init(), XS[:4], YS[:4])
+    one, opt_one, _, _ = run(params, optimizer.init(params), learner.init(), XS[:4], YS[:4])
     two, opt_two, _, losses = run(params, optimizer.init(params), learner.init(), XS[:8], YS[:8], mask[:8])
     close((one, opt_one), (two, opt_two))
     assert losses[1] == 0
@@ -197,7 +197,7 @@ def test_one_trace_per_shape():
 
 @pytest.mark.parametrize("rule", ["d_rtrl", "rtrl", "pp_prop"])
 def test_trace_memory_is_that_of_the_table(rule):
-    learner, params = learner_of(recurrent, rule)
+    learner, _ = learner_of(recurrent, rule)
     size = sum(a.size for a in jax.tree.leaves(learner.init().trace) if jnp.issubdtype(a.dtype, jnp.floating))
     weights = I * H + H * H
     want = {"d_rtrl": B * weights, "rtrl": B * H * weights, "pp_prop": B * (I + H) + 2 * B * H}
@@ -207,11 +207,17 @@ def test_trace_memory_is_that_of_the_table(rule):
 
 def test_float32_and_bfloat16():
     for dtype, tol in ((jnp.float32, 1e-5), (jnp.bfloat16, 5e-2)):
-        cast = lambda tree: jax.tree.map(lambda a: a.astype(dtype), tree)  # noqa: E731
+
+        def cast(tree, dtype=dtype):
+            return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
+
         params = cast({k: PARAMS[k] for k in ("z", "b", "w", "out")})
         learner = etrax.compile(cell, "d_rtrl", cast(XS[0]), params=params, hidden=cast(HIDDEN))
         assert all(a.dtype == jnp.float32 for a in jax.tree.leaves(learner.init().trace))
-        wide = lambda o, t: loss(o.astype(jnp.float32), t.astype(jnp.float32))  # noqa: E731
+
+        def wide(o, t):
+            return loss(o.astype(jnp.float32), t.astype(jnp.float32))
+
         (_, grads), _ = learner.value_and_grad(wide, window=3)(params, learner.init(), cast(XS), cast(YS))
         _, want = bptt(cell, {k: PARAMS[k] for k in params}, XS, YS)
         for k in params:
@@ -232,19 +238,35 @@ def test_trace_dtype():
     assert all(a.dtype == jnp.bfloat16 for a in jax.tree.leaves(learner.init().trace))
 
 
+def calls(*args, loss_fn=loss):
+    """Call `value_and_grad` of a learner with changed arguments."""
+    return lambda L, p: (L.value_and_grad(loss_fn, 2), [a(L, p) if callable(a) else a for a in args])
+
+
+def good(L, p):
+    return p
+
+
+def start(L, p):
+    return L.init()
+
+
 BAD = {
-    "structure of params": (lambda L, p: (L.value_and_grad(loss, 2), ({"w": p["w"]}, L.init(), XS, YS)), r"missing: .*'b'"),
-    "shape of params": (lambda L, p: (L.value_and_grad(loss, 2), ({**p, "b": jnp.ones(H + 1)}, L.init(), XS, YS)), r"'b'.*\[6\].*\[5\]"),
-    "dtype of params": (lambda L, p: (L.value_and_grad(loss, 2), ({**p, "b": jnp.ones(H, jnp.float32)}, L.init(), XS, YS)), "float32.*float64"),
-    "inputs without time": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS[0], YS)), "leading time axis"),
-    "inputs of two": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), (XS, XS), YS)), "structure"),
-    "length of targets": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS, YS[:-1])), "time axis of 11"),
-    "shape of mask": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS, YS, jnp.ones((2, T)))), "mask"),
-    "batch of mask": (lambda L, p: (L.value_and_grad(loss, 2), (p, L.init(), XS, YS, jnp.ones((T, B + 1)))), "batch"),
-    "loss not scalar": (lambda L, p: (L.value_and_grad(lambda o, t: o - t, 2), (p, L.init(), XS, YS)), "one real number"),
-    "another learner's state": (lambda L, p: (L.value_and_grad(loss, 2), (p, learner_of(cell, "rtrl")[0].init(), XS, YS)), "another learner"),
+    "structure of params": (calls(lambda L, p: {"w": p["w"]}, start, XS, YS), r"missing: .*'b'"),
+    "shape of params": (calls(lambda L, p: {**p, "b": jnp.ones(H + 1)}, start, XS, YS), r"'b'.*\[6\].*\[5\]"),
+    "dtype of params": (calls(lambda L, p: {**p, "b": jnp.ones(H, jnp.float32)}, start, XS, YS), "float32.*float64"),
+    "inputs without time": (calls(good, start, XS[0], YS), "leading time axis"),
+    "inputs of two": (calls(good, start, (XS, XS), YS), "structure"),
+    "length of targets": (calls(good, start, XS, YS[:-1]), "time axis of 11"),
+    "shape of mask": (calls(good, start, XS, YS, jnp.ones((2, T))), "mask"),
+    "batch of mask": (calls(good, start, XS, YS, jnp.ones((T, B + 1))), "batch"),
+    "loss not scalar": (calls(good, start, XS, YS, loss_fn=lambda o, t: o - t), "one real number"),
+    "another learner's state": (
+        calls(good, lambda L, p: learner_of(cell, "rtrl")[0].init(), XS, YS),
+        "another learner",
+    ),
     "hidden of another shape": (lambda L, p: (L.init, (p, HIDDEN[:, :2])), r"\[3, 2\].*\[3, 5\]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

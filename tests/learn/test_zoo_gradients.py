@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.learn.oracle import bptt, relative_error
+from tests.zoo import EXACT, REPORTED, UNUSED, ZOO
 
 import etrax
 from etrax.ir import leaves_with_paths
-from tests.learn.oracle import bptt, relative_error
-from tests.zoo import EXACT, REPORTED, UNUSED, ZOO
 
 T = 7
 

@@ -55,7 +55,7 @@ def read_states(facts: Facts, readers: Sequence[Reader], leaves: Sequence[Any], 
             seen.update({(site, i): v for i, v in enumerate(values)})
         if len(site) > 1 or not any(v in states for v in eqn.outvars):
             return None
-        return [new.get(states.get(v), out) for v, out in zip(eqn.outvars, bind(eqn, values), strict=True)]
+        return [new.get(states.get(v, -1), out) for v, out in zip(eqn.outvars, bind(eqn, values), strict=True)]
 
     outs = facts.step.run(leaves, handle)[len(facts.states) :]
     return [outs[r.index] if r.site is None else seen[facts.sites[r.site].at, r.index] for r in readers]

@@ -75,7 +75,7 @@ MANY = 1 << 18
 
 
 def dense_bytes(facts: Facts) -> int:
-    """Size of the influence matrices that RTRL would keep; an estimate for models for which it is out of the question."""
+    """Size of the influence matrices that RTRL would keep; an estimate where it is out of the question."""
     sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and facts.remembers(("y", j))]
     leaves = {n[1] for edge in facts.edges.dep for n in edge if n[0] == "h"}
     states = sum(facts.states[i].aval.size for i in leaves)

@@ -62,6 +62,7 @@ def state_signals(
             if signal is None and visible.readers[k].site is None:
                 value = errors[visible.readers[k].index]
             else:
+                assert signal is not None
                 value = signal[np.maximum(at, 0)]
             bars[k] = jnp.where(at >= 0, value, 0).astype(shown[k].dtype)
         pulled = pull(bars)[0]

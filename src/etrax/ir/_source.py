@@ -40,4 +40,4 @@ def source_of_eqn(eqn: JaxprEqn) -> Source | None:
     if own:
         return own[0]
     shown = [f for f in library if os.path.basename(f.file) not in _PLUMBING_FILES]
-    return shown[-1] if shown else plumbing[-1] if plumbing else None
+    return shown[-1] if shown else None

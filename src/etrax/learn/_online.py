@@ -24,7 +24,9 @@ class Online:
     Each call runs one compiled step; every K-th also learns from the last K samples, which is the longest a call takes.
     """
 
-    def __init__(self, learner: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, params: Any, state: Any):
+    def __init__(
+        self, learner: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, params: Any, state: Any
+    ):
         self.learner, self.window = learner, check_window(window)
         self.params = learner.params if params is None else params
         self.params = jax.tree.map(jnp.asarray, self.params)

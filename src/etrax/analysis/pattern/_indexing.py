@@ -115,6 +115,7 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
                 want = (*dep.shape[:axis], shape[axis], *dep.shape[axis + 1 :])
                 dep = total.relocate(lambda m, axis=axis, want=want: np.broadcast_to(np.expand_dims(m, axis), want))
             elif n != shape[axis]:
+                assert start is not None
                 a = int(np.clip(start, 0, shape[axis] - n))
                 pads = [(0, 0)] * len(shape)
                 pads[axis] = (a, shape[axis] - n - a)

@@ -51,7 +51,7 @@ def _rev(call: Call) -> list[Deps]:
 
 @rule("tile")
 def _tile(call: Call) -> list[Deps]:
-    return _moved(call, lambda m: np.tile(m, call.params.get("reps", call.params.get("multiples"))))
+    return _moved(call, lambda m: np.tile(m, call.params["reps"]))
 
 
 @rule("slice")

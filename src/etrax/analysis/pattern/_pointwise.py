@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import numpy as np
 
 from ..._compat import is_inexact
 from ._dep import Dep, union
-from ._table import Call, Deps, rule
+from ._table import Call, Deps, SourceKey, rule
 
 
 def pointwise(call: Call) -> list[Deps]:
     """Output element e depends on what element e of each operand depends on; scalars are broadcast."""
     shape = call.out_shape()
-    found: dict[Hashable, list[Dep]] = {}
+    found: dict[SourceKey, list[Dep]] = {}
     for deps in call.deps:
         for source, dep in deps.items():
             if dep.shape != shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...ir import interpret, source_of_eqn
 from . import _control, _indexing, _mixing, _moving, _pointwise, _solving, _windows  # noqa: F401  (they fill the table)
 from ._dep import Cause, identity
 from ._offset import find_offsets
-from ._table import RULES, Call, Deps, conservative
+from ._table import RULES, Call, Deps, SourceKey, conservative
 
 # The problem with a primitive that has no rule: nothing can be said about it, not even that it is linear.
 UNKNOWN = "is not known to the analysis"
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
     cause: Cause
     text: str
-    sources: frozenset[Hashable] = frozenset()
+    sources: frozenset[SourceKey] = frozenset()
 
 
 class _Value:
@@ -45,7 +45,7 @@ class _Value:
 
 
 def propagate(
-    jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable], known: dict[int, Any]
+    jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, SourceKey], known: dict[int, Any]
 ) -> tuple[list[Deps], list[Problem]]:
     """Dependence of each output on the inputs numbered in `sources`.
 
@@ -53,7 +53,7 @@ def propagate(
     """
     problems: list[Problem] = []
 
-    def note(eqn: JaxprEqn, text: str, met: frozenset[Hashable]) -> None:
+    def note(eqn: JaxprEqn, text: str, met: frozenset[SourceKey]) -> None:
         found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, met)
         if found not in problems:
             problems.append(found)

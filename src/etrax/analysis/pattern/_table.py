@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +13,8 @@ from ...ir import source_of_eqn
 from ._dep import Cause, Dep
 
 # Dependence of one array on each source; an absent source is no dependence.
-Deps: TypeAlias = dict[Hashable, Dep]
+SourceKey: TypeAlias = Any  # names a source: a node, or a number
+Deps: TypeAlias = dict[SourceKey, Dep]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Call:
     deps: Sequence[Deps]
     value: Callable[[int], np.ndarray | None]
     nested: Callable[..., list[Deps]]
-    note: Callable[[JaxprEqn, str, frozenset[Hashable]], None]
+    note: Callable[[JaxprEqn, str, frozenset[SourceKey]], None]
 
     @property
     def params(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def conservative(call: Call) -> list[Deps]:
 
     out = []
     for v in call.eqn.outvars:
-        merged: dict[Hashable, list[Dep]] = {}
+        merged: dict[SourceKey, list[Dep]] = {}
         for deps in call.deps:
             for source, dep in deps.items():
                 merged.setdefault(source, []).append(everything(dep, v.aval.shape, call.cause))
