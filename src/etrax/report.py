@@ -51,6 +51,7 @@ class Report:
     groups: tuple[GroupLine, ...]
     parameters: tuple[ParameterLine, ...]
     memory: dict[str, int]
+    notes: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> Mapping[Path, Verdict]:
@@ -67,7 +68,8 @@ class Report:
         params = tuple(
             _parameter_line(facts, i, rule.verdict(facts, i)) for i in range(len(facts.step.select(Role.PARAM)))
         )
-        return cls(str(rule), groups, params, memory)
+        notes = tuple(f"{c} casts a complex number to a real one: its imaginary part is dropped" for c in facts.casts)
+        return cls(str(rule), groups, params, memory, notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, ready for JSON."""
@@ -79,12 +81,12 @@ class Report:
                 for p in self.parameters
             ],
             "memory": dict(self.memory),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
-        return "\n".join(
-            [*_heading(self), "", *_groups(self), "", *_parameters(self), "", *_memory(self), "", *_advice()]
-        )
+        parts = [_heading(self), _groups(self), _parameters(self), _notes(self), _memory(self), _advice()]
+        return "\n\n".join("\n".join(part) for part in parts if part)
 
     __repr__ = __str__
 
@@ -146,6 +148,10 @@ def _parameters(report: Report) -> list[str]:
         lines.append(f"  {p.verdict.kind.upper():<12} {what}{to}")
         lines.append(_wrapped(p.verdict.reason, 15))
     return lines
+
+
+def _notes(report: Report) -> list[str]:
+    return ["Notes", *(_wrapped(text, 2) for text in report.notes)] if report.notes else []
 
 
 def _wrapped(text: str, indent: int) -> str:

@@ -102,6 +102,8 @@ def test_complex_cast_to_real():
     facts = facts_of(lambda w, h, x: 0.9 * h + lax.convert_element_type((x @ w) * (1 + 2j), float))
     assert diagonal(facts, 0).kind is Kind.EXACT
     assert not facts.edges.problems
+    assert [c.primitive for c in facts.casts] == ["convert_element_type"]
+    assert "test_bad_input.py" in str(facts.casts[0])
 
 
 def test_random_keys_and_counters_are_carried():

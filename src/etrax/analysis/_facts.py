@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from ..ir import Leaf, Role, Step, format_path
+from ._casts import complex_casts
 from ._edges import Edges, Node, state_leaves
 from ._positions import Group
 from ._sites import WeightSite
@@ -75,6 +76,11 @@ class Facts:
     edges: Edges
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
+
+    @cached_property
+    def casts(self) -> tuple[Cause, ...]:
+        """Places where a complex number is cast to a real one, which drops its imaginary part."""
+        return complex_casts(self.step)
 
     @cached_property
     def states(self) -> list[Leaf]:

@@ -1,9 +1,8 @@
-"""What the rest of a step can see of its new states: the activity on which a learning signal acts.
+"""What the rest of a step can see of a hidden group: the activity on which a learning signal acts.
 
-A group's activity is what weight ops read of its new state: the spike of a membrane, the h of an LSTM, a rate. It is
-found by running the step with its new states as independent inputs: readouts are asked first, then the ops of other
-layers, then the outputs themselves. A position that nothing reads one to one is *bare*: a signal then acts on its
-states as they are.
+A group's activity is what weight ops read of it in the step that computes it: the spike of a membrane, whether or not it is a
+state and before or after a reset; the h of an LSTM; a rate. Readouts are asked first, then ops of other layers, then the
+outputs themselves. A position that none of them reads one to one is *bare*: a signal then acts on its new states.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._compat import JaxprEqn, Literal, bind, is_inexact, open_jaxpr
-from ..ir import Role, Site
+from .._compat import is_inexact, open_jaxpr
+from ..ir import Role
+from ._cut import OpenStep
+from ._edges import Node
 from ._facts import Facts
 from ._positions import Group
 from .pattern import Dep, propagate
@@ -24,7 +25,7 @@ from .pattern import Dep, propagate
 
 @dataclass(frozen=True)
 class Reader:
-    """An operand of a weight op, or (site is None) an output leaf."""
+    """A data operand of a weight op, or (site is None) an output leaf."""
 
     site: int | None
     index: int
@@ -39,48 +40,38 @@ class Visible:
     place: tuple[dict[int, np.ndarray], ...]
     bare: tuple[np.ndarray, ...]
 
-    def read(self, leaves: Sequence[Any], new: Mapping[int, Any]) -> list[Any]:
-        """What each reader sees, given the step's input leaves and its new states (by number)."""
-        return read_states(self.facts, self.readers, leaves, new)
+    def shown_by_outputs(self, group: int) -> bool:
+        """Whether the outputs show the whole group themselves, with no weight op in between."""
+        found = self.place[group]
+        return bool(found) and all(self.readers[k].site is None for k in found) and not self.bare[group].any()
 
 
-def read_states(facts: Facts, readers: Sequence[Reader], leaves: Sequence[Any], new: Mapping[int, Any]) -> list[Any]:
-    """Run the step with its new states replaced by `new`."""
-    states = _state_vars(facts)
-    at = {facts.sites[r.site].at: [] for r in readers if r.site is not None}
-    seen: dict[tuple[Site, int], Any] = {}
-
-    def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> list[Any] | None:
-        if site in at:
-            seen.update({(site, i): v for i, v in enumerate(values)})
-        if len(site) > 1 or not any(v in states for v in eqn.outvars):
-            return None
-        return [new.get(states.get(v, -1), out) for v, out in zip(eqn.outvars, bind(eqn, values), strict=True)]
-
-    outs = facts.step.run(leaves, handle)[len(facts.states) :]
-    return [outs[r.index] if r.site is None else seen[facts.sites[r.site].at, r.index] for r in readers]
-
-
-def _state_vars(facts: Facts) -> dict[Any, int]:
-    """Variables that hold new states; where two states share one, the first has it."""
-    found: dict[Any, int] = {}
-    computed = {v for eqn in facts.step.jaxpr.eqns for v in eqn.outvars}
-    for i, var in enumerate(facts.step.jaxpr.outvars[: len(facts.states)]):
-        if not isinstance(var, Literal) and var in computed and i in facts.group_of_leaf:
-            found.setdefault(var, i)
-    return found
+def observe(
+    facts: Facts, readers: Sequence[Reader], cut: frozenset[int], leaves: Sequence[Any], deltas: Mapping[int, Any],
+    weights: Sequence[Any] | None = None,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """What each reader sees, and the new states, in the step with the given sites cut."""
+    opened = OpenStep(facts.step, facts.sites, cut)
+    outs, seen = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)
+    n, found = len(facts.states), []
+    for r in readers:
+        if r.site is None:
+            found.append(outs[n + r.index])
+        else:
+            varying = facts.sites[r.site].rule.varying(facts.sites[r.site].call)
+            found.append(seen[r.site][1][varying.index(r.index)])
+    return found, outs[:n]
 
 
 def find_visible(facts: Facts) -> Visible:
     readers = tuple(_readers(facts))
-    moving = sorted(set(_state_vars(facts).values()))
-    deps = _reach(facts, readers, moving) if readers and moving else {}
+    deps = _reach(facts, readers) if readers and facts.groups else {}
     place, bare = [], []
     for group in facts.groups:
         free = np.ones(group.num_positions, bool)
         found: dict[int, np.ndarray] = {}
         for k, reader in enumerate(readers):
-            own = _places(facts, group, reader, {i: deps[i, k] for i in group.leaves if (i, k) in deps})
+            own = _places(facts, group, reader, {s: d for (s, at), d in deps.items() if at == k})
             if own is None:
                 continue
             own = np.where((own >= 0) & free[np.maximum(own, 0)], own, -1)
@@ -96,54 +87,68 @@ def _readers(facts: Facts) -> list[Reader]:
     """Readouts, then other weight ops, then outputs."""
     ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and ("y", j) in facts.live]
     ops.sort(key=lambda j: facts.remembers(("y", j)))
-    found = [
-        Reader(j, i)
-        for j in ops
-        for i in facts.sites[j].rule.varying(facts.sites[j].call)
-        if is_inexact(facts.sites[j].call.operands[i])
-    ]
+    found = []
+    for call, rule, j in ((facts.sites[j].call, facts.sites[j].rule, j) for j in ops):
+        found += [Reader(j, i) for i in rule.varying(call) if is_inexact(call.operands[i])]
     outputs = facts.step.select(Role.OUTPUT)
     return found + [Reader(None, k) for k, leaf in enumerate(outputs) if is_inexact(leaf.aval)]
+
+
+def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], Dep]:
+    """How elements of old states and of weight ops reach elements of each reader through the cut step."""
+    leaves, first = [leaf.aval for leaf in facts.step.ins], len(facts.step.select(Role.PARAM))
+    moving = sorted(facts.group_of_leaf)
+    sites = sorted({r.site for r in facts.relations})
+    deltas = [jax.ShapeDtypeStruct(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites]
+
+    def run(h: list[Any], deltas: list[Any], leaves: list[Any]) -> list[Any]:
+        values = list(leaves)
+        for i, value in zip(moving, h, strict=True):
+            values[first + i] = value
+        return observe(facts, readers, facts.cut, values, dict(zip(sites, deltas, strict=True)))[0]
+
+    def pull(h: list[Any], deltas: list[Any], leaves: list[Any], cotangents: list[Any]) -> Any:
+        return jax.vjp(lambda h, d: run(h, d, leaves), h, deltas)[1](cotangents)
+
+    h = [facts.states[i].aval for i in moving]
+    shapes = jax.eval_shape(run, h, deltas, leaves)
+    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)(h, deltas, leaves, shapes))
+    sources = {len(h) + len(deltas) + len(leaves) + k: k for k in range(len(readers))}
+    rows, _ = propagate(jaxpr, consts, sources, {})
+    nodes: list[Node] = [("h", i) for i in moving] + [("y", j) for j in sites]
+    return {(node, k): dep for node, found in zip(nodes, rows, strict=True) for k, dep in found.items()}
+
+
+def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> np.ndarray | None:
+    """The position that each element of a reader shows, or None if one of them shows several.
+
+    An element that only an old state reaches shows what the group was a step ago, and does not count.
+    """
+    shape = _shape(facts, reader)
+    own = np.full(int(np.prod(shape, dtype=np.int64)), -1, np.int32)
+    driven = np.zeros(own.size, bool)
+    driven_by = {r.site: r.place for r in facts.relations if r.group == group.index and r.place is not None}
+    for node, dep in deps.items():
+        if node[0] == "h":
+            source = group.place_of(node[1]) if node[1] in group.leaves else None
+        else:
+            source = driven_by.get(node[1])
+        if source is None:
+            continue
+        if dep.part.labels is not None:
+            return None
+        flat = np.resize(source.reshape(-1), dep.maps[0].size)  # one place for all iterations of an inner loop
+        for m in (m.reshape(-1) for m in dep.maps):
+            at = np.flatnonzero((m >= 0) & (flat >= 0))
+            before = own[m[at]]
+            own[m[at]] = flat[at]
+            if ((before >= 0) & (before != flat[at])).any() or (own[m[at]] != flat[at]).any():
+                return None
+            driven[m[at]] |= node[0] == "y"
+    return np.where(driven, own, -1).reshape(shape) if driven.any() else None
 
 
 def _shape(facts: Facts, reader: Reader) -> tuple[int, ...]:
     if reader.site is None:
         return facts.step.select(Role.OUTPUT)[reader.index].aval.shape
     return facts.sites[reader.site].call.operands[reader.index].shape
-
-
-def _reach(facts: Facts, readers: Sequence[Reader], moving: Sequence[int]) -> dict[tuple[int, int], Dep]:
-    """How elements of each new state reach elements of each reader."""
-    leaves = [leaf.aval for leaf in facts.step.ins]
-    new = [facts.states[i].aval for i in moving]
-
-    def run(new: list[Any], leaves: list[Any]) -> list[Any]:
-        return read_states(facts, readers, leaves, dict(zip(moving, new, strict=True)))
-
-    def pull(new: list[Any], leaves: list[Any], cotangents: list[Any]) -> Any:
-        return jax.vjp(lambda n: run(n, leaves), new)[1](cotangents)
-
-    shapes = jax.eval_shape(run, new, leaves)
-    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)(new, leaves, shapes))
-    sources = {len(new) + len(leaves) + k: k for k in range(len(readers))}
-    rows, _ = propagate(jaxpr, consts, sources, {})
-    return {(i, k): dep for i, found in zip(moving, rows, strict=True) for k, dep in found.items()}
-
-
-def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[int, Dep]) -> np.ndarray | None:
-    """The position that each element of a reader shows, or None if one of them shows several."""
-    shape = _shape(facts, reader)
-    own = np.full(int(np.prod(shape, dtype=np.int64)), -1, np.int32)
-    for leaf, dep in deps.items():
-        if dep.part.labels is not None:
-            return None
-        source = group.place_of(leaf).reshape(-1)
-        for m in (m.reshape(-1) for m in dep.maps):
-            at = np.flatnonzero(m >= 0)
-            clash = (own[m[at]] >= 0) & (own[m[at]] != source[at])
-            if clash.any():
-                return None
-            own[m[at]] = source[at]
-            if (own[m[at]] != source[at]).any():  # two positions in one map
-                return None
-    return own.reshape(shape) if deps else None

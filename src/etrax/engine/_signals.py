@@ -1,33 +1,33 @@
-"""Windows of learning signals: a signal s_t per step in place of ∂ℓ_t/∂h_t (MATH.md §5).
+"""Windows of learning signals: a signal b_t on a group's activity z_t in place of ∂ℓ_t/∂z_t (MATH.md §5).
 
-    g = Σ_t s_t · ε̄_t,   ε_t = D_t ε_{t-1} + u_t ⊗ F_t,   ε̄_t = κ ε̄_{t-1} + ε_t
+    g = Σ_t b_t · ē_t        ē_t = κ ē_{t-1} + e_t        e_t = dz_t/dw = r_t · ε_{t-1} + q_t ⊗ u_t
 
-In closed form, by one reverse recursion over the window:
+ε is the trace of D-RTRL, r = ∂z/∂h and q = ∂z/∂y those of the cut step: e_t is the eligibility of the activity itself, step t
+included. In closed form, by one reverse recursion over the window with b̃_k = b_k + κ b̃_{k+1}:
 
-    b_k = s_k + κ b_{k+1}        a_k = b_k + D_{k+1}ᵀ a_{k+1}
-    g = Σ_k u_k ⊗ (F_k · a_k)  +  (D_1ᵀ a_1) · ε_0  +  κ b_1 · ε̄_0
+    a_{k−1} = r_k b̃_k + D_kᵀ a_k,   a_K = 0        g = Σ_k u_k ⊗ (q_k b̃_k + F_k · a_k)  +  a_0 · ε_0  +  κ b̃_1 ē_0
 
-A source gives the signal on a group's *activity*, what the step itself reads of its new state; from there the step's
-own derivative takes it to the states (the pseudo-derivative of a spike). An op whose trace cannot be carried by
-position has the immediate derivative under the signal; what reaches no state keeps the gradient of the loss.
+The same recursion with κ^{K−k} in the place of b̃_k moves ē. Groups that the outputs show directly take their own error, unfiltered. An op
+whose trace cannot be carried by position has the derivative of one step; what reaches no state keeps the loss gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from ..analysis import Facts, OpenStep, find_visible
+from ..analysis import Facts, find_visible
 from . import _site_math as site_math
 from ._blocks import act_transposed
 from ._diagonal import diagonal_transport
-from ._filtered import filtered_transport
 from ._plan import Plan, add_to, bytes_of, plan_blocks
-from ._source import Source, state_signals
+from ._source import Source, moment_of, on_activity, show
 from ._transport import Transport, WindowData
 from ._window import live_sites
 
@@ -35,87 +35,43 @@ from ._window import live_sites
 def guided_transport(
     facts: Facts, source: Source, kappa: float = 0.0, sites: frozenset[int] | None = None, trace_dtype: Any = None
 ) -> Transport:
-    """The trace of D-RTRL (filtered if κ > 0) under a learning signal."""
-    plan = plan_blocks(facts, sites, trace_dtype)
-    base = (
-        filtered_transport(facts, kappa, sites, trace_dtype) if kappa else diagonal_transport(facts, sites, trace_dtype)
-    )
-    guided = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(("y", j)))
-    untraced = sorted(guided - {r.site for r in plan.relations})
-    visible = find_visible(facts)
+    """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
+    guide = _guide(facts, source, sites, trace_dtype)
+    plan, base = guide.plan, diagonal_transport(facts, sites, trace_dtype)
+    filtered = [k for k in range(len(plan.relations)) if kappa]
 
     def init() -> Any:
-        return base.init(), source.init()
+        return base.init(), [plan.zeros(k) for k in filtered], source.init()
+
+    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
+        return base.record(leaves, weights) if base.record else ([], []), guide.eligibility(leaves, weights)
 
     def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Any:
-        leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace[1]))
-        on_states, memo = state_signals(visible, source, own, leaves, along, loss_of)
-        return on_states, _immediate(facts, untraced, leaves, weights, on_states), memo
+        return guide.signal(trace[2], leaves, weights, along, loss_of)
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        on_states, now, _ = window.signals
-        out = _credit(plan, kappa, trace[0], on_states, window) if plan.relations else {}
+        signals, direct, now, _ = window.signals
+        out: dict[int, Any] = {}
+        late, entry = _filter(signals, kappa)
+        rows, ops = _merge(window.records[1], direct)
+        _collect(plan, trace[0], _backward(plan, window, rows, ops, late), window, out)
+        for e, k in zip(trace[1], filtered, strict=True):
+            b = entry[plan.relations[k].group]
+            if b is not None:
+                add_to(out, plan.relations[k].site, plan.apply(k, e, plan.gathers[k](b).astype(e.dtype), window.fixed))
         for j, bar in now.items():
             add_to(out, j, site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar))
         return out
 
     def move(trace: Any, window: WindowData) -> Any:
-        own = source.move(trace[1], window.signals[2]) if window.signals else trace[1]
-        return base.move(trace[0], window), own
+        moved = trace[1]
+        if filtered:
+            powers = kappa ** np.arange(window.steps - 1, -1, -1, dtype=np.float64)
+            late = [jnp.broadcast_to(jnp.asarray(powers)[:, None], (window.steps, g.num_positions)) for g in facts.groups]
+            a, c = _backward(plan, window, *window.records[1], late)
+            moved = [_eligible(plan, k, kappa**window.steps * e, trace[0][k], a, c, window) for e, k in zip(moved, filtered, strict=True)]
+        inner = window._replace(records=window.records[0])
+        own = source.move(trace[2], window.signals[3]) if window.signals else trace[2]
+        return base.move(trace[0], inner), moved, own
 
-    return Transport(init, base.record, credit, move, bytes_of(init), signal, guided)
-
-
-def _immediate(
-    facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any], bars: Mapping[int, Any]
-) -> dict[int, Any]:
-    """The signal at the outputs of ops, within their own step and with nothing cut."""
-    if not sites:
-        return {}
-    opened = OpenStep(facts.step, facts.sites, frozenset())
-    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
-
-    def run(deltas: dict[int, Any]) -> dict[int, Any]:
-        outs, _ = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)
-        return {i: outs[i] for i in bars}
-
-    return jax.vjp(run, deltas)[1](dict(bars))[0]
-
-
-def _credit(plan: Plan, kappa: float, trace: Any, on_states: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-    blocks, rows = window.records
-    layouts = plan.probes.layouts
-    signals = [jax.vmap(lay.read)({i: on_states[i] for i in lay.group.leaves}) if lay.size else [] for lay in layouts]
-    kinds = [[jnp.promote_types(s.dtype, jnp.float32) for s in found] for found in signals]
-    signals = [[s.astype(d) for s, d in zip(found, ds, strict=True)] for found, ds in zip(signals, kinds, strict=True)]
-
-    def body(carry: Any, step: Any) -> tuple[Any, list[list[Any]]]:
-        later, filtered = carry  # D_{k+1}ᵀ a_{k+1}, κ b_{k+1}
-        s, d = step
-        b = [[x + y for x, y in zip(one, two, strict=True)] for one, two in zip(s, filtered, strict=True)]
-        a = [[x + y for x, y in zip(one, two, strict=True)] for one, two in zip(b, later, strict=True)]
-        onward = [_like(act_transposed(m, one), one) for m, one in zip(d, a, strict=True)]
-        return (onward, [[kappa * x for x in one] for one in b]), a
-
-    zeros = [[jnp.zeros_like(s[0]) for s in found] for found in signals]
-    (entry, entry_filtered), a = lax.scan(body, (zeros, zeros), (signals, blocks), reverse=True)
-    out: dict[int, Any] = {}
-    for k, r in enumerate(plan.relations):
-        plain, filtered = trace[k] if kappa else (trace[k], ())
-        c = sum(f * _over_steps(plan, k, x, f) for f, x in zip(rows[k], a[r.group], strict=True))
-        add_to(out, r.site, plan.grad(k, c, window))
-        for entries, signal in ((plain, entry), (filtered, entry_filtered)):
-            for e, x in zip(entries, signal[r.group] if entries else (), strict=True):
-                add_to(out, r.site, plan.apply(k, e, plan.gathers[k](x).astype(e.dtype), window.fixed))
-    return out
-
-
-def _like(found: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """Arrays of the given types; zeros for None."""
-    return [jnp.zeros_like(x) if y is None else y.astype(x.dtype) for y, x in zip(found, like, strict=True)]
-
-
-def _over_steps(plan: Plan, k: int, x: Any, like: Any) -> Any:
-    """(steps, positions…) at the elements of y, beside an array with axes of inner loops behind the steps."""
-    found = jax.vmap(plan.gathers[k])(x)
-    return found.reshape(found.shape[0], *[1] * (like.ndim - found.ndim), *found.shape[1:])
+    return Transport(init, record, credit, move, bytes_of(init), signal, guide.sites)

@@ -1,12 +1,12 @@
-"""Where a learning signal comes from, and its way from a group's activity to the states.
+"""Where a learning signal comes from, and its way from a group's activity to states and weight ops.
 
-The signal acts on what the step itself reads of a new state; the step's own derivative takes it to the states, so
-that a spike's pseudo-derivative counts, and an LSTM's cell hears of an error through its h alone.
+The signal acts on what the step itself reads of a group, its activity z; the step's own derivative takes it on, to the states before
+the step and to the outputs of weight ops within it. A spike's pseudo-derivative counts, also of a spike that is read before a reset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis import Facts, Visible
+from ..analysis import Facts, Visible, observe
+from ..ir import Role
 
 
 class Moment(NamedTuple):
@@ -44,58 +45,66 @@ class Source:
     move: Callable[[Any, Any], Any] = lambda own, memos: own
 
 
-def state_signals(
-    visible: Visible, source: Source, own: Any, leaves: Sequence[Any], along: Any, loss_of: Any
-) -> tuple[dict[int, Any], Any]:
-    """Cotangents of the new states, per leaf, and the source's memo."""
+class Shown(NamedTuple):
+    """What readers see, the new states, and the pull-back from both to old states and outputs of weight ops."""
+
+    seen: list[Any]
+    states: list[Any]
+    pull: Callable[..., tuple[dict[int, Any], dict[int, Any]]]
+
+
+def show(visible: Visible, cut: frozenset[int], leaves: Sequence[Any], weights: Sequence[Any], sites: Sequence[int]) -> Shown:
+    """Run the step, ready to pull signals on activity back."""
+    facts, first = visible.facts, len(visible.facts.step.select(Role.PARAM))
+    moving = {i: leaves[first + i] for i in facts.group_of_leaf}
+    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
+
+    def run(h: dict[int, Any], deltas: dict[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+        values = list(leaves)
+        for i, value in h.items():
+            values[first + i] = value
+        seen, new = observe(facts, visible.readers, cut, values, deltas, weights)
+        return seen, {i: new[i] for i in moving}
+
+    (seen, states), pull = jax.vjp(run, moving, deltas)
+    return Shown(seen, [states.get(i) for i in range(len(facts.states))], pull)
+
+
+def on_activity(visible: Visible, shown: Shown, group: int, signal: Any, errors: Sequence[Any]) -> Any:
+    """Cotangents for `Shown.pull`: a signal per position on a group's activity, or (None) the errors of its outputs."""
     facts = visible.facts
-    outs = facts.step.run(leaves)
-    n = len(facts.states)
-    moving = {i: outs[i] for g in facts.groups for i in g.leaves}
-    shown, pull = jax.vjp(lambda new: visible.read(leaves, new), moving)
-    loss, errors = _errors(facts, outs[n:], along, loss_of)
-    on_activity, memo = source.signal(own, Moment(outs[n:], errors, along, loss, _activity(visible, shown)))
-    found: dict[int, Any] = {}
-    for group, signal, place, bare in zip(facts.groups, on_activity, visible.place, visible.bare, strict=True):
-        bars = [jnp.zeros_like(a) for a in shown]
-        for k, at in place.items():
-            if signal is None and visible.readers[k].site is None:
-                value = errors[visible.readers[k].index]
-            else:
-                assert signal is not None
-                value = signal[np.maximum(at, 0)]
-            bars[k] = jnp.where(at >= 0, value, 0).astype(shown[k].dtype)
-        pulled = pull(bars)[0]
-        for i in group.leaves:
-            at = group.place_of(i)
-            extra = (
-                jnp.where(bare[at], signal[at], 0).astype(moving[i].dtype) if signal is not None and bare.any() else 0
-            )
-            found[i] = pulled[i] + extra
-    return found, memo
+    bars = [jnp.zeros_like(a) for a in shown.seen]
+    for k, at in visible.place[group].items():
+        value = errors[visible.readers[k].index] if signal is None else signal[np.maximum(at, 0)]
+        bars[k] = jnp.where(at >= 0, value, 0).astype(shown.seen[k].dtype)
+    states = {i: jnp.zeros_like(shown.states[i]) for i in facts.group_of_leaf}
+    bare = visible.bare[group]
+    for i in facts.groups[group].leaves:
+        at = facts.groups[group].place_of(i)
+        if signal is not None and bare.any():
+            states[i] = jnp.where(bare[at], signal[at], 0).astype(states[i].dtype)
+    return bars, states
 
 
-def _errors(facts: Facts, outputs: list[Any], along: Any, loss_of: Any) -> tuple[Any, list[Any]]:
-    """The loss of a step and its derivative in every output leaf (None for one without derivatives)."""
+def moment_of(visible: Visible, shown: Shown, outputs: list[Any], along: Any, loss_of: Any) -> Moment:
+    """The step as a source sees it."""
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
-    def loss(moving: list[Any]) -> Any:
-        full = list(outputs)
-        for k, o in zip(diff, moving, strict=True):
-            full[k] = o
-        return loss_of(full, along)[0]
+    def loss(moving: Mapping[int, Any]) -> Any:
+        return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], along)[0]
 
-    value, pull = jax.vjp(loss, [outputs[k] for k in diff])
-    found = dict(zip(diff, pull(jnp.ones_like(value))[0], strict=True))
-    return value, [found.get(k) for k in range(len(outputs))]
+    value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
+    found = pull(jnp.ones_like(value))[0]
+    errors = [found.get(k) for k in range(len(outputs))]
+    return Moment(outputs, errors, along, value, _activity(visible.facts, visible, shown.seen))
 
 
-def _activity(visible: Visible, shown: Sequence[Any]) -> list[Any]:
+def _activity(facts: Facts, visible: Visible, seen: Sequence[Any]) -> list[Any]:
     """What the step shows of each group, per position; zero where it is bare."""
     found = []
-    for group, place in zip(visible.facts.groups, visible.place, strict=True):
+    for group, place in zip(facts.groups, visible.place, strict=True):
         total = jnp.zeros(group.num_positions)
         for k, at in place.items():
-            total = total.at[at[at >= 0]].set(jnp.real(shown[k])[at >= 0].astype(total.dtype))
+            total = total.at[at[at >= 0]].set(jnp.real(seen[k])[at >= 0].astype(total.dtype))
         found.append(total)
     return found

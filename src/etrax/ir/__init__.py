@@ -11,5 +11,6 @@ from ._step import Role as Role
 from ._step import Step as Step
 from ._trace import trace_step as trace_step
 from ._walk import Site as Site
+from ._walk import equations as equations
 from ._walk import inline as inline
 from ._walk import interpret as interpret

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, inner_jaxpr, within
+from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, inner_jaxpr, open_jaxpr, within
 
 # Address of an equation: its index, then those of the equations inside it. A branch number follows a `cond`'s index.
 Site: TypeAlias = tuple[int, ...]
@@ -37,6 +37,17 @@ def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], handle: 
             outs = bind(eqn, values)
         env.update(zip(eqn.outvars, outs, strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """All equations, also those inside calls, branches and loops."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                body = open_jaxpr(inner)[0]
+                if hasattr(body, "eqns"):
+                    yield from equations(body)
 
 
 def inline(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

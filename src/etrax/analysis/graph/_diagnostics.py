@@ -153,6 +153,14 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
                 (),
                 context,
             )
+    for cast in facts.casts:
+        text = (
+            f"{cast} casts a complex number to a real one and drops its imaginary part; say `jnp.real` if that is meant"
+        )
+        context = {"source": cast.source}
+        yield CompilationRecord(
+            DiagnosticKind.COMPLEX_TO_REAL, DiagnosticLevel.WARNING, text, cast.primitive, None, (), context
+        )
     if not facts.groups:
         text = "the step has no hidden state with derivatives: nothing is traced, every gradient is that of one step"
         yield CompilationRecord(DiagnosticKind.NO_HIDDEN_STATE, DiagnosticLevel.WARNING, text)
