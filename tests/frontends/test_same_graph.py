@@ -1,4 +1,4 @@
-"""One cell written as a plain function and as a brainstate module: the same groups, relations, verdicts and gradients."""
+"""One cell as a plain function and as a brainstate module: the same groups, relations, verdicts and gradients."""
 
 import jax
 import jax.numpy as jnp

@@ -72,8 +72,11 @@ def on_states(name, t, **signals):
     return np.asarray(ravel_pytree(jax.tree.map(jnp.asarray, tree))[0])
 
 
-def guided(name, signal, kappa=0.0):
-    """Σ_t s_t · ε̄_t with `signal(t)` flat on the states; without a state to reach, the gradient of the loss."""
+def guided(name, signal, kappa=0.0, direct=lambda t: 0.0):
+    """Σ_t s_t · ε̄_t with `signal(t)` flat on the states; without a state to reach, the gradient of the loss.
+
+    `direct(t)` is a signal that no filter is applied to.
+    """
     t = tape(name)
     e = filtered = np.zeros_like(t.full_c[0])
     reaches, traced = np.any(t.full_c != 0, (0, 1)), np.any(t.cut_c != 0, (0, 1))
@@ -81,8 +84,8 @@ def guided(name, signal, kappa=0.0):
     for k in range(T):
         e = t.cut_d[k] @ e + t.cut_c[k]
         filtered = kappa * filtered + e
-        s = signal(k)
-        total += np.where(traced, s @ filtered, np.where(reaches, s @ t.full_c[k], t.l_theta[k]))
+        s, d = signal(k), direct(k) + np.zeros(e.shape[0])
+        total += np.where(traced, s @ filtered + d @ e, np.where(reaches, (s + d) @ t.full_c[k], t.l_theta[k]))
     return t.unravel(total / T)
 
 

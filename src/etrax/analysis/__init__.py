@@ -13,8 +13,10 @@ from ._reach import find_nodes as find_nodes
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
+from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
 from ._verdicts import Kind as Kind
 from ._verdicts import Verdict as Verdict
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
+from ._visible import observe as observe

@@ -16,7 +16,7 @@ from jax import lax
 from .._compat import JaxprEqn, ScanParts, bind, cond_branches, scan_parts, source_of
 from ..ir import Site, Step, interpret
 from ..ops import ALIGNED
-from ._sites import WeightSite
+from ._sites import Addresses, WeightSite
 
 # Per site number: the value of y before it was perturbed, and its varying data operands.
 Seen = dict[int, tuple[Any, tuple[Any, ...]]]
@@ -59,12 +59,7 @@ class _Run:
     def __init__(self, sites: Sequence[WeightSite], cut: frozenset[int], weights: Sequence[Any] | None):
         self.sites, self.cut = sites, cut
         self.weights = {} if weights is None else dict(enumerate(weights))
-        self.here: dict[Site, list[int]] = {}
-        self.below: dict[Site, list[int]] = {}
-        for j, s in enumerate(sites):
-            self.here.setdefault(s.at, []).append(j)
-            for n in range(1, len(s.at)):
-                self.below.setdefault(s.at[:n], []).append(j)
+        self.at = Addresses(sites)
 
     def body(
         self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site, deltas: dict[int, Any]
@@ -72,12 +67,12 @@ class _Run:
         seen: Seen = {}
 
         def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
-            if site in self.here:
-                return self.weight_op(eqn, values, self.here[site], deltas, seen)
+            if site in self.at.here:
+                return self.weight_op(eqn, values, self.at.here[site], deltas, seen)
             enter: Callable[..., Any] | None = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
-            if enter is not None and site in self.below:
+            if enter is not None and site in self.at.below:
                 with source_of(eqn):
-                    outs, found = enter(eqn, values, site, {j: deltas[j] for j in self.below[site]})
+                    outs, found = enter(eqn, values, site, {j: deltas[j] for j in self.at.below[site]})
                 seen.update(found)
                 return outs
             return None

@@ -44,6 +44,18 @@ class WeightSite:
         return f"`{self.call.primitive}`{where}"
 
 
+class Addresses:
+    """Sites by the address of their equation: those at it, and those inside it."""
+
+    def __init__(self, sites: Sequence[WeightSite]):
+        self.here: dict[Site, list[int]] = {}
+        self.below: dict[Site, list[int]] = {}
+        for j, s in enumerate(sites):
+            self.here.setdefault(s.at, []).append(j)
+            for n in range(1, len(s.at)):
+                self.below.setdefault(s.at[:n], []).append(j)
+
+
 @dataclass(frozen=True)
 class _Origin:
     """What a value is made of: parameters (by leaf number), data, hidden states; `fixed` is a constant of the model."""

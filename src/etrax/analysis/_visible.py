@@ -1,8 +1,9 @@
 """What the rest of a step can see of a hidden group: the activity on which a learning signal acts.
 
-A group's activity is what weight ops read of it in the step that computes it: the spike of a membrane, whether or not it is a
-state and before or after a reset; the h of an LSTM; a rate. Readouts are asked first, then ops of other layers, then the
-outputs themselves. A position that none of them reads one to one is *bare*: a signal then acts on its new states.
+A group's activity is what weight ops read of it in the step that computes it: the spike of a membrane, whether or
+not it is a state and before or after a reset; the h of an LSTM; a rate. Readouts are asked first, then ops of other
+layers, then the outputs themselves. A position that none of them reads one to one is *bare*: a signal then acts on
+its new states.
 """
 
 from __future__ import annotations

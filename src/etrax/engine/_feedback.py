@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis import Facts, Group, Visible, find_visible
+from ..analysis import Facts, Group, find_visible
 from ..ir import Role
 from ._source import Moment, Source
 
@@ -39,16 +39,15 @@ class Pair(NamedTuple):
 
 def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: float = 0.0) -> Source:
     """Random feedback from a key; adaptive with a `rate`."""
-    pairs = _pairs(facts, find_visible(facts))
-    direct = [not any(p.group == g.index for p in pairs) for g in facts.groups]
+    visible = find_visible(facts)
+    direct = frozenset(g.index for g in facts.groups if visible.shown_by_outputs(g.index))
+    pairs = _pairs(facts, direct)
     with jax.ensure_compile_time_eval():
         start = [np.asarray(_draw(key, n, p.shape)) for n, p in enumerate(pairs)]
 
     def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
         matrices = own if rate is not None else start
-        found: list[Any] = [
-            None if d else jnp.zeros(g.num_positions) for g, d in zip(facts.groups, direct, strict=True)
-        ]
+        found: list[Any] = [None if g.index in direct else jnp.zeros(g.num_positions) for g in facts.groups]
         errors = [_by_sample(moment.errors[p.output], p) for p in pairs]
         for p, e, b in zip(pairs, errors, matrices, strict=True):
             found[p.group] = (
@@ -63,7 +62,7 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
         grads = [jnp.einsum("kbo,kbp->op", e, z.astype(e.dtype)) / e.shape[0] for e, z in zip(*memos, strict=True)]
         return [(1 - decay) * b - rate * g.astype(b.dtype) for b, g in zip(own, grads, strict=True)]
 
-    return Source(signal, (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple, move)
+    return Source(signal, direct, (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple, move)
 
 
 def _draw(key: Any, number: int, shape: tuple[int, int]) -> Any:
@@ -80,11 +79,9 @@ def _by_sample(error: Any, p: Pair) -> Any:
     )
 
 
-def _pairs(facts: Facts, visible: Visible) -> list[Pair]:
+def _pairs(facts: Facts, direct: frozenset[int]) -> list[Pair]:
     found = []
-    for group, place in zip(facts.groups, visible.place, strict=True):
-        if place and all(visible.readers[k].site is None for k in place) and not visible.bare[group.index].any():
-            continue
+    for group in (g for g in facts.groups if g.index not in direct):
         for k, leaf in enumerate(facts.step.select(Role.OUTPUT)):
             if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
                 outputs, positions = _samples(facts, group, leaf.aval)

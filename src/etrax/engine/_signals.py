@@ -2,31 +2,30 @@
 
     g = Σ_t b_t · ē_t        ē_t = κ ē_{t-1} + e_t        e_t = dz_t/dw = r_t · ε_{t-1} + q_t ⊗ u_t
 
-ε is the trace of D-RTRL, r = ∂z/∂h and q = ∂z/∂y those of the cut step: e_t is the eligibility of the activity itself, step t
-included. In closed form, by one reverse recursion over the window with b̃_k = b_k + κ b̃_{k+1}:
+ε is the trace of D-RTRL, r = ∂z/∂h and q = ∂z/∂y are those of the cut step: e_t is the eligibility of the activity
+itself, step t included. Over a window, with b̃_k = b_k + κ b̃_{k+1} and the recursion of `_eligibility.py`,
 
-    a_{k−1} = r_k b̃_k + D_kᵀ a_k,   a_K = 0        g = Σ_k u_k ⊗ (q_k b̃_k + F_k · a_k)  +  a_0 · ε_0  +  κ b̃_1 ē_0
+    g = Σ_k u_k ⊗ c_k  +  a_0 · ε_0  +  κ b̃_1 ē_0
 
-The same recursion with κ^{K−k} in the place of b̃_k moves ē. Groups that the outputs show directly take their own error, unfiltered. An op
-whose trace cannot be carried by position has the derivative of one step; what reaches no state keeps the loss gradient.
+and the same recursion with κ^{K−k} in the place of b̃_k moves ē. Groups that the outputs show directly take their
+own error, unfiltered. An op whose trace cannot be carried by position has the derivative of one step; what reaches
+no state keeps the gradient of the loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from ..analysis import Facts, find_visible
 from . import _site_math as site_math
-from ._blocks import act_transposed
 from ._diagonal import diagonal_transport
-from ._plan import Plan, add_to, bytes_of, plan_blocks
+from ._eligibility import Eligibility, backward, eligibility, moved_part, show_cut, trace_part
+from ._plan import add_to, bytes_of, plan_blocks
 from ._source import Source, moment_of, on_activity, show
 from ._transport import Transport, WindowData
 from ._window import live_sites
@@ -36,42 +35,84 @@ def guided_transport(
     facts: Facts, source: Source, kappa: float = 0.0, sites: frozenset[int] | None = None, trace_dtype: Any = None
 ) -> Transport:
     """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
-    guide = _guide(facts, source, sites, trace_dtype)
-    plan, base = guide.plan, diagonal_transport(facts, sites, trace_dtype)
-    filtered = [k for k in range(len(plan.relations)) if kappa]
+    plan, base, visible = (
+        plan_blocks(facts, sites, trace_dtype),
+        diagonal_transport(facts, sites, trace_dtype),
+        find_visible(facts),
+    )
+    used = sorted({r.group for r in plan.relations})
+    fed, direct = [g for g in used if g not in source.direct], [g for g in used if g in source.direct]
+    filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in fed]
+    guided = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(("y", j)))
+    untraced = sorted(guided - {r.site for r in plan.relations})
 
     def init() -> Any:
         return base.init(), [plan.zeros(k) for k in filtered], source.init()
 
     def record(leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
-        return base.record(leaves, weights) if base.record else ([], []), guide.eligibility(leaves, weights)
+        shown = show_cut(visible, plan, leaves, weights)
+        return plan.probes(leaves, weights), eligibility(visible, plan, shown, fed, None)
 
     def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Any:
-        return guide.signal(trace[2], leaves, weights, along, loss_of)
+        leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace[2]))
+        shown = show_cut(visible, plan, leaves, weights)
+        moment = moment_of(visible, shown, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
+        on_groups, memo = source.signal(own, moment)
+        found = eligibility(visible, plan, shown, direct, moment.errors)
+        return {g: on_groups[g] for g in fed}, found, immediate(leaves, weights, on_groups, moment.errors), memo
+
+    def immediate(
+        leaves: Sequence[Any], weights: Sequence[Any], signals: Sequence[Any], errors: Sequence[Any]
+    ) -> dict[int, Any]:
+        """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
+        total: dict[int, Any] = {}
+        shown = show(visible, frozenset(), leaves, weights, untraced) if untraced else None
+        for g in range(len(facts.groups)) if shown is not None else ():
+            for j, bar in shown.pull(on_activity(visible, shown, g, signals[g], errors))[1].items():
+                add_to(total, j, bar)
+        return total
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        signals, direct, now, _ = window.signals
-        out: dict[int, Any] = {}
+        signals, errors, now, _ = window.signals
+        records, seen = window.records
         late, entry = _filter(signals, kappa)
-        rows, ops = _merge(window.records[1], direct)
-        _collect(plan, trace[0], _backward(plan, window, rows, ops, late), window, out)
-        for e, k in zip(trace[1], filtered, strict=True):
-            b = entry[plan.relations[k].group]
-            if b is not None:
-                add_to(out, plan.relations[k].site, plan.apply(k, e, plan.gathers[k](b).astype(e.dtype), window.fixed))
+        late |= {g: jnp.ones((window.steps, facts.groups[g].num_positions)) for g in direct}
+        seen = Eligibility({**seen.r, **errors.r}, {**seen.q, **errors.q})
+        a, c = backward(plan, records, seen, late)
+        out: dict[int, Any] = {}
+        for k, r in enumerate(plan.relations):
+            add_to(out, r.site, plan.grad(k, c[k], window) + trace_part(plan, k, trace[0][k], a[r.group], window.fixed))
+        for k, e in zip(filtered, trace[1], strict=True):
+            add_to(
+                out, plan.relations[k].site, trace_part(plan, k, [e], [entry[plan.relations[k].group]], window.fixed)
+            )
         for j, bar in now.items():
             add_to(out, j, site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar))
         return out
 
     def move(trace: Any, window: WindowData) -> Any:
-        moved = trace[1]
+        moved, (records, seen) = trace[1], window.records
         if filtered:
-            powers = kappa ** np.arange(window.steps - 1, -1, -1, dtype=np.float64)
-            late = [jnp.broadcast_to(jnp.asarray(powers)[:, None], (window.steps, g.num_positions)) for g in facts.groups]
-            a, c = _backward(plan, window, *window.records[1], late)
-            moved = [_eligible(plan, k, kappa**window.steps * e, trace[0][k], a, c, window) for e, k in zip(moved, filtered, strict=True)]
-        inner = window._replace(records=window.records[0])
+            powers = jnp.asarray(kappa ** np.arange(window.steps - 1, -1, -1, dtype=np.float64))
+            late = {g: jnp.broadcast_to(powers[:, None], (window.steps, facts.groups[g].num_positions)) for g in fed}
+            a, c = backward(plan, records, seen, late)
+            kept = [moved_part(plan, k, trace[0][k], a[plan.relations[k].group], window) for k in filtered]
+            moved = [(kappa**window.steps * e + x + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype)
+                     for k, e, x in zip(filtered, moved, kept, strict=True)]  # fmt: skip
         own = source.move(trace[2], window.signals[3]) if window.signals else trace[2]
-        return base.move(trace[0], inner), moved, own
+        return base.move(trace[0], window._replace(records=records)), moved, own
 
-    return Transport(init, record, credit, move, bytes_of(init), signal, guide.sites)
+    return Transport(init, record if plan.relations else None, credit, move, bytes_of(init), signal, guided)
+
+
+def _filter(signals: Mapping[int, Any], kappa: float) -> tuple[dict[int, Any], dict[int, Any]]:
+    """b̃_k per group, and κ b̃_1."""
+    if not kappa:
+        return dict(signals), {}
+
+    def body(later: dict[int, Any], now: dict[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        found = {g: now[g] + later[g] for g in now}
+        return {g: kappa * b for g, b in found.items()}, found
+
+    entry, late = lax.scan(body, {g: jnp.zeros_like(b[0]) for g, b in signals.items()}, dict(signals), reverse=True)
+    return late, entry

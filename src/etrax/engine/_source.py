@@ -1,7 +1,8 @@
 """Where a learning signal comes from, and its way from a group's activity to states and weight ops.
 
-The signal acts on what the step itself reads of a group, its activity z; the step's own derivative takes it on, to the states before
-the step and to the outputs of weight ops within it. A spike's pseudo-derivative counts, also of a spike that is read before a reset.
+The signal acts on what the step itself reads of a group, its activity z; the step's own derivative takes it on, to
+the states before the step and to the outputs of weight ops within it. A spike's pseudo-derivative counts, also of a
+spike that is read before a reset.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ class Moment(NamedTuple):
 class Source:
     """Where a signal comes from.
 
-    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for a
-    group stands for the error of the outputs that show it. `own` is what the source keeps in the trace, moved by
-    `move(own, memos)`.
+    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for the
+    groups in `direct`, which take the error of the outputs that show them. `own` is what the source keeps in the trace,
+    moved by `move(own, memos)`.
     """
 
     signal: Callable[[Any, Moment], tuple[list[Any], Any]]
+    direct: frozenset[int] = frozenset()
     init: Callable[[], Any] = tuple
     move: Callable[[Any, Any], Any] = lambda own, memos: own
 
@@ -53,7 +55,9 @@ class Shown(NamedTuple):
     pull: Callable[..., tuple[dict[int, Any], dict[int, Any]]]
 
 
-def show(visible: Visible, cut: frozenset[int], leaves: Sequence[Any], weights: Sequence[Any], sites: Sequence[int]) -> Shown:
+def show(
+    visible: Visible, cut: frozenset[int], leaves: Sequence[Any], weights: Sequence[Any], sites: Sequence[int]
+) -> Shown:
     """Run the step, ready to pull signals on activity back."""
     facts, first = visible.facts, len(visible.facts.step.select(Role.PARAM))
     moving = {i: leaves[first + i] for i in facts.group_of_leaf}

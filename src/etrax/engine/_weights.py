@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import INLINED, JaxprEqn, bind, cond_branches, inner_jaxpr, scan_parts
-from ..analysis import WeightSite
+from ..analysis import Addresses, WeightSite
 from ..ir import Role, Site, Step, interpret
 from ..ops import ALIGNED
 
@@ -81,12 +81,7 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, .
 class _Finder:
     def __init__(self, sites: Sequence[WeightSite]):
         self.sites = sites
-        self.here: dict[Site, list[int]] = {}
-        self.below: dict[Site, list[int]] = {}
-        for j, s in enumerate(sites):
-            self.here.setdefault(s.at, []).append(j)
-            for n in range(1, len(s.at)):
-                self.below.setdefault(s.at[:n], []).append(j)
+        self.at = Addresses(sites)
         self.found: dict[int, tuple[Any, tuple[Any, ...]]] = {}
 
     def walk(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site) -> list[Any]:
@@ -94,10 +89,10 @@ class _Finder:
 
     def handle(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> list[Any] | None:
         name = eqn.primitive.name
-        for j in self.here.get(site, ()):
+        for j in self.at.here.get(site, ()):
             s = self.sites[j]
             self.found[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
-        if site in self.below:
+        if site in self.at.below:
             if name in INLINED:
                 return None
             (self.scan if name == "scan" else self.cond)(site, eqn, values)
@@ -128,7 +123,7 @@ class _Finder:
         carry = [v if s else _Lazy(_data) for v, s in zip(values[n:m], same, strict=True)]
         slices = [_Lazy(_data) for _ in values[m:]]
         self.walk(parts.jaxpr, parts.consts, [*values[:n], *carry, *slices], site)
-        for j in self.below[site]:
+        for j in self.at.below[site]:
             if self.sites[j].scanned:
                 self.found[j] = (_Lazy(lambda j=j: self.stacked(j, site, parts, values, carry)), self.found[j][1])
 

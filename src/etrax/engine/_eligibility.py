@@ -1,0 +1,98 @@
+"""The eligibility of a group's activity: its derivatives at each step, and one reverse recursion over a window.
+
+    r = ∂z/∂h        q = ∂z/∂y        a_{k−1} = r_k b_k + D_kᵀ a_k,   a_K = 0        c_k = q_k b_k + F_k · a_k
+
+for any weights b_k per position. Then Σ_k b_k dz_k/dw = a_0 · ε_0 + Σ_k u_k ⊗ c_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..analysis import Visible
+from ._blocks import act_transposed
+from ._plan import Plan
+from ._source import Shown, on_activity, show
+from ._transport import WindowData
+
+
+class Eligibility(NamedTuple):
+    """r per group (one array per state scalar) and q per relation, of the groups that were asked for."""
+
+    r: dict[int, list[Any]]
+    q: dict[int, Any]
+
+
+def show_cut(visible: Visible, plan: Plan, leaves: Sequence[Any], weights: Sequence[Any]) -> Shown:
+    """The cut step, ready to pull from activity to old states and to the ops of the plan."""
+    leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
+    return show(visible, visible.facts.cut, leaves, weights, sorted({r.site for r in plan.relations}))
+
+
+def eligibility(
+    visible: Visible, plan: Plan, shown: Shown, groups: Sequence[int], errors: Sequence[Any] | None
+) -> Eligibility:
+    """r and q of the activity itself, or (with errors) of the outputs that show it, weighted by their errors."""
+    found = Eligibility({}, {})
+    for g in groups:
+        one = jnp.ones(visible.facts.groups[g].num_positions) if errors is None else None
+        h_bar, d_bar = shown.pull(on_activity(visible, shown, g, one, errors or ()))
+        layout = plan.probes.layouts[g]
+        found.r[g] = [_wide(v) for v in layout.read({i: h_bar[i] for i in layout.group.leaves})]
+        found.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
+    return found
+
+
+def backward(
+    plan: Plan, records: Any, seen: Eligibility, late: Mapping[int, Any]
+) -> tuple[dict[int, list[Any]], dict[int, Any]]:
+    """a_0 per group and c_k per relation, stacked over steps; `late` are the b_k, (steps, positions) per group."""
+    blocks, rows = records
+    layouts = plan.probes.layouts
+    weight = {g: late[g].reshape(-1, *layouts[g].shape) for g in seen.r}
+
+    def body(later: dict[int, list[Any]], step: Any) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
+        r, b, d = step
+        new = {}
+        for g, a in later.items():
+            back = act_transposed(d[g], a)
+            new[g] = [
+                x * b[g].astype(x.dtype) + (0 if y is None else y.astype(x.dtype))
+                for x, y in zip(r[g], back, strict=True)
+            ]
+        return new, later
+
+    start = {g: [jnp.zeros_like(x[0]) for x in found] for g, found in seen.r.items()}
+    entry, a = lax.scan(body, start, (seen.r, weight, blocks), reverse=True)
+    c = {}
+    for k, q in seen.q.items():
+        g = plan.relations[k].group
+        c[k] = q * _at(plan, k, weight[g].astype(jnp.real(q).dtype), q)
+        c[k] += sum(f * _at(plan, k, x, f) for f, x in zip(rows[k], a[g], strict=True))
+    return entry, c
+
+
+def trace_part(plan: Plan, k: int, entries: Sequence[Any], entry: Sequence[Any], fixed: Any) -> Any:
+    """a_0 · ε_0 of relation k, of the weight's shape."""
+    at = [plan.gathers[k](x) for x in entry]
+    return sum(plan.apply(k, e, x.astype(e.dtype), fixed) for e, x in zip(entries, at, strict=True))
+
+
+def moved_part(plan: Plan, k: int, entries: Sequence[Any], entry: Sequence[Any], window: WindowData) -> Any:
+    """a_0 · ε_0 of relation k, entry by entry, of the trace's shape."""
+    return sum(plan.at_trace(k, x, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
+
+
+def _wide(a: Any) -> Any:
+    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+
+
+def _at(plan: Plan, k: int, x: Any, like: Any) -> Any:
+    """(steps, positions…) at the elements of y, beside an array with axes of inner loops behind the steps."""
+    found = jax.vmap(plan.gathers[k])(x)
+    return found.reshape(found.shape[0], *[1] * (like.ndim - found.ndim), *found.shape[1:])
