@@ -38,6 +38,35 @@ def test_the_signal_passes_the_pseudo_derivative():
     assert relative_error(got["wi"], want) < 1e-10
 
 
+def resetting(params, v, x):
+    v = 0.9 * v + x @ params["wi"]
+    z = spike_vjp(v - 0.5)
+    return v - z, z @ params["wo"]
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.7])
+def test_a_spike_that_is_read_before_the_reset(kappa):
+    """The spike is a function of no new state: its eligibility is kept for itself, and filtered as such."""
+    rng = np.random.RandomState(0)
+    params = {"wi": jnp.asarray(rng.standard_normal((3, H))), "wo": jnp.asarray(rng.standard_normal((H, O)))}
+    x, target = jnp.asarray(rng.standard_normal((T, B, 3))), jnp.asarray(rng.standard_normal((T, B, O)))
+    v = jnp.zeros((B, H))
+    rule = etrax.three_factor(lambda output, target: target.sum(-1), kappa)
+    learner = etrax.compile(resetting, rule, x[0], params=params, hidden=v)
+    trace = filtered = np.zeros((B, 3, H))
+    want = np.zeros((3, H))
+    for t in range(T):
+        psi = 1 / (1 + 2 * np.abs(0.9 * v + x[t] @ params["wi"] - 0.5)) ** 2
+        v = resetting(params, v, x[t])[0]
+        before = 0.9 * trace + x[t][:, :, None]
+        filtered = kappa * filtered + psi[:, None] * before
+        trace = (1 - psi[:, None]) * before
+        want += np.einsum("b,bio->io", target[t].sum(-1), filtered) / T
+    for k in (1, 4):
+        (_, got), _ = learner.value_and_grad(loss, window=k)(params, learner.init(), x, target)
+        assert relative_error(got["wi"], want) < 1e-10
+
+
 def modulated(name, m, leaf):
     shape = CASES[name].hidden[leaf].shape if isinstance(CASES[name].hidden, dict) else CASES[name].hidden.shape
     return reference.guided(name, lambda t: reference.on_states(name, t, **{leaf: np.broadcast_to(m(t), shape)}))

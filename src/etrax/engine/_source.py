@@ -36,9 +36,9 @@ class Moment(NamedTuple):
 class Source:
     """Where a signal comes from.
 
-    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for the
-    groups in `direct`, which take the error of the outputs that show them. `own` is what the source keeps in the trace,
-    moved by `move(own, memos)`.
+    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for
+    the groups in `direct`, which take the error of the outputs that show them. `own` is what the source keeps in the
+    trace, moved by `move(own, memos)`.
     """
 
     signal: Callable[[Any, Moment], tuple[list[Any], Any]]
