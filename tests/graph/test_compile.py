@@ -126,6 +126,31 @@ def test_threads_share_the_random_state():
     assert jnp.array_equal(jax.random.key_data(brainstate.random.DEFAULT.value), jax.random.key_data(key))
 
 
+def test_threads_share_a_model():
+    model = etrax.nn.GRUCell(I, H)
+    brainstate.nn.init_all_states(model)
+    found, errors = {}, []
+
+    def work(k):
+        try:
+            found[k] = api.compile_etrace_graph(model, jnp.ones(I))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+    assert all(structure(found[0]) == structure(found[k]) for k in range(1, 4))
+
+
+def test_random_states_have_a_lock_of_their_own():
+    """Borrowing takes it by name: a second lock beside it could be waited for from both sides."""
+    assert "_KEY_RMW_LOCK" in brainstate.random.RandomState.split_key.__globals__
+
+
 def test_compile_inside_compile():
     other = etrax.nn.GRUCell(I, H)
     brainstate.nn.init_all_states(other)
