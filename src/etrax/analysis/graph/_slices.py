@@ -71,7 +71,7 @@ def _cut_inside(part: Jaxpr, numbers: Sequence[int], facts: Facts) -> Jaxpr:
         enter = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
         if enter is None or at[0] not in cut:
             return None
-        return enter(eqn, values, at, dict.fromkeys(run.below[at]))[0]
+        return enter(eqn, values, at, dict.fromkeys(run.at.below[at]))[0]
 
     avals = [shape_struct(v.aval) for v in part.invars]
     found, consts = open_jaxpr(jax.make_jaxpr(lambda *args: interpret(part, (), args, handle))(*avals))
