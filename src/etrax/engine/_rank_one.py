@@ -53,16 +53,7 @@ def rank_one_transport(
     aligned = {j: r.places for j, r in relations.items() if facts.sites[j].rule is ALIGNED}
     shapes = {j: s if j in aligned else (count[j], *s) for j, r in relations.items() for s in [_weight_shape(facts, r)]}
 
-    def at(j: int, a: Any) -> Any:
-        """Numbers per sample, beside θ̃ of site j."""
-        return a[aligned[j]] if j in aligned else a.reshape(-1, *[1] * (len(shapes[j]) - 1))
-
-    def norm(theta: Mapping[int, Any], own: Sequence[int], n: int) -> Any:
-        total = jnp.zeros(n)
-        for j in own:
-            squares = (jnp.abs(theta[j]) ** 2).astype(total.dtype)
-            total = total.at[aligned[j]].add(squares) if j in aligned else total + squares.reshape(n, -1).sum(1)
-        return jnp.sqrt(total)
+    by = _BySample(aligned, shapes)
 
     def init() -> RankOne:
         back = {
@@ -77,7 +68,7 @@ def rank_one_transport(
             along = _by_sample(group, {i: jnp.real(g[i] * trace.back[i]) for i in group.leaves})
             for j, r in relations.items():
                 if r.group == group.index:
-                    scaled = at(j, along).astype(jnp.real(trace.theta[j]).dtype) * trace.theta[j]
+                    scaled = by.beside(j, along).astype(jnp.real(trace.theta[j]).dtype) * trace.theta[j]
                     add_to(out, j, scaled if j in aligned else scaled.sum(0))
         return out
 
@@ -95,16 +86,36 @@ def rank_one_transport(
         back, theta = dict(trace.back), dict(trace.theta)
         for g in groups:
             own = [j for j, r in relations.items() if r.group == g.index]
-            keep = _balance(_norm(g, ahead), norm(theta, own, g.num_positions))
-            new = _balance(_norm(g, signs), norm(fresh, own, g.num_positions))
+            keep = _balance(_norm(g, ahead), by.norm(theta, own, g.num_positions))
+            new = _balance(_norm(g, signs), by.norm(fresh, own, g.num_positions))
             for i in g.leaves:
                 place = g.place_of(i)
                 back[i] = (keep[0][place] * ahead[i] + new[0][place] * signs[i]).astype(back[i].dtype)
             for j in own:
-                theta[j] = (at(j, keep[1]) * theta[j] + at(j, new[1]) * fresh[j]).astype(theta[j].dtype)
+                theta[j] = (by.beside(j, keep[1]) * theta[j] + by.beside(j, new[1]) * fresh[j]).astype(theta[j].dtype)
         return RankOne(back, theta, jax.random.key_data(later))
 
     return Transport(init, None, credit, move, bytes_of(init))
+
+
+class _BySample(NamedTuple):
+    """How θ̃ lies over samples: elementwise weights by the sample of each element, the others with samples first."""
+
+    aligned: Mapping[int, np.ndarray]
+    shapes: Mapping[int, tuple[int, ...]]
+
+    def beside(self, j: int, a: Any) -> Any:
+        """Numbers per sample, beside θ̃ of site j."""
+        return a[self.aligned[j]] if j in self.aligned else a.reshape(-1, *[1] * (len(self.shapes[j]) - 1))
+
+    def norm(self, theta: Mapping[int, Any], sites: Sequence[int], n: int) -> Any:
+        """|θ̃| of each sample."""
+        total = jnp.zeros(n)
+        for j in sites:
+            squares = (jnp.abs(theta[j]) ** 2).astype(total.dtype)
+            here = j in self.aligned
+            total = total.at[self.aligned[j]].add(squares) if here else total + squares.reshape(n, -1).sum(1)
+        return jnp.sqrt(total)
 
 
 def _avals(facts: Facts, group: Group) -> list[tuple[int, Any]]:

@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..analysis import Facts, find_visible
+from ..analysis import Facts, Visible, find_visible
 from . import _site_math as site_math
 from ._diagonal import diagonal_transport
 from ._eligibility import Eligibility, backward, eligibility, moved_part, show_cut, trace_part
-from ._plan import add_to, bytes_of, plan_blocks
+from ._plan import Plan, add_to, bytes_of, plan_blocks
 from ._source import Source, moment_of, on_activity, show
 from ._transport import Transport, WindowData
 from ._window import live_sites
@@ -59,55 +59,72 @@ def guided_transport(
         moment = moment_of(visible, shown, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
         on_groups, memo = source.signal(own, moment)
         found = eligibility(visible, plan, shown, direct, moment.errors)
-        return {g: on_groups[g] for g in fed}, found, immediate(leaves, weights, on_groups, moment.errors), memo
-
-    def immediate(
-        leaves: Sequence[Any], weights: Sequence[Any], signals: Sequence[Any], errors: Sequence[Any]
-    ) -> dict[int, Any]:
-        """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
-        total: dict[int, Any] = {}
-        shown = show(visible, frozenset(), leaves, weights, untraced) if untraced else None
-        for g in range(len(facts.groups)) if shown is not None else ():
-            for j, bar in shown.pull(on_activity(visible, shown, g, signals[g], errors))[1].items():
-                add_to(total, j, bar)
-        return total
+        return (
+            {g: on_groups[g] for g in fed},
+            found,
+            _immediate(visible, untraced, leaves, weights, on_groups, moment.errors),
+            memo,
+        )
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        signals, errors, now, _ = window.signals
-        records, seen = window.records
+        out: dict[int, Any] = {}
+        for j, bar in window.signals[2].items():
+            add_to(out, j, site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar))
+        if not plan.relations:
+            return out
+        (signals, errors, *_), (records, seen) = window.signals, window.records
         late, entry = _filter(signals, kappa)
         late |= {g: jnp.ones((window.steps, facts.groups[g].num_positions)) for g in direct}
-        seen = Eligibility({**seen.r, **errors.r}, {**seen.q, **errors.q})
-        a, c = backward(plan, records, seen, late)
-        out: dict[int, Any] = {}
+        a, c = backward(plan, records, Eligibility({**seen.r, **errors.r}, {**seen.q, **errors.q}), late)
         for k, r in enumerate(plan.relations):
             add_to(out, r.site, plan.grad(k, c[k], window) + trace_part(plan, k, trace[0][k], a[r.group], window.fixed))
         for k, e in zip(filtered, trace[1], strict=True):
-            add_to(
-                out, plan.relations[k].site, trace_part(plan, k, [e], [entry[plan.relations[k].group]], window.fixed)
-            )
-        for j, bar in now.items():
-            add_to(out, j, site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar))
+            r = plan.relations[k]
+            add_to(out, r.site, trace_part(plan, k, [e], [entry[r.group]], window.fixed))
         return out
 
     def move(trace: Any, window: WindowData) -> Any:
-        moved, (records, seen) = trace[1], window.records
-        if filtered:
-            powers = jnp.asarray(kappa ** np.arange(window.steps - 1, -1, -1, dtype=np.float64))
-            late = {g: jnp.broadcast_to(powers[:, None], (window.steps, facts.groups[g].num_positions)) for g in fed}
-            a, c = backward(plan, records, seen, late)
-            kept = [moved_part(plan, k, trace[0][k], a[plan.relations[k].group], window) for k in filtered]
-            moved = [(kappa**window.steps * e + x + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype)
-                     for k, e, x in zip(filtered, moved, kept, strict=True)]  # fmt: skip
+        inner = window._replace(records=window.records[0]) if plan.relations else window
         own = source.move(trace[2], window.signals[3]) if window.signals else trace[2]
-        return base.move(trace[0], window._replace(records=records)), moved, own
+        return base.move(trace[0], inner), _moved(plan, filtered, kappa, trace, window), own
 
     return Transport(init, record if plan.relations else None, credit, move, bytes_of(init), signal, guided)
 
 
+def _moved(plan: Plan, filtered: Sequence[int], kappa: float, trace: Any, window: WindowData) -> list[Any]:
+    """ē at the exit: κ^K ē_0 + Σ_k κ^{K−k} e_k."""
+    if not filtered:
+        return trace[1]
+    records, seen = window.records
+    n = window.steps
+    powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
+    late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
+    a, c = backward(plan, records, seen, late)
+    moved = []
+    for k, e in zip(filtered, trace[1], strict=True):
+        kept = moved_part(plan, k, trace[0][k], a[plan.relations[k].group], window)
+        moved.append((kappa**n * e + kept + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype))
+    return moved
+
+
+def _immediate(
+    visible: Visible, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any], signals: Sequence[Any],
+    errors: Sequence[Any],
+) -> dict[int, Any]:  # fmt: skip
+    """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
+    total: dict[int, Any] = {}
+    if not sites:
+        return total
+    shown = show(visible, frozenset(), leaves, weights, sites)
+    for g in range(len(visible.facts.groups)):
+        for j, bar in shown.pull(on_activity(visible, shown, g, signals[g], errors))[1].items():
+            add_to(total, j, bar)
+    return total
+
+
 def _filter(signals: Mapping[int, Any], kappa: float) -> tuple[dict[int, Any], dict[int, Any]]:
     """b̃_k per group, and κ b̃_1."""
-    if not kappa:
+    if not kappa or not signals:
         return dict(signals), {}
 
     def body(later: dict[int, Any], now: dict[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:

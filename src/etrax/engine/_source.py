@@ -109,6 +109,7 @@ def _activity(facts: Facts, visible: Visible, seen: Sequence[Any]) -> list[Any]:
     for group, place in zip(facts.groups, visible.place, strict=True):
         total = jnp.zeros(group.num_positions)
         for k, at in place.items():
-            total = total.at[at[at >= 0]].set(jnp.real(seen[k])[at >= 0].astype(total.dtype))
+            flat, value = at.reshape(-1), jnp.real(seen[k]).reshape(-1).astype(total.dtype)
+            total = total.at[flat[flat >= 0]].set(value[flat >= 0])
         found.append(total)
     return found
