@@ -252,7 +252,7 @@ def test_grouped_states(tree, batch):
     model = Grouped(tree, batch)
     graph = compile_etrace_graph(model, jnp.ones((*batch, I)))
     (group,) = graph.hidden_groups
-    assert group.num_state == 2 and group.varshape == (*batch, H) and group.hidden_states == (model.h,)
+    assert group.num_state == 2 and group.varshape == (*batch, H) and group.hidden_states == [model.h]
     group.check_consistent_varshape()
     *_, temps = graph.module_info.jaxpr_call(jnp.ones((*batch, I)))
     jac = group.diagonal_jacobian([model.h.value], [temps[v] for v in group.transition_jaxpr_constvars])
