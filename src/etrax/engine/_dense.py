@@ -110,8 +110,9 @@ def _carry(across: Any, influence: Any, axis: int | None) -> Any:
     if axis is None:  # one sample
         return jnp.einsum("st,t...->s...", across[:, :, 0], influence)
     moved = jnp.moveaxis(influence, axis + 1, 1)
-    out = jnp.einsum("stp,tp...->sp...", across, moved)
-    return jnp.moveaxis(out, 1, axis + 1)
+    apart = moved.reshape(moved.shape[0], across.shape[2], -1, *moved.shape[2:])
+    out = jnp.einsum("stp,tp...->sp...", across, apart)
+    return jnp.moveaxis(out.reshape(moved.shape), 1, axis + 1)
 
 
 def _positions_first(facts: Facts, relation: Relation, fixed: Any) -> int | None:
@@ -126,6 +127,9 @@ def _positions_first(facts: Facts, relation: Relation, fixed: Any) -> int | None
     for axis, n in enumerate(spread.shape):
         shape = [1] * spread.ndim
         shape[axis] = n
-        if np.array_equal(spread, np.broadcast_to(np.arange(n).reshape(shape), spread.shape)):
+        if n % positions:
+            continue
+        index = np.arange(n) // (n // positions)  # a sample may stand at several places in a row
+        if np.array_equal(spread, np.broadcast_to(index.reshape(shape), spread.shape)):
             return axis
     raise AssertionError(f"samples of {site.label} do not lie along one axis of its trace")
