@@ -16,11 +16,6 @@ from jax.flatten_util import ravel_pytree
 from ..learn import Learner
 
 
-def _step_of(learner: Learner) -> Callable[..., Any]:
-    """`step(params, hidden, inputs) -> (hidden, output)` over the learner's own trees."""
-    return learner.plain_step
-
-
 def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weight: Any) -> Any:
     if weight is None or weight.ndim == 0:
         return loss_fn(output, target) * (1 if weight is None else weight)
@@ -38,7 +33,7 @@ def _loss(
     mask: Any,
     reduction: str,
 ) -> Any:
-    step = _step_of(learner)
+    step = learner.plain_step
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
 
@@ -110,7 +105,7 @@ def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable
     """
 
     def run(params: Any, hidden: Any, inputs: Any, targets: Any = None) -> Any:
-        step = _step_of(learner)
+        step = learner.plain_step
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
         theta, back = ravel_pytree(_moving(params))
         start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
