@@ -29,7 +29,9 @@ from .analysis.graph import HiddenPerturbation as HiddenPerturbation
 from .analysis.graph import ModuleInfo as ModuleInfo
 from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
+from .learn import NonFiniteError as NonFiniteError
 from .learn import Rule as Rule
+from .learn import RuleWarning as RuleWarning
 from .learn import d_rtrl as d_rtrl
 from .learn import e_prop as e_prop
 from .learn import frozen as frozen
@@ -40,6 +42,7 @@ from .learn import pp_prop as pp_prop
 from .learn import rflo as rflo
 from .learn import rtrl as rtrl
 from .learn import snap as snap
+from .learn import synthetic as synthetic
 from .learn import tbptt as tbptt
 from .learn import three_factor as three_factor
 from .learn import uoro as uoro

@@ -235,3 +235,8 @@ def staged_copy(x: Any) -> Any:
 
 def zeros_of(aval: Any) -> Any:
     return jax.numpy.zeros(aval.shape, aval.dtype)
+
+
+def is_concrete(tree: Any) -> bool:
+    """Whether the leaves of a tree are numbers rather than stand-ins inside `jit`, `vmap` or `scan`."""
+    return not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(tree))

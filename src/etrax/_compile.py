@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from inspect import signature
 from typing import Any
 
@@ -11,25 +12,27 @@ from ._errors import CompilationError
 from .analysis import analyse
 from .analysis.graph import build_graph
 from .frontends import bind
-from .learn import Learner, Rule
+from .learn import Learner, Rule, RuleWarning
 from .report import Report
 
 RULES = {
     "tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop, "rtrl": learn.rtrl, "e_prop": learn.e_prop,
     "rflo": learn.rflo, "three_factor": learn.three_factor, "uoro": learn.uoro, "ottt": learn.ottt,
-    "ostl": learn.ostl, "snap": learn.snap, "partition": learn.partition,
+    "ostl": learn.ostl, "snap": learn.snap, "partition": learn.partition, "synthetic": learn.synthetic,
 }  # fmt: skip
 
 
 def compile(
     model: Any, rule: Rule | str, *example_inputs: Any, params: Any = None, hidden: Any = None,
-    batch_size: int | None = None, trace_dtype: Any = None, **front_end_options: Any,
+    batch_size: int | None = None, trace_dtype: Any = None, check_finite: bool = False,
+    **front_end_options: Any,
 ) -> Learner:  # fmt: skip
     """Compile a one-step model into an online learner.
 
     `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
     `jax.ShapeDtypeStruct`, or a `brainstate.nn.Module`. `rule` is a rule or its name; `example_inputs` are those of one
-    step.
+    step. Traces are of type `trace_dtype`, by default that of the model and at least float32; `check_finite=True`
+    watches for NaN and infinity and raises with the step and the parameter.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -46,12 +49,15 @@ def compile(
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
         facts = analyse(bound.step)
+    for text in rule.warns(facts, None):
+        warnings.warn(text, RuleWarning, stacklevel=2)
     return Learner(
         facts,
         rule,
         bound.params,
         merged(bound.hidden, bound.other),
         trace_dtype=trace_dtype,
+        check_finite=check_finite,
         encode=bound.encode,
         decode=bound.decode_output,
         graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),

@@ -13,6 +13,7 @@ from ..ir import Leaf, Role, Step, format_path
 from ._casts import complex_casts
 from ._edges import Edges, Node, state_leaves
 from ._positions import Group
+from ._ranges import Range, data_ranges
 from ._sites import WeightSite
 from ._tags import Tag, tag_of
 from .pattern import UNKNOWN, Cause, Dep, look_up
@@ -81,6 +82,16 @@ class Facts:
     def casts(self) -> tuple[Cause, ...]:
         """Places where a complex number is cast to a real one, which drops its imaginary part."""
         return complex_casts(self.step)
+
+    @cached_property
+    def ranges(self) -> dict[int, Range]:
+        """Per site, the range of the data that its weight meets, whatever the inputs."""
+        return data_ranges(self.step, self.sites, positive_inputs=False)
+
+    @cached_property
+    def ranges_of_positive(self) -> dict[int, Range]:
+        """The same for inputs that are never negative."""
+        return data_ranges(self.step, self.sites, positive_inputs=True)
 
     @cached_property
     def states(self) -> list[Leaf]:

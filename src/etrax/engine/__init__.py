@@ -19,9 +19,12 @@ from ._reaching import reaching_transport as reaching_transport
 from ._signals import guided_transport as guided_transport
 from ._source import Moment as Moment
 from ._source import Source as Source
+from ._synthetic import synthetic_transport as synthetic_transport
 from ._transport import Trace as Trace
 from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData
+from ._watch import Watched as Watched
+from ._watch import watched as watched
 from ._weights import Weights as Weights
 from ._weights import weights as weights
 from ._whole import whole_transport as whole_transport

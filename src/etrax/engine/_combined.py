@@ -34,5 +34,23 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
         return [() if p.signal is None else p.signal(own, *step) for p, own in zip(parts, trace, strict=True)]
 
     guided = any(p.signal is not None for p in parts)
-    replaces = silent.union(*(p.replaces for p in parts))
-    return Transport(init, record, credit, move, sum(p.nbytes for p in parts), signal if guided else None, replaces)
+    looking = [k for k, p in enumerate(parts) if p.ahead is not None]
+    assert len(looking) <= 1, "one estimate of what lies ahead"
+
+    def ahead(trace: Any, states: Sequence[Any]) -> dict[int, Any]:
+        look = parts[looking[0]].ahead
+        assert look is not None
+        return look(trace[looking[0]], states)
+
+    return Transport(
+        init,
+        record,
+        credit,
+        move,
+        sum(p.nbytes for p in parts),
+        signal if guided else None,
+        silent.union(*(p.replaces for p in parts)),
+        ahead if looking else None,
+        frozenset().union(*(p.hears for p in parts)) - silent,
+        lambda trace: {j: a for p, own in zip(parts, trace, strict=True) for j, a in p.parts(own).items()},
+    )

@@ -20,7 +20,7 @@ from . import _site_math as site_math
 from ._diagonal import trace_dtype_of, wide_dtype
 from ._layout import Layout, gather_of, layout_of, slot_count
 from ._samples import find_samples
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 from ._weights import fixed_operands
 
 
@@ -67,7 +67,7 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
         return moved
 
     nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize for s, d in zip(shapes, dtypes, strict=True))
-    return Transport(init, None, credit, move, nbytes)
+    return Transport(init, None, credit, move, nbytes, parts=lambda trace: by_site([r.site for r in relations], trace))
 
 
 # Above so many elements the samples are not looked for: the first axis of the states is taken for the batch.

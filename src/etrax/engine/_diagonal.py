@@ -17,7 +17,7 @@ from . import _site_math as site_math
 from ._blocks import Block, act, multiply
 from ._layout import Gather, gather_of, slot_count
 from ._probes import Probes, plan_probes
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 
 
 def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
@@ -93,7 +93,14 @@ def diagonal_transport(
     nbytes = sum(
         int(np.prod(s, dtype=np.int64)) * d.itemsize * n for s, d, n in zip(shapes, dtypes, widths, strict=True)
     )
-    return Transport(init, probes if relations else None, credit, move, nbytes)
+    return Transport(
+        init,
+        probes if relations else None,
+        credit,
+        move,
+        nbytes,
+        parts=lambda trace: by_site([r.site for r in relations], trace),
+    )
 
 
 def diagonal_bytes(facts: Facts) -> int:

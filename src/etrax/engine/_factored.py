@@ -25,7 +25,7 @@ from ._blocks import act
 from ._diagonal import carried_relations, suffix_products, trace_dtype_of, wide_dtype
 from ._layout import gather_of, slot_count
 from ._probes import plan_probes
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 
 
 def factored_transport(
@@ -87,7 +87,14 @@ def factored_transport(
             )
         return new_data, new_back, steps + n
 
-    return Transport(init, probes if relations else None, credit, move, bytes_of(init))
+    return Transport(
+        init,
+        probes if relations else None,
+        credit,
+        move,
+        bytes_of(init),
+        parts=lambda trace: by_site([*trace[0], *(r.site for r in relations)], [*trace[0].values(), *trace[1]]),
+    )
 
 
 def factored_bytes(facts: Facts) -> int:

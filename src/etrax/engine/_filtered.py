@@ -19,7 +19,7 @@ from jax import lax
 from ..analysis import Facts
 from ._blocks import Block, act, multiply
 from ._plan import Plan, add_to, bytes_of, plan_blocks
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 
 
 def filtered_transport(
@@ -41,7 +41,14 @@ def filtered_transport(
     def move(trace: Any, window: WindowData) -> Any:
         return move_filtered(plan, kappa, trace, window)
 
-    return Transport(init, plan.probes if plan.relations else None, credit, move, bytes_of(init))
+    return Transport(
+        init,
+        plan.probes if plan.relations else None,
+        credit,
+        move,
+        bytes_of(init),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace),
+    )
 
 
 def filtered_zeros(plan: Plan) -> list[Any]:

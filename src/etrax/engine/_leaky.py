@@ -17,7 +17,7 @@ import numpy as np
 
 from ..analysis import Facts
 from ._plan import Plan, add_to, bytes_of, plan_blocks
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 
 
 def leaky_transport(
@@ -50,7 +50,14 @@ def leaky_transport(
             moved.append(tuple(decay**n * e + plan.outer(k, c, window) for e, c in zip(entries, late, strict=True)))
         return moved
 
-    return Transport(init, record if plan.relations else None, credit, move, bytes_of(init))
+    return Transport(
+        init,
+        record if plan.relations else None,
+        credit,
+        move,
+        bytes_of(init),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace),
+    )
 
 
 def _driven(plan: Plan, k: int) -> list[int]:

@@ -19,7 +19,7 @@ from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._leaky import faded
 from ._plan import add_to, bytes_of, plan_blocks
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 
 
 def presynaptic_transport(
@@ -62,4 +62,11 @@ def presynaptic_transport(
             moved[j] = decay**n * old + faded(features, decay, old.dtype).sum(0)
         return moved, decay**n * one + faded(jnp.ones(n), decay, one.dtype).sum(0) if elementwise else ()
 
-    return Transport(init, record if plan.relations else None, credit, move, bytes_of(init))
+    return Transport(
+        init,
+        record if plan.relations else None,
+        credit,
+        move,
+        bytes_of(init),
+        parts=lambda trace: by_site(trace[0], trace[0].values()),
+    )

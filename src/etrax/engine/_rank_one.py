@@ -24,7 +24,7 @@ from . import _site_math as site_math
 from ._diagonal import trace_dtype_of
 from ._plan import add_to, bytes_of
 from ._samples import find_samples
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 from ._weights import fixed_operands
 
 
@@ -95,7 +95,9 @@ def rank_one_transport(
                 theta[j] = (by.beside(j, keep[1]) * theta[j] + by.beside(j, new[1]) * fresh[j]).astype(theta[j].dtype)
         return RankOne(back, theta, jax.random.key_data(later))
 
-    return Transport(init, None, credit, move, bytes_of(init))
+    return Transport(
+        init, None, credit, move, bytes_of(init), parts=lambda trace: by_site(trace.theta, trace.theta.values())
+    )
 
 
 class _BySample(NamedTuple):

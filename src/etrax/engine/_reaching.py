@@ -26,7 +26,7 @@ from ._layout import Layout, layout_of
 from ._plan import add_to, bytes_of
 from ._probes import differentiable
 from ._samples import find_samples
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,14 @@ def reaching_transport(facts: Facts, n: int, sites: frozenset[int] | None = None
 
         return lax.scan(step, trace, (window.records, data))[0] if kept else trace
 
-    return Transport(init, record if kept else None, credit, move, bytes_of(init))
+    return Transport(
+        init,
+        record if kept else None,
+        credit,
+        move,
+        bytes_of(init),
+        parts=lambda trace: by_site([k.relation.site for k in kept], trace),
+    )
 
 
 def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarray:

@@ -7,6 +7,7 @@ numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,14 @@ def find_samples(facts: Facts) -> Samples:
     samples = _grouped(facts, leaves, sites, {n: np.zeros_like(v) for n, v in labels.items()})
     assert samples is not None
     return samples
+
+
+def sample_rows(facts: Facts, leaves: Sequence[int]) -> int:
+    """The number of samples if they lie along the first axis of these states; 1 where that is not shown."""
+    shapes = [facts.states[i].aval.shape for i in leaves]
+    if any(len(s) < 2 for s in shapes) or len({s[0] for s in shapes}) != 1:
+        return 1
+    return shapes[0][0] if _along(_labels(facts, list(leaves), []), list(leaves), 0) is not None else 1
 
 
 def _along(labels: dict[Any, np.ndarray], leaves: list[int], axis: int) -> dict[Any, np.ndarray] | None:

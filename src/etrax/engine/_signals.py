@@ -27,7 +27,7 @@ from ._diagonal import diagonal_transport
 from ._eligibility import Eligibility, backward, eligibility, moved_part, show_cut, trace_part
 from ._plan import Plan, add_to, bytes_of, plan_blocks
 from ._source import Source, moment_of, on_activity, show
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, by_site
 from ._window import live_sites
 
 
@@ -88,7 +88,13 @@ def guided_transport(
         own = source.move(trace[2], window.signals[3]) if window.signals else trace[2]
         return base.move(trace[0], inner), _moved(plan, filtered, kappa, trace, window), own
 
-    return Transport(init, record if plan.relations else None, credit, move, bytes_of(init), signal, guided)
+    def parts(trace: Any) -> dict[int, list[Any]]:
+        sites = [plan.relations[k].site for k in [*range(len(plan.relations)), *filtered]]
+        return by_site(sites, [*trace[0], *trace[1]])
+
+    return Transport(
+        init, record if plan.relations else None, credit, move, bytes_of(init), signal, guided, parts=parts
+    )
 
 
 def _moved(plan: Plan, filtered: Sequence[int], kappa: float, trace: Any, window: WindowData) -> list[Any]:

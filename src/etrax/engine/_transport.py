@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import jax
 
 Array = Any
 Trace = Any
@@ -15,7 +17,9 @@ class WindowData(NamedTuple):
 
     `records` are what `Transport.record` returned, stacked over steps; `data(j)` the varying operands of site j;
     `pull` takes cotangents of the hidden leaves at the exit to those at the entry and of every site's output;
-    `signals` are what `Transport.signal` returned, stacked over steps, or () where there was no loss.
+    `signals` are what `Transport.signal` returned, stacked over steps, or () where there was no loss; `ends` are the
+    states at the entry and at the exit; `entry_bar` the cotangents at the entry, of the loss and of what lies `ahead`,
+    where a rule looks ahead.
     """
 
     steps: int
@@ -24,6 +28,8 @@ class WindowData(NamedTuple):
     fixed: Sequence[tuple[Array, ...]]
     pull: Callable[[Mapping[int, Array]], tuple[dict[int, Array], dict[int, Array]]]
     signals: Any = ()
+    ends: tuple[Sequence[Array], Sequence[Array]] = ((), ())
+    entry_bar: Mapping[int, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,11 @@ class Transport:
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
+    | `parts(trace)` | per site, the arrays of the trace that are its own: to look at, and to name |
     | `signal(trace, leaves, weights, along, loss_of)` | signals of one step in place of the loss gradient |
     | `replaces` | sites whose gradient is what `credit` returns and nothing else |
+    | `ahead(trace, states)` | cotangents of the states at the exit: what later losses are thought to owe to them |
+    | `hears` | sites whose gradient includes what lies ahead |
     """
 
     init: Callable[[], Trace]
@@ -48,3 +57,14 @@ class Transport:
     nbytes: int
     signal: Callable[[Trace, Sequence[Array], Sequence[Array], Any, Callable[..., Any]], Any] | None = None
     replaces: frozenset[int] = frozenset()
+    ahead: Callable[[Trace, Sequence[Array]], dict[int, Array]] | None = None
+    hears: frozenset[int] = frozenset()
+    parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
+
+
+def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Array]]:
+    """The arrays of entries that belong to sites, one entry each."""
+    found: dict[int, list[Array]] = {}
+    for j, entry in zip(sites, entries, strict=True):
+        found.setdefault(j, []).extend(jax.tree.leaves(entry))
+    return found

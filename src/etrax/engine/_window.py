@@ -66,7 +66,14 @@ def run_window(
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
     (loss, exits), pull_back, (end, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
-    entry_bar, delta_bar = pull_back((jnp.ones_like(loss), none))
+    later = none if transport.ahead is None else none | transport.ahead(trace, end)
+    everyone = transport.hears.issuperset(live)
+    entry_bar, delta_bar = pull_back((jnp.ones_like(loss), later if everyone else none))
+    whole_bar = None if transport.ahead is None else entry_bar
+    if transport.ahead is not None and not everyone:
+        further, more = pull_back((jnp.zeros_like(loss), later))
+        delta_bar = {j: d + more[j] if j in transport.hears else d for j, d in delta_bar.items()}
+        whole_bar = {i: b + further[i] for i, b in entry_bar.items()}
 
     grads = {j: site_math.grad(facts.sites[j], weights.fixed[j], data[j], delta_bar[j]) for j in live}
     grads |= {j: jnp.zeros_like(grads[j]) for j in grads if j in transport.replaces}
@@ -74,7 +81,7 @@ def run_window(
     def pull(cotangents: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         return pull_back((jnp.zeros_like(loss), {**none, **cotangents}))
 
-    window = WindowData(steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1])
+    window = WindowData(steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1], (states, end), whole_bar)
     for j, g in transport.credit(trace, entry_bar, window).items():
         grads[j] = grads[j] + g.astype(grads[j].dtype)
     return WindowResult(loss, grads, end, transport.move(trace, window), extras)
@@ -89,7 +96,7 @@ def evolve(
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
         return jnp.zeros(()), outs
 
-    transport = replace(transport, signal=None, credit=lambda *_: {})
+    transport = replace(transport, signal=None, credit=lambda *_: {}, ahead=None)
     result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
     return result.states, result.trace, result.extras
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from .._compat import is_concrete
 from ..analysis import Facts
-from ..engine import Transport, Weights, evolve, weights
+from ..engine import Transport, Weights, evolve, watched, weights
 from ..ir import Role, leaves_with_paths
-from ._checks import check_inputs, check_leaves, check_mask, check_targets, check_window
+from ._checks import ArgumentError, check_inputs, check_leaves, check_mask, check_targets, check_window
+from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._online import Online
-from ._rule import Rule
+from ._rule import Rule, RuleWarning
 from ._sequence import Losses, run_sequence, train_sequence
 
 
@@ -42,11 +46,16 @@ class Learner:
         graph: Callable[[], Any],
         report: Callable[..., Any],
         trace_dtype: Any = None,
+        check_finite: bool = False,
     ):
         """`encode` and `decode` lead from the model's own arguments to the step's and back (units, for one)."""
         self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
         self._encode, self._decode, self._make_graph, self._make_report = encode, decode, graph, report
         self._transport: Transport = rule.transport(facts, None, trace_dtype)
+        if check_finite:
+            self._transport = watched(facts, self._transport)
+        self._watches = check_finite
+        self._warned = False
         self._frozen = rule.frozen(facts)
         self._hidden_tree = jax.tree.structure(hidden)
         paths = [path for path, _ in leaves_with_paths(hidden)]
@@ -80,7 +89,18 @@ class Learner:
         w = self._weights(p)
         end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
         output = self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs]))
-        return LearnerState(self._tree(end), trace, state.step + 1), output
+        state = LearnerState(self._tree(end), trace, state.step + 1)
+        self._check_finite(state)
+        return state, output
+
+    def check(self, state: LearnerState) -> None:
+        """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
+
+        For a model compiled with `check_finite=True`. Outside `jit` the other functions do this by themselves.
+        """
+        if not self._watches:
+            raise ArgumentError("`check` needs a model that was compiled with `check_finite=True`.")
+        raise_if_broken(self.facts, state.trace)
 
     def plain_step(self, params: Any, hidden: Any, inputs: Any) -> tuple[Any, Any]:
         """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
@@ -103,7 +123,10 @@ class Learner:
             return (loss, grads), LearnerState(self._tree(end), trace, state.step + x[0].shape[0])
 
         def value_and_grad(params: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
-            return run(params, state, inputs, targets, mask)
+            self._warn(inputs)
+            (loss, grads), state = run(params, state, inputs, targets, mask)
+            self._check_finite(state, loss, grads)
+            return (loss, grads), state
 
         return value_and_grad
 
@@ -128,7 +151,10 @@ class Learner:
         def train(
             params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None
         ) -> Any:
-            return run(params, opt_state, state, inputs, targets, mask)
+            self._warn(inputs)
+            params, opt_state, state, found = run(params, opt_state, state, inputs, targets, mask)
+            self._check_finite(state, found)
+            return params, opt_state, state, found
 
         return train
 
@@ -148,9 +174,20 @@ class Learner:
         losses.check(targets, weight)
         return p, states, x, weight
 
-    def _check_state(self, state: LearnerState) -> None:
-        from ._checks import ArgumentError
+    def _warn(self, inputs: Any) -> None:
+        """What the rule has to say of the first sequence, once."""
+        if not self._warned and is_concrete(inputs):
+            self._warned = True
+            for text in self.rule.warns(self.facts, jax.tree.leaves(inputs)):
+                warnings.warn(text, RuleWarning, stacklevel=3)
 
+    def _check_finite(self, state: LearnerState, loss: Any = 0.0, grads: Any = None) -> None:
+        """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
+        if self._watches and is_concrete((state, loss, grads)):
+            self.check(state)
+            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
+
+    def _check_state(self, state: LearnerState) -> None:
         want, got = jax.eval_shape(self._transport.init), state.trace
         same = jax.tree.structure(want) == jax.tree.structure(got)
         if not same or any(

@@ -10,7 +10,7 @@ beside a frozen matrix).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from .._compat import is_inexact
@@ -45,6 +45,10 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     everyone = [*rules.values(), *([default] if default is not None else [])]
     if any(r.name == "partition" for r in everyone):
         raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
+    if len({id(r) for r in everyone if r.name == "synthetic"}) > 1:
+        raise ArgumentError(
+            "`partition` holds at most one `synthetic`: a state has one future. Use the same rule twice."
+        )
 
     def choose(facts: Facts, param: int) -> Rule:
         path = facts.step.select(Role.PARAM)[param].path
@@ -74,8 +78,13 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     def held(facts: Facts) -> frozenset[int]:
         return frozenset(i for i in range(len(facts.step.select(Role.PARAM))) if choose(facts, i).name == "frozen")
 
+    def warns(facts: Facts, inputs: Sequence[Any] | None) -> list[str]:
+        owners = [choose(facts, i) for i in range(len(facts.step.select(Role.PARAM)))]
+        used = {id(r): r for r in owners}
+        return [text for r in used.values() for text in r.warns(facts, inputs)]
+
     shown = {_name(key): rule for key, rule in rules.items()} | ({} if default is None else {"default": default})
-    return Rule("partition", transport, verdict, lambda facts: transport(facts).nbytes, shown, held)
+    return Rule("partition", transport, verdict, lambda facts: transport(facts).nbytes, shown, held, warns)
 
 
 def frozen() -> Rule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,18 @@ from ..analysis import Facts, Verdict
 from ..engine import Transport
 
 
+class RuleWarning(UserWarning):
+    """A rule that fits the model or its data badly."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """How a trace is carried from window to window, and what that is worth for each parameter.
 
     `transport(facts, sites, trace_dtype)` builds the numbers for the given sites (None: all); `verdict(facts, param)`
-    derives from the facts what the gradient of a parameter is worth; `frozen(facts)` are parameters without a gradient.
+    derives from the facts what the gradient of a parameter is worth; `frozen(facts)` are parameters without a gradient;
+    `warns(facts, inputs)` says what a user should be warned of, when the model is compiled (`inputs` is None) and when
+    the first sequence comes.
     """
 
     name: str
@@ -24,6 +30,7 @@ class Rule:
     trace_bytes: Callable[[Facts], int]
     options: dict[str, Any] = field(default_factory=dict)
     frozen: Callable[[Facts], frozenset[int]] = lambda facts: frozenset()
+    warns: Callable[[Facts, Sequence[Any] | None], Sequence[str]] = lambda facts, inputs: ()
 
     def __str__(self) -> str:
         shown = ", ".join(f"{k}: {v}" if isinstance(v, Rule) else f"{k}={v!r}" for k, v in self.options.items())

@@ -1,0 +1,69 @@
+"""Where numbers stopped being finite, as an error that names the step, the states and the parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import EtraxError
+from ..analysis import Facts
+from ..engine import Watched
+from ..ir import Role, format_path
+
+
+class NonFiniteError(EtraxError, FloatingPointError):
+    """NaN or infinity appeared in a stream."""
+
+
+def raise_if_broken(facts: Facts, trace: Watched) -> None:
+    """Raise for the first step at which a state, an input, a parameter or a trace was not finite."""
+    step = facts.step
+    given = [*step.select(Role.PARAM), *step.select(Role.INPUT)]
+    found: list[tuple[int, str]] = []
+    found += [
+        (t, f"the {leaf.role.value} {format_path(leaf.path, 'params' if leaf.role is Role.PARAM else 'inputs')}")
+        for t, leaf in zip(_steps(trace.given), given, strict=True)
+    ]
+    found += [(t, f"the state {facts.state_name(i)}") for i, t in enumerate(_steps(trace.states))]
+    params = step.select(Role.PARAM)
+    for j, t in enumerate(_steps(trace.sites)):
+        names = ", ".join(format_path(params[p].path, "params") for p in sorted(facts.sites[j].params))
+        found.append((t, f"the trace of {names} at {facts.sites[j].label}"))
+    found = [f for f in found if f[0] >= 0]
+    if not found:
+        return
+    first = min(t for t, _ in found)
+    others = sorted({t for t, _ in found} - {first})
+    listed = "; ".join(what for t, what in found if t == first)
+    later = f" By step {others[-1]} it had spread to {sum(t > first for t, _ in found)} more." if others else ""
+    raise NonFiniteError(
+        f"NaN or infinity appeared at step {first} (counted from `init`) in {listed}.{later} Look at what the step "
+        "does there (a division, a square root or a logarithm near zero, a growing state), or lower the learning rate."
+    )
+
+
+def raise_if_bad_gradient(facts: Facts, loss: Any, grads: Any, step: int) -> None:
+    """Raise for a loss or a gradient that is not finite although states and traces are."""
+    leaves = facts.step.select(Role.PARAM) if grads is not None else []
+    bad = [
+        format_path(leaf.path, "params")
+        for leaf, g in zip(leaves, jax.tree.leaves(grads), strict=True)
+        if jnp.issubdtype(g.dtype, jnp.inexact) and not np.all(np.isfinite(g))
+    ]
+    if np.all(np.isfinite(loss)) and not bad:
+        return
+    what = "the loss" if not bad else f"the gradient of {', '.join(bad)}"
+    raise NonFiniteError(
+        f"NaN or infinity appeared in {what} within the steps up to {step} (counted from `init`), while states and "
+        "traces are finite: look at the outputs and at the loss function."
+    )
+
+
+def _steps(a: Any) -> list[int]:
+    """First bad steps of things, over all streams if there are several."""
+    rows = np.asarray(a).reshape(-1, np.shape(a)[-1]).astype(np.int64)
+    late = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)
+    return [int(t) if t != np.iinfo(np.int64).max else -1 for t in late]
