@@ -83,14 +83,15 @@ _RULES: dict[str, Callable[[JaxprEqn, list[Range]], Range]] = {
     **_same("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "dynamic_slice", "rev",
             "copy", "stop_gradient", "reduce_max", "reduce_min", "convert_element_type", "reduce_precision",
             "optimization_barrier", "cummax", "cummin", "real"),
-    **_always(UNIT, "logistic", "eq", "ne", "lt", "le", "gt", "ge", "is_finite"),
+    **_always(UNIT, "logistic", "eq", "lt", "le", "gt", "ge", "is_finite"),
     **_always(POSITIVE, "exp", "exp2", "sqrt", "rsqrt", "square", "iota", "random_bits", "argmax", "argmin", "cosh"),
     **_always(Range(-1, 1), "tanh", "sin", "cos", "erf", "sign"),
     **{name: lambda eqn, r: _summed(r[0]) for name in ("reduce_sum", "cumsum")},
     **{name: lambda eqn, r: _join(r) for name in ("concatenate", "pad", "dynamic_update_slice", "scatter")},
     **{name: _monotone(np.floor if name == "floor" else np.ceil if name == "ceil" else np.round)
        for name in ("floor", "ceil", "round")},
-    "select_n": lambda eqn, r: _join(r[1:]),
+    "ne": lambda eqn, r: Range(0, 0) if eqn.invars[0] is eqn.invars[1] else UNIT,  # NaN differs from itself
+    "select_n": lambda eqn, r: r[1] if r[0] == Range(0, 0) else _join(r[1:]),
     "gather": lambda eqn, r: _join([r[0], Range(0, 0)]),
     "add": lambda eqn, r: _add(*r),
     "add_any": lambda eqn, r: _add(*r),
@@ -198,7 +199,7 @@ def _scan(eqn: JaxprEqn, ranges: list[Range], handle: Any, at: Site) -> list[Ran
 def _within(found: Range, aval: Any) -> Range:
     """A range is never wider than its type; complex numbers have none."""
     own = _of_type(aval)
-    if own == UNIT:
+    if own == UNIT and not (0 <= found.lo and found.hi <= 1):
         return UNIT
     if _is_complex(aval) or np.isnan(found.lo) or np.isnan(found.hi):
         return own
