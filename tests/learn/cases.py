@@ -98,7 +98,7 @@ def two_layers(p, s, x, dot):
 
 def lru(p, s, x, dot):
     lam = jnp.exp(-jnp.exp(p["nu"]) + 1j * p["theta"])
-    h = lam * s + dot("in", x.astype(complex), p["b"])
+    h = lam * s + dot("in", x + 0j, p["b"])
     return h, dot("out", h.real, p["wo"]) + dot("skip", x, p["d"])
 
 

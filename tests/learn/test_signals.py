@@ -20,7 +20,8 @@ SHOWN = {
 
 def matrices(name):
     key = jax.random.key(KEY)
-    return [jax.random.normal(jax.random.fold_in(key, n), (O, p)) / p**0.5 for n, (_, p) in enumerate(SHOWN[name])]
+    draw = lambda n, p: jax.random.normal(jax.random.fold_in(key, n), (O, p), np.float32) / p**0.5
+    return [draw(n, p).astype(float) for n, (_, p) in enumerate(SHOWN[name])]
 
 
 def random_feedback(name, kappa=0.0):

@@ -31,6 +31,7 @@ class Pair(NamedTuple):
     outputs: np.ndarray
     positions: np.ndarray
     complex: bool
+    dtype: Any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,7 +44,7 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
     direct = frozenset(g.index for g in facts.groups if visible.shown_by_outputs(g.index))
     pairs = _pairs(facts, direct)
     with jax.ensure_compile_time_eval():
-        start = [np.asarray(_draw(key, n, p.shape)) for n, p in enumerate(pairs)]
+        start = [np.asarray(_draw(key, n, p.shape), p.dtype) for n, p in enumerate(pairs)]
 
     def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
         matrices = own if rate is not None else start
@@ -66,8 +67,8 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
 
 
 def _draw(key: Any, number: int, shape: tuple[int, int]) -> Any:
-    """As a readout of that many inputs would be drawn."""
-    return jax.random.normal(jax.random.fold_in(key, number), shape) / max(shape[1], 1) ** 0.5
+    """As a readout of that many inputs would be drawn; the same numbers whatever the precision of the model."""
+    return jax.random.normal(jax.random.fold_in(key, number), shape, jnp.float32) / max(shape[1], 1) ** 0.5
 
 
 def _by_sample(error: Any, p: Pair) -> Any:
@@ -85,9 +86,9 @@ def _pairs(facts: Facts, direct: frozenset[int]) -> list[Pair]:
         for k, leaf in enumerate(facts.step.select(Role.OUTPUT)):
             if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
                 outputs, positions = _samples(facts, group, leaf.aval)
-                found.append(
-                    Pair(k, group.index, outputs, positions, jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating))
-                )
+                complex_valued = jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating)
+                real = jnp.finfo(jnp.promote_types(leaf.aval.dtype, jnp.float32)).dtype
+                found.append(Pair(k, group.index, outputs, positions, complex_valued, real))
     return found
 
 

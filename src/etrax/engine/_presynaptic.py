@@ -34,7 +34,7 @@ def presynaptic_transport(
 
     def init() -> Any:
         data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in kinds.items()}
-        return data, jnp.zeros(()) if elementwise else ()
+        return data, jnp.zeros((), jnp.finfo(jnp.result_type(*plan.dtypes)).dtype) if elementwise else ()
 
     def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[list[Any]]:
         return plan.probes(leaves, weights)[1]

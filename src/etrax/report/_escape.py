@@ -1,0 +1,39 @@
+"""Text made safe for a page: names of parameters and source lines are whatever the user wrote."""
+
+from __future__ import annotations
+
+import html
+import re
+
+# Not allowed in a page even when escaped, or turning the text around (bidirectional controls).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+
+
+def esc(text: object) -> str:
+    """Escaped for content and for attributes in double quotes.
+
+    >>> esc('<b> & "c"')
+    '&lt;b&gt; &amp; &quot;c&quot;'
+    """
+    return html.escape(_CONTROL.sub("\ufffd", str(text)), quote=True)
+
+
+def prose(text: str) -> str:
+    """Escaped, with what stands in backticks as code.
+
+    >>> prose("see `a<b`")
+    'see <code>a&lt;b</code>'
+    """
+    return re.sub("`([^`]+)`", r"<code>\1</code>", esc(text))
+
+
+def shortened(text: str, length: int) -> str:
+    """At most so many characters, cut in the middle: both ends of a path tell most.
+
+    >>> shortened("encoder.layers[0].attention.kernel", 20)
+    'encoder.l…ion.kernel'
+    """
+    if len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"

@@ -1,0 +1,105 @@
+"""The rows of a report: hidden groups, weight ops and parameters, in plain words and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis import Facts, Verdict
+from ..ir import Path, Role, format_path
+from ._reads import Reads
+
+
+@dataclass(frozen=True)
+class GroupLine:
+    """A hidden group in words; it acts on the outputs and on other groups so numbered without a weight op between."""
+
+    states: tuple[str, ...]
+    positions: tuple[int, ...]
+    num_state: int
+    structure: str
+    across: tuple[str, ...]
+    outputs: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpLine:
+    """A weight op: its parameters, the groups that it reads, and the groups, outputs and weight ops that it reaches.
+
+    It reads a group's states as they were before the step, or as the step has just made them.
+    All are numbers of rows of the report. A path within one step that runs through another weight op counts as
+    reaching that one.
+    """
+
+    family: str
+    primitive: str
+    source: str
+    parameters: tuple[int, ...]
+    reads: tuple[int, ...]
+    groups: tuple[int, ...]
+    outputs: tuple[int, ...]
+    ops: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ParameterLine:
+    """A parameter in words: what it meets, what it reaches."""
+
+    path: Path
+    shape: tuple[int, ...]
+    ops: tuple[str, ...]
+    reaches: tuple[str, ...]
+    verdict: Verdict
+
+
+def group_line(facts: Facts, reads: Reads, index: int) -> GroupLine:
+    """The row of a hidden group."""
+    g = facts.groups[index]
+    losses = tuple(loss.text for loss in facts.group_losses[index])
+    names = tuple(facts.state_name(i) for i in g.leaves)
+    reached = [t for i in g.leaves for t in facts.edges.out(("h", i))]
+    others = _groups_of(facts, reached) - {index}
+    outputs = {*_numbers(reached, "o"), *reads.outputs[index]}
+    return GroupLine(
+        names, g.varshape, g.num_state, str(facts.tags[index]), losses, tuple(sorted(outputs)), tuple(sorted(others))
+    )
+
+
+def op_line(facts: Facts, reads: Reads, index: int) -> OpLine:
+    """The row of a weight op."""
+    site = facts.sites[index]
+    reached = list(facts.edges.out(("y", index)))
+    before = _groups_of(facts, facts.edges.into(("y", index), "h"))
+    return OpLine(
+        site.rule.name,
+        site.call.primitive,
+        str(site.source) if site.source else "",
+        tuple(sorted(site.params)),
+        tuple(sorted(before | {g for g, ops in enumerate(reads.ops) if index in ops})),
+        tuple(sorted(_groups_of(facts, reached))),
+        _numbers(reached, "o"),
+        _numbers(reached, "y"),
+    )
+
+
+def parameter_line(facts: Facts, param: int, verdict: Verdict) -> ParameterLine:
+    """The row of a parameter."""
+    leaf, sites = facts.step.select(Role.PARAM)[param], facts.sites_of(param)
+    ops = tuple(dict.fromkeys(facts.sites[j].rule.name for j in sites))
+    reached = [f"group {r.group}" for r in facts.relations if r.site in sites and r.representable]
+    if any(("y", j) in facts.live and not facts.remembers(("y", j)) for j in sites):
+        reached.append("output")
+    return ParameterLine(leaf.path, leaf.aval.shape, ops, tuple(dict.fromkeys(reached)), verdict)
+
+
+def output_names(facts: Facts) -> tuple[str, ...]:
+    """The leaves of the step's output."""
+    return tuple(format_path(leaf.path, "output") for leaf in facts.step.select(Role.OUTPUT))
+
+
+def _numbers(nodes, kind: str) -> tuple[int, ...]:
+    return tuple(sorted({number for k, number in nodes if k == kind}))
+
+
+def _groups_of(facts: Facts, nodes) -> set[int]:
+    return {facts.group_of_leaf[i] for k, i in nodes if k == "h" and i in facts.group_of_leaf}

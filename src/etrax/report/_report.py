@@ -1,0 +1,103 @@
+"""The report: groups, weight ops, parameters with verdict and reason, and the memory of each rule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, overload
+
+from ..analysis import Facts, Verdict
+from ..ir import Path, Role
+from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
+from ._reads import find_reads
+from ._text import text_of
+
+
+@dataclass(frozen=True)
+class Report:
+    """What you get under a rule. `print` it, read `verdicts[path]`, or write it as a page with `to_html`.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> def step(params, h, x):
+    ...     h = 0.9 * h + x @ params["w"]
+    ...     return h, h
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params={"w": jnp.ones((3, 4))}, hidden=jnp.zeros(4))
+    >>> learner.report.to_dict()["parameters"][0]["verdict"]["kind"]
+    'exact'
+    """
+
+    rule: str
+    groups: tuple[GroupLine, ...]
+    parameters: tuple[ParameterLine, ...]
+    memory: dict[str, int]
+    notes: tuple[str, ...] = ()
+    ops: tuple[OpLine, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> Mapping[Path, Verdict]:
+        """Verdict by parameter path."""
+        return {p.path: p.verdict for p in self.parameters}
+
+    @classmethod
+    def of(cls, facts: Facts, rule: Any, own_bytes: int) -> Report:
+        from .. import learn
+
+        others = (learn.tbptt(), learn.pp_prop(), learn.d_rtrl(), learn.rtrl())
+        memory = {r.name: r.trace_bytes(facts) for r in others} | {rule.name: own_bytes}
+        reads = find_reads(facts)
+        count = len(facts.step.select(Role.PARAM))
+        return cls(
+            rule=str(rule),
+            groups=tuple(group_line(facts, reads, g.index) for g in facts.groups),
+            parameters=tuple(parameter_line(facts, i, rule.verdict(facts, i)) for i in range(count)),
+            memory=memory,
+            notes=tuple(
+                f"{c} casts a complex number to a real one: its imaginary part is dropped" for c in facts.casts
+            ),
+            ops=tuple(op_line(facts, reads, j) for j in range(len(facts.sites))),
+            outputs=output_names(facts),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, ready for JSON."""
+        return {
+            "rule": self.rule,
+            "groups": [vars(g) for g in self.groups],
+            "parameters": [
+                {**vars(p), "path": list(p.path), "verdict": {"kind": str(p.verdict.kind), "reason": p.verdict.reason}}
+                for p in self.parameters
+            ],
+            "memory": dict(self.memory),
+            "notes": list(self.notes),
+            "ops": [vars(op) for op in self.ops],
+            "outputs": list(self.outputs),
+        }
+
+    @overload
+    def to_html(self) -> str: ...
+
+    @overload
+    def to_html(self, file: str | os.PathLike[str]) -> FilePath: ...
+
+    def to_html(self, file: str | os.PathLike[str] | None = None) -> str | FilePath:
+        """Write the report as one page that needs nothing else; returns the path. Without a file, returns the page.
+
+        The page holds the graph, the verdict and reason of every parameter, the groups and the memory of the rules. It
+        works offline, in light and dark, and the same report always gives the same bytes.
+        """
+        from ._page import page
+
+        text = page(self)
+        if file is None:
+            return text
+        path = FilePath(file)
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return path
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    __repr__ = __str__

@@ -1,0 +1,110 @@
+"""The tables of the page: parameters with verdict and reason, hidden groups, memory of the rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ir import format_path
+from ._escape import esc, prose
+from ._svg import symbol
+from ._text import ORDER, bytes_text, count_kinds, own_rule, shape_text
+
+if TYPE_CHECKING:
+    from ._report import Report
+
+STRUCTURE = {
+    "diagonal": "each position keeps one number, which no other position touches",
+    "block": "each position keeps several numbers, which act on each other and on no other position",
+    "sparse": "positions act on some others",
+    "dense": "positions act on most others",
+}
+
+
+def section(name: str, heading: str, *content: str) -> str:
+    inside = "\n".join(c for c in content if c)
+    return f'<section id="{name}" aria-labelledby="{name}-h">\n<h2 id="{name}-h">{heading}</h2>\n{inside}\n</section>'
+
+
+def parameters(report: Report) -> str:
+    rows = sorted(enumerate(report.parameters), key=lambda item: ORDER.index(item[1].verdict.kind))
+    body = "\n".join(
+        f'<tr id="row-{i}" role="row" class="{p.verdict.kind}">'
+        f'<th scope="row" role="rowheader"><code>{_breakable(format_path(p.path, "params")[1:-1])}</code>'
+        f"{_meets(p.ops, p.reaches)}</th>"
+        f'<td role="cell" class="shape">{shape_text(p.shape, "scalar")}</td>'
+        f'<td role="cell" class="verdict">{symbol(p.verdict.kind)} {p.verdict.kind}</td>'
+        f'<td role="cell">{prose(p.verdict.reason)}</td></tr>'
+        for i, p in rows
+    )
+    return section(
+        "parameters", "Parameters", _filters(report), _table(("Parameter", "Shape", "Verdict", "Reason"), body)
+    )
+
+
+def _meets(ops: tuple[str, ...], reaches: tuple[str, ...]) -> str:
+    met = ", ".join(ops) or "in no operation"
+    to = f" → {', '.join(reaches)}" if reaches else ""
+    return f' <span class="meets">{esc(met + to)}</span>'
+
+
+def _filters(report: Report) -> str:
+    """Shown by the script, which serves them."""
+    boxes = "".join(
+        f'<label><input type="checkbox" value="{k}" checked>{symbol(k)} {k}</label>' for k, _ in count_kinds(report)
+    )
+    search = '<label class="search">Find <input type="search" placeholder="path or reason" autocomplete="off"></label>'
+    inside = f"{boxes}{search}<output></output>"
+    return f'<form class="filters" id="filters" hidden aria-label="Show parameters">{inside}</form>'
+
+
+def groups(report: Report) -> str:
+    if not report.groups:
+        said = "None. The model has no state that remembers, so every gradient is that of its own step."
+        return section("groups", "Hidden groups", f"<p>{said}</p>")
+    body = "\n".join(
+        f'<tr id="group-row-{i}" role="row"><th scope="row" role="rowheader">group {i}</th>'
+        f'<td role="cell">{" ".join(f"<code>{_breakable(s[1:-1])}</code>" for s in g.states)}</td>'
+        f'<td role="cell">{shape_text(g.positions, "one")}</td><td role="cell">{g.num_state}</td>'
+        f'<td role="cell"><b>{esc(g.structure)}</b>: {STRUCTURE.get(g.structure, "")}</td>'
+        f'<td role="cell">{_across(g.across)}</td></tr>'
+        for i, g in enumerate(report.groups)
+    )
+    heads = ("Group", "States", "Positions", "States at a position", "Recurrence within the group", "Across positions")
+    said = '<p class="hint">States that act on each other position by position share a group.</p>'
+    return section("groups", "Hidden groups", said, _table(heads, body))
+
+
+def _across(texts: tuple[str, ...]) -> str:
+    return "<ul>" + "".join(f"<li>{prose(t)}</li>" for t in texts) + "</ul>" if texts else "nothing"
+
+
+def memory(report: Report) -> str:
+    own, most = own_rule(report), max(report.memory.values(), default=0)
+    base = report.memory.get(own, 0)
+    rows = []
+    for name, n in sorted(report.memory.items(), key=lambda item: item[1]):
+        bar = f'<span style="width:{100 * n / most:.2f}%"></span>' if n else ""
+        ratio = "" if not base else "1" if n == base else f"{n / base:.3g}"
+        own_class, mark = (' class="own"', " <b>(this rule)</b>") if name == own else ("", "")
+        rows.append(
+            f'<tr role="row"{own_class}><th scope="row" role="rowheader"><code>{esc(name)}</code>{mark}</th>'
+            f'<td role="cell" class="size">{bytes_text(n)}</td><td role="cell" class="size">{ratio}</td>'
+            f'<td role="cell" class="bar">{bar}</td></tr>'
+        )
+    said = '<p class="hint">Memory of the traces, for the batch that the model was compiled with.</p>'
+    heads = ("Rule", "Size", "Times this rule", "Share of the largest")
+    return section("memory", "Memory", said, _table(heads, "\n".join(rows)))
+
+
+def _table(heads: tuple[str, ...], body: str) -> str:
+    # Roles are written out: a table that is laid out as blocks on a narrow screen would lose them.
+    head = "".join(f'<th scope="col" role="columnheader">{h}</th>' for h in heads)
+    return (
+        f'<table role="table">\n<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
+        f'<tbody role="rowgroup">\n{body}\n</tbody></table>'
+    )
+
+
+def _breakable(name: str) -> str:
+    """A name that may be broken before a dot or a bracket."""
+    return esc(name).replace(".", "<wbr>.").replace("[", "<wbr>[")
