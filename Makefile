@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test test-slow test-matrix test-311 test-313 lint clean
+.PHONY: help venv test test-slow test-browser test-matrix test-311 test-313 lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -47,6 +47,10 @@ test: $(VENV)/.installed  ## run the fast tests and the doctests
 
 test-slow: $(VENV)/.installed  ## run the slow tests
 	$(VENV)/bin/python -m pytest -n $(WORKERS) -m slow
+
+test-browser: $(VENV)/.installed  ## open the HTML report in Chromium (apt-get install chromium, or set CHROMIUM)
+	@"$(VENV)/bin/python" -m pip install -qq playwright
+	$(VENV)/bin/python -m pytest tests/report/check_in_browser.py
 
 test-matrix: test-311 test-313  ## run the fast tests on both supported stacks
 

@@ -28,6 +28,9 @@ LEAVES = {
     "viz": None,
     "testing": None,
     "cli": None,
+    "train": None,
+    "tasks": None,
+    "report": None,
 }
 # Every other module directly in src/etrax is the top level, which sees everything.
 TOP = "top level"
@@ -35,7 +38,7 @@ TOP = "top level"
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.core")
 KNOWS_JAX_INTERNALS = "_compat"
 
-NOT_LOADED_BY_IMPORT = ("brainstate", "asdex", "optax", "matplotlib", "flax", "equinox")
+NOT_LOADED_BY_IMPORT = ("brainstate", "asdex", "optax", "matplotlib", "flax", "equinox", "orbax", "rich")
 
 MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|tmp|work|mnt|opt|usr|var|Users)/|\b[A-Z]:\\\\?\w")
 

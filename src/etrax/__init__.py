@@ -53,7 +53,7 @@ from .report import Report as Report
 __version__ = "0.1.0"
 
 # Imported when first used: they need packages that the core does not.
-_ON_USE = ("nn", "testing")
+_ON_USE = ("nn", "tasks", "testing", "train", "viz")
 
 
 def __getattr__(name: str) -> Any:
@@ -61,4 +61,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f".{name}", __name__)
+    if name == "Trainer":
+        from .train import Trainer
+
+        return Trainer
     raise AttributeError(f"module 'etrax' has no attribute {name!r}")

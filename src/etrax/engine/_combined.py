@@ -52,5 +52,7 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
         silent.union(*(p.replaces for p in parts)),
         ahead if looking else None,
         frozenset().union(*(p.hears for p in parts)) - silent,
+        lambda trace: [p.learned(own) for p, own in zip(parts, trace, strict=True)],
+        lambda fresh, learned: [p.renew(own, kept) for p, own, kept in zip(parts, fresh, learned, strict=True)],
         lambda trace: {j: a for p, own in zip(parts, trace, strict=True) for j, a in p.parts(own).items()},
     )

@@ -96,7 +96,14 @@ def rank_one_transport(
         return RankOne(back, theta, jax.random.key_data(later))
 
     return Transport(
-        init, None, credit, move, bytes_of(init), parts=lambda trace: by_site(trace.theta, trace.theta.values())
+        init,
+        None,
+        credit,
+        move,
+        bytes_of(init),
+        learned=lambda trace: trace.key,
+        renew=lambda fresh, key: fresh._replace(key=key),
+        parts=lambda trace: by_site(trace.theta, trace.theta.values()),
     )
 
 

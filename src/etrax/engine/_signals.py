@@ -93,7 +93,16 @@ def guided_transport(
         return by_site(sites, [*trace[0], *trace[1]])
 
     return Transport(
-        init, record if plan.relations else None, credit, move, bytes_of(init), signal, guided, parts=parts
+        init,
+        record if plan.relations else None,
+        credit,
+        move,
+        bytes_of(init),
+        signal,
+        guided,
+        parts=parts,
+        learned=lambda trace: trace[2],
+        renew=lambda fresh, learned: (*fresh[:2], learned),
     )
 
 

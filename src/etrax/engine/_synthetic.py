@@ -94,7 +94,17 @@ def synthetic_transport(
         return matrix - rate * (error.T @ seen) / rows.samples
 
     reached = frozenset(live_sites(facts) if sites is None else sites)
-    return Transport(init, None, lambda trace, g, window: {}, move, bytes_of(init), ahead=ahead, hears=reached)
+    return Transport(
+        init,
+        None,
+        lambda trace, g, window: {},
+        move,
+        bytes_of(init),
+        ahead=ahead,
+        hears=reached,
+        learned=lambda trace: trace,
+        renew=lambda fresh, learned: learned,
+    )
 
 
 def _is_complex(dtype: Any) -> bool:

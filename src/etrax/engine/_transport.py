@@ -43,6 +43,8 @@ class Transport:
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
+    | `learned(trace)` | what outlives a sequence: matrices that the rule trains, its random key; () if nothing does |
+    | `renew(fresh, learned)` | a fresh trace with that in it |
     | `parts(trace)` | per site, the arrays of the trace that are its own: to look at, and to name |
     | `signal(trace, leaves, weights, along, loss_of)` | signals of one step in place of the loss gradient |
     | `replaces` | sites whose gradient is what `credit` returns and nothing else |
@@ -59,6 +61,8 @@ class Transport:
     replaces: frozenset[int] = frozenset()
     ahead: Callable[[Trace, Sequence[Array]], dict[int, Array]] | None = None
     hears: frozenset[int] = frozenset()
+    learned: Callable[[Trace], Any] = lambda trace: ()
+    renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
 
 

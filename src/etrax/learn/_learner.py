@@ -72,13 +72,22 @@ class Learner:
         """What each parameter's gradient is worth under this rule, and why."""
         return self._make_report(self.facts, self.rule, self._transport.nbytes)
 
-    def init(self, params: Any = None, hidden: Any = None) -> LearnerState:
-        """The state before the first step; both arguments default to what the model was compiled with."""
+    def init(self, params: Any = None, hidden: Any = None, learned: Any = None) -> LearnerState:
+        """The state before the first step; parameters and hidden state default to those of the compiled model.
+
+        `learned` is what `learner.learned(state)` gave at the end of another sequence.
+        """
         if params is not None:
             self._params(params)
         hidden = self.hidden if hidden is None else hidden
         states = self._states(hidden)
-        return LearnerState(self._tree(states), self._transport.init(), jnp.zeros((), jnp.int32))
+        trace = self._transport.init()
+        trace = trace if learned is None else self._transport.renew(trace, learned)
+        return LearnerState(self._tree(states), trace, jnp.zeros((), jnp.int32))
+
+    def learned(self, state: LearnerState) -> Any:
+        """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
+        return self._transport.learned(state.trace)
 
     def step(self, params: Any, state: LearnerState, *inputs: Any) -> tuple[LearnerState, Any]:
         """Evolve hidden state and trace by one step; no gradient."""

@@ -4,8 +4,8 @@
 
 M is trained alongside, on what each window finds at its own entry: ŝ(h_0) → ∂L/∂h_0 + γ ŝ(h_K) · ∂h_K/∂h_0. No trace is
 carried, so memory is that of M, (H × (H + 1)) for H state scalars of a sample, whatever the number of parameters. M is
-zero at first: the rule begins as truncated BPTT. The stream is taken to go on after every window; `learner.init` makes
-a new M, so keep the state from sequence to sequence (reset `state.hidden` alone) if M is to go on learning.
+zero at first: the rule begins as truncated BPTT. The stream is taken to go on after every window. A new sequence
+begins with `learner.init(learned=learner.learned(state))`, so that M goes on learning.
 
 Jaderberg, Czarnecki, Osindero, Vinyals, Graves, Silver and Kavukcuoglu, "Decoupled neural interfaces using synthetic
 gradients", ICML, 2017.

@@ -19,8 +19,8 @@ from ..learn import Learner
 def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weight: Any) -> Any:
     if weight is None or weight.ndim == 0:
         return loss_fn(output, target) * (1 if weight is None else weight)
-    each = [loss_fn(*jax.tree.map(lambda a, b=b: a[b : b + 1], (output, target))) for b in range(weight.shape[0])]
-    return sum(w * e for w, e in zip(weight, each, strict=True))
+    each = jax.vmap(lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
+    return (weight * each).sum()
 
 
 def _loss(

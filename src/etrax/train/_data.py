@@ -1,0 +1,135 @@
+"""Data sets in time-major arrays, and their batches: every sample once, the last batch filled up with weight 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..learn import Learner
+from ._check_data import ArgumentError, Layout, as_tuple, check_data
+
+
+class Dataset(NamedTuple):
+    """N sequences of T steps. `inputs` and `targets` are trees of arrays (T, N, …), `mask` (T, N) weighs each step.
+
+    `inputs` is the tuple of the step's inputs; a single one may be passed bare. An input that is one number per step
+    may be (T,): all samples share it. A mask of 0 and 1 says which steps count (`pad` makes one for sequences of
+    different lengths); other weights are legal, and none means that all steps count alike.
+
+    >>> import numpy as np
+    >>> data = Dataset(np.zeros((50, 200, 3)), np.zeros((50, 200, 1)))  # 200 sequences of 50 steps
+    """
+
+    inputs: Any
+    targets: Any = None
+    mask: Any = None
+
+    @classmethod
+    def labelled(cls, inputs: Any, labels: Any, mask: Any = None) -> Dataset:
+        """One target per sequence: `labels` are arrays (N, …), asked for at every step that counts.
+
+        >>> import numpy as np
+        >>> Dataset.labelled(np.zeros((50, 200, 3)), np.arange(200) % 10).targets.shape
+        (50, 200)
+        """
+        shapes = [np.shape(a) for a in jax.tree.leaves(inputs)]
+        steps, samples = next(((s[0], s[1]) for s in shapes if len(s) > 1), (None, None))
+        if steps is None:
+            raise ArgumentError("`Dataset.labelled` found no input of shape (T, N, …).")
+
+        def repeated(a: Any) -> Any:
+            a = a if _is_key(a) else np.asarray(a)
+            if a.shape[:1] != (samples,):
+                raise ArgumentError(
+                    f"`labels` has shape {list(a.shape)}, but `inputs` holds {samples} samples: one label for each."
+                )
+            return np.broadcast_to(a, (steps, *a.shape))  # a view: no memory
+
+        return cls(inputs, jax.tree.map(repeated, labels), mask)
+
+
+def pad(sequences: Sequence[Any], count: Literal["all", "last"] = "all") -> tuple[np.ndarray, np.ndarray]:
+    """Sequences (T_n, …) of different lengths as one array (T, N, …) filled with zeros, and its mask (T, N).
+
+    `count="last"` makes a mask that is 1 at the last step of each sequence only: the answer is asked for at its end.
+
+    >>> import numpy as np
+    >>> xs, mask = pad([np.ones((2, 3)), np.ones((4, 3))])
+    >>> xs.shape, mask.T.tolist()
+    ((4, 2, 3), [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    """
+    if count not in ("all", "last"):
+        raise ArgumentError(f"`count` is {count!r}; expected 'all' or 'last'.")
+    arrays = [np.asarray(s) for s in sequences]
+    if not arrays:
+        raise ArgumentError("`pad` got no sequences.")
+    for n, a in enumerate(arrays):
+        if a.ndim == 0 or a.shape[1:] != arrays[0].shape[1:] or a.dtype != arrays[0].dtype:
+            first = arrays[0]
+            raise ArgumentError(
+                f"`sequences[{n}]` is {a.dtype}{list(a.shape)} and `sequences[0]` {first.dtype}{list(first.shape)}: "
+                "they may differ in their first axis (time) only."
+            )
+        if len(a) == 0:
+            raise ArgumentError(f"`sequences[{n}]` has no steps: leave it out.")
+    lengths = np.array([len(a) for a in arrays])
+    out = np.zeros((lengths.max(), len(arrays), *arrays[0].shape[1:]), arrays[0].dtype)
+    for n, a in enumerate(arrays):
+        out[: len(a), n] = a
+    when = np.arange(lengths.max())[:, None]
+    counted = when == lengths - 1 if count == "last" else when < lengths
+    return out, counted.astype(np.float32)
+
+
+class Batches:
+    """A checked data set, cut into batches of the size that the learner was compiled with.
+
+    Each batch is `(inputs, targets, mask)` with a mask (T, B). A learner without a batch axis takes one sample at a
+    time: arrays (T, …), and a mask (T, 1).
+    """
+
+    def __init__(self, learner: Learner, data: Any, what: str):
+        if not isinstance(data, Dataset):
+            raise ArgumentError(
+                f"`{what}` is a {type(data).__name__}; pass `etrax.train.Dataset(inputs, targets, mask=None)`."
+            )
+        data = Dataset(*jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), tuple(data)))
+        self.layout: Layout = check_data(learner, data, what)
+        self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
+        shape = (self.layout.steps, self.layout.samples)
+        mask = np.broadcast_to(np.float32(1), shape) if data.mask is None else data.mask
+        self.mask = mask if np.issubdtype(mask.dtype, np.floating) else mask.astype(np.float32)
+
+    def __len__(self) -> int:
+        return -(-self.layout.samples // self.layout.batch)
+
+    def epoch(self, order: np.ndarray | None = None) -> Iterator[tuple[Any, Any, Any]]:
+        """All samples once, in the given order."""
+        size, total = self.layout.batch, self.layout.samples
+        order = np.arange(total) if order is None else order
+        for start in range(0, total, size):
+            chosen = order[start : start + size]
+            # Filled up with a real sample: its numbers are finite, so that times 0 they are 0.
+            index = np.concatenate([chosen, np.full(size - len(chosen), chosen[0])])
+            mask = self.mask[:, index]
+            mask[:, len(chosen) :] = 0
+            yield (*jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets)), mask)
+
+    def _take(self, a: Any, index: np.ndarray) -> Any:
+        if a.ndim == 1:  # shared by all samples
+            return a
+        return a[:, index] if self.layout.batched else a[:, index[0]]
+
+
+def _is_key(a: Any) -> bool:
+    """Arrays of `jax.random` keys have no counterpart in numpy."""
+    return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
+
+
+def shuffled(key: Any, epoch: int, samples: int) -> np.ndarray:
+    """The order of an epoch: a function of the key and its number, so that a resumed run draws the same."""
+    return np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), samples))

@@ -1,0 +1,122 @@
+"""What a run shows: a line per epoch, and on a terminal a bar below it."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from ._records import Epoch
+
+
+def reporter(progress: bool, epochs: int) -> Silent:
+    """Nothing, lines, or lines and a bar: the bar needs a terminal and rich (`pip install 'etrax[train]'`)."""
+    if not progress:
+        return Silent(epochs)
+    bar = sys.stdout is not None and sys.stdout.isatty() and find_spec("rich") is not None
+    return Bar(epochs) if bar else Lines(epochs)
+
+
+class Silent:
+    """Shows nothing. A context, told of every batch and every epoch."""
+
+    def __init__(self, epochs: int):
+        self.epochs = epochs
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def batch(self, epoch: int, done: int, total: int, loss: float, rate: float) -> None:
+        pass
+
+    def epoch(self, record: Epoch, left: float) -> None:
+        pass
+
+
+class Lines(Silent):
+    """A line per epoch, for files, pipes and notebooks."""
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def epoch(self, record: Epoch, left: float) -> None:
+        width = len(str(self.epochs))
+        values = "  ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
+        speed = f"{record.samples_per_second:,.0f} samples/s"
+        time = f"{duration(record.seconds)} an epoch" + (f"  {duration(left)} left" if left else "")
+        self.say(f"epoch {record.epoch:>{width}}/{self.epochs}  {values}  {speed}  {resident_memory()}  {time}")
+
+
+class Bar(Lines):
+    """Lines, and below them a bar for the epoch that is running."""
+
+    def __init__(self, epochs: int):
+        super().__init__(epochs)
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[done]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+        ]
+        self.shown: Any = Progress(*columns, transient=True)
+        self.task: Any = None
+
+    def __enter__(self) -> Bar:
+        self.shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shown.stop()
+
+    def say(self, text: str) -> None:
+        self.shown.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def batch(self, epoch: int, done: int, total: int, loss: float, rate: float) -> None:
+        text = f"batch {done}/{total}  loss {loss:.4g}  {rate:,.0f} samples/s  {resident_memory()}"
+        name = f"epoch {epoch}/{self.epochs}"
+        whole = self.epochs * total
+        if self.task is None:
+            self.task = self.shown.add_task(name, total=whole, completed=(epoch - 1) * total, done=text)
+        self.shown.update(self.task, description=name, completed=(epoch - 1) * total + done, done=text)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them.
+
+    >>> duration(0.031), duration(3.14), duration(75), duration(7300)
+    ('31 ms', '3.1 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def resident_memory() -> str:
+    """The memory that the process holds now; where the system does not tell, the most that it has held."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+        import resource
+
+        return f"{pages * resource.getpagesize() / 2**20:,.0f} MiB"
+    except (OSError, ImportError, IndexError, ValueError):
+        pass
+    try:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return f"{peak / (2**20 if sys.platform == 'darwin' else 2**10):,.0f} MiB"
+    except ImportError:  # Windows
+        return ""

@@ -1,0 +1,59 @@
+"""What a run tells: a record per epoch, the result, and the two ways in which it can break off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..learn import NonFiniteError
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One finished epoch. `metrics` holds `loss` (training), then `val_loss` and `val_<name>` if there is validation.
+
+    `step` counts batches since the first epoch, `seconds` is the whole epoch, `samples_per_second` training alone.
+    `params` are the parameters at its end in what a callback sees, and None in the history, which would otherwise hold
+    those of every epoch.
+    """
+
+    epoch: int
+    step: int
+    metrics: Mapping[str, float]
+    seconds: float
+    samples_per_second: float
+    params: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `Trainer.fit` returns.
+
+    `params` are those of the best epoch (`best`, by `monitor`), or the last ones if nothing is monitored;
+    `last_params` and `opt_state` are the last ones in any case. `reason` is why the run ended: 'epochs', 'patience',
+    'callback', 'interrupted' or 'diverged'.
+    """
+
+    params: Any = field(repr=False)
+    last_params: Any = field(repr=False)
+    opt_state: Any = field(repr=False)
+    history: tuple[Epoch, ...]
+    best: int | None
+    reason: str
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during `Trainer.fit`. `result` holds the finished epochs and the parameters after the last batch."""
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result
+
+
+class Diverged(NonFiniteError):
+    """A loss that is not finite, or a parameter that is NaN. `result` holds the parameters before that batch."""
+
+    def __init__(self, message: str, result: Result, epoch: int, batch: int):
+        super().__init__(message)
+        self.result, self.epoch, self.batch = result, epoch, batch

@@ -1,0 +1,179 @@
+"""`Trainer`: a learner, an optimizer and a loss, run over whole data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from ..learn import Learner
+from ..learn._checks import check_key, check_window
+from ._batch import LossFn, begin, evaluator, updater
+from ._check_data import ArgumentError, check_values
+from ._checkpoint import Point, Saver
+from ._data import Batches, Dataset
+from ._progress import reporter
+from ._records import Epoch, Result
+from ._run import Monitor, Run
+
+Metric = Callable[[Any, Any, Any], Any]
+
+
+class Trainer:
+    """Trains a learner on data sets of independent sequences, in batches of the size that it was compiled with.
+
+    `update="window"` updates after every window of `window` steps (`learner.train`); `update="sequence"` sums the
+    gradient over the sequence and updates once per batch (`learner.value_and_grad`). `gradient` puts another gradient
+    in its place, called as `gradient(learner, loss_fn)(params, hidden, inputs, targets, mask) -> (loss, grads)`:
+    `gradient=etrax.testing.bptt` trains the same model by BPTT in the same loop.
+
+    The loss is `loss_fn(output, target) -> scalar` per step, as for a learner with a mask (T, B): applied to each
+    sample apart, with a batch axis of one, and averaged over the steps that count,
+
+        L = Σ_tb m_tb ℓ_tb / Σ_tb m_tb
+
+    `metrics` are functions of the outputs of whole sequences (see `etrax.train.accuracy`), taken from data that are
+    evaluated; the training loss is that of the updates themselves.
+
+    >>> import etrax, jax, optax, numpy as np, jax.numpy as jnp
+    >>> def step(params, h, x):
+    ...     h = 0.9 * h + jnp.tanh(x @ params["w"])
+    ...     return h, h @ params["out"]
+    >>> params = {"w": jnp.ones((1, 4)) * jnp.array([1.0, -1.0, 0.5, 0.1]), "out": jnp.zeros((4, 2))}
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones((8, 1)), params=params, hidden=jnp.zeros((8, 4)))
+    >>> xs = np.random.default_rng(0).standard_normal((10, 50, 1), dtype=np.float32)
+    >>> data = etrax.train.Dataset.labelled(xs, (xs.sum((0, 2)) > 0).astype(np.int32))  # is its sum positive?
+    >>> loss = lambda o, t: optax.softmax_cross_entropy_with_integer_labels(o, t).mean()
+    >>> trainer = etrax.train.Trainer(
+    ...     learner, optax.adam(0.05), loss, window=5, metrics={"accuracy": etrax.train.accuracy}
+    ... )
+    >>> result = trainer.fit(data, epochs=5, validation=data, progress=False)
+    >>> trainer.evaluate(result.params, data)["accuracy"] > 0.8
+    True
+    """
+
+    def __init__(
+        self, learner: Learner, optimizer: Any, loss_fn: LossFn, *, window: int = 1,
+        update: Literal["window", "sequence"] = "window", gradient: Callable[..., Any] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+    ):  # fmt: skip
+        self.learner, self.optimizer, self.window, self.update = learner, optimizer, check_window(window), update
+        self.metrics, self.gradient = dict(metrics or {}), gradient
+        _check_made_of(learner, optimizer, loss_fn, update, gradient, self.metrics)
+        self._update = updater(learner, optimizer, loss_fn, window, update, gradient)
+        self._evaluate = evaluator(learner, loss_fn, self.metrics)
+
+    def fit(
+        self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: Any = None,
+        opt_state: Any = None, shuffle: bool = True, key: Any = 0, monitor: str | None = None,
+        mode: Literal["min", "max"] | None = None, patience: int | None = None, train_metrics: bool = False,
+        callback: Callable[[Epoch], Any] | None = None, progress: bool = True, checkpoint: str | Path | None = None,
+    ) -> Result:  # fmt: skip
+        """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
+
+        - `params`, `opt_state` default to the learner's parameters and a new optimizer state.
+        - `monitor` names what the best epoch is chosen by: `val_loss` if there is `validation`, or any other entry of a
+          record's metrics, such as `val_accuracy`. `mode` says whether less or more is better; by default less for
+          what ends in `loss`, more for the rest. With `patience=n`, n epochs without a better one end the run.
+        - `train_metrics` evaluates the metrics on the training data too, after each epoch.
+        - `callback(record)` is called after each epoch with an `Epoch`; if it returns True the run ends.
+        - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call goes on from the last
+          one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised.
+
+        Ctrl-C raises `Interrupted`, a loss or parameter that is no number `Diverged`; both carry a `result`.
+        """
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise ArgumentError(f"`epochs` is {epochs!r}; expected a whole number, at least 1.")
+        if callback is not None and not callable(callback):
+            raise ArgumentError(f"`callback` is a {type(callback).__name__}; expected a function of one record.")
+        batches = Batches(self.learner, data, "data")
+        held_out = None if validation is None else Batches(self.learner, validation, "validation")
+        names = ["loss", *(self.metrics if train_metrics else ())]
+        names += [f"val_{n}" for n in ("loss", *self.metrics)] if held_out else []
+        watch = Monitor.of(monitor, mode, patience, names)
+        key = check_key("`fit`", key)
+        start = self._start(params, opt_state, watch)
+        settings = self._settings(batches, key, shuffle, watch)
+        saver = None if checkpoint is None else Saver(checkpoint, settings)
+        point = (saver.load(start) if saver else None) or start
+        run = Run(
+            self.learner, self._update, self._measured, batches, held_out, key if shuffle else None,
+            watch, train_metrics, callback, saver, point,
+        )  # fmt: skip
+        if self.gradient is None:
+            self.learner._warn(next(batches.epoch())[0])  # what the rule has to say of such data
+        with reporter(progress, epochs) as shown:
+            return run.until(epochs, shown)
+
+    def evaluate(self, params: Any, data: Dataset) -> dict[str, float]:
+        """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
+        check_values(self.learner, params)
+        return self._measured(params, Batches(self.learner, data, "data"))
+
+    def _measured(self, params: Any, batches: Batches) -> dict[str, float]:
+        sums: dict[str, list[float]] = {}
+        for inputs, targets, mask in batches.epoch():
+            found = self._evaluate(params, inputs, targets, mask, batched=batches.layout.batched)
+            for name, pair in jax.device_get(found).items():
+                total = sums.setdefault(name, [0.0, 0.0])
+                total[0], total[1] = total[0] + float(pair[0]), total[1] + float(pair[1])
+        return {name: sums[name][0] / sums[name][1] for name in ("loss", *self.metrics)}
+
+    def _start(self, params: Any, opt_state: Any, watch: Monitor) -> Point:
+        params = self.learner.params if params is None else params
+        check_values(self.learner, params)
+        params = _strong(params)
+        self.learner.init(params)  # checks their structure
+        live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient))
+        return Point(live, live.params if watch.name else None)
+
+    def _settings(self, batches: Batches, key: Any, shuffle: bool, watch: Monitor) -> dict[str, Any]:
+        """What must not change between an interrupted run and the one that goes on."""
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        name = getattr(self.gradient, "__qualname__", type(self.gradient).__name__)
+        return {
+            "rule": str(self.learner.rule),
+            "update": self.update,
+            "window": self.window,
+            "gradient": None if self.gradient is None else name,
+            "steps of data": batches.layout.steps,
+            "samples of data": batches.layout.samples,
+            "batch size": batches.layout.batch,
+            "key": (jax.random.key_data(key) if typed else key).tolist() if shuffle else None,
+            "monitor": f"{watch.mode} {watch.name}" if watch.name else None,
+        }
+
+
+def _strong(tree: Any) -> Any:
+    """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile."""
+    return jax.tree.map(lambda a: a if _is_key(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
+
+
+def _is_key(a: Any) -> bool:
+    return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
+
+
+def _check_made_of(
+    learner: Any, optimizer: Any, loss_fn: Any, update: Any, gradient: Any, metrics: Mapping[str, Any]
+) -> None:
+    if not isinstance(learner, Learner):
+        raise ArgumentError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ArgumentError(
+            f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`."
+        )
+    if not callable(loss_fn):
+        raise ArgumentError(f"`loss_fn` is a {type(loss_fn).__name__}; expected a function of (output, target).")
+    if update not in ("window", "sequence"):
+        raise ArgumentError(f"`update` is {update!r}; expected 'window' or 'sequence'.")
+    if gradient is not None and update != "sequence":
+        raise ArgumentError("`gradient` is that of a whole sequence: it needs `update='sequence'`.")
+    for name, metric in metrics.items():
+        if not callable(metric) or name == "loss":
+            raise ArgumentError(
+                f"`metrics[{name!r}]` is a {type(metric).__name__}; expected a function of (outputs, targets, mask), "
+                "under a name other than 'loss'."
+            )

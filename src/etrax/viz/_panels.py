@@ -1,0 +1,83 @@
+"""Figures and axes, without pyplot; colours that everyone can tell apart, text that stays legible when small."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._errors import EtraxError
+from ..ir import Path, format_path
+from ..learn._checks import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, dark enough on white; the markers tell lines apart without them.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STEPS = "time (steps)"
+WIDTH, ROW = 3.6, 1.7
+
+
+class VizError(EtraxError, ImportError):
+    """matplotlib is not installed."""
+
+
+def panels(count: int, ax: Axes | None, height: float = ROW) -> tuple[Figure, list[Axes]]:
+    """Axes below each other that share their time, or the one that was given."""
+    figure_class = _figure_class()
+    if ax is not None:
+        if count != 1:
+            raise ArgumentError(f"`ax` holds one picture, but {count} are to be drawn: choose one, or leave out `ax`.")
+        return ax.get_figure(root=True), [ax]  # type: ignore[return-value]
+    figure = figure_class(figsize=(WIDTH, max(height * count + 0.5, 2.4)), layout="constrained")
+    found = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+    return figure, list(found)
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise VizError(
+            "`etrax.viz` draws with matplotlib, which is not installed: `pip install 'etrax[viz]'`."
+        ) from error
+    return Figure
+
+
+def whole_steps(ax: Axes, axis: str = "x") -> None:
+    """Ticks at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(integer=True, nbins=5, min_n_ticks=2))
+
+
+def name(path: Path, root: str) -> str:
+    """A path as a label, short enough for a small picture."""
+    text = format_path(path, root)[1:-1]
+    return text if len(text) <= 24 else f"{text[:10]}…{text[-13:]}"
+
+
+def few(count: int, most: int) -> list[int]:
+    """At most so many of the numbers below `count`, evenly apart.
+
+    >>> few(3, 5), few(9, 3)
+    ([0, 1, 2], [0, 4, 8])
+    """
+    if count <= most:
+        return list(range(count))
+    if most == 1:
+        return [0]
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def units_of(array: Any, sample: int | None) -> Any:
+    """(T, …) → (T, units), at one index of the batch if there is one to choose."""
+    if sample is not None:
+        if array.ndim < 3:
+            raise ArgumentError(
+                f"`sample` chooses from a batch, but the array has shape {list(array.shape)} (time first) and no batch "
+                "axis: leave it out."
+            )
+        array = array[:, sample]
+    return array.reshape(len(array), -1)

@@ -1,0 +1,176 @@
+"""A learner watched over a sequence: hidden states, outputs and traces at every step.
+
+A trace is kept in whatever form its rule has for it. What it stands for is dh/dθ, and what every rule can do with it is
+credit: g · ε for a gradient g of the hidden state. With ones for g this is, for one hidden state h and every number
+of a parameter θ,
+
+    e_t[θ] = Σ_p ∂h_t[p] / ∂θ        as the rule estimates it,
+
+of the shape of θ. Where a number acts on one position per sample it is the eligibility trace itself, and different
+rules can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..engine import Transport, diagonal_transport, evolve, param_grads, run_window
+from ..ir import Path, Role, format_path
+from ..learn import Learner, LearnerState
+from ..learn._checks import ArgumentError, check_inputs
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was seen, each array with time first.
+
+    `states[path]` and `outputs[path]` after each step; `traces[parameter, state]`, of the parameter's shape, wherever
+    the rule carries one. `step` is the number of steps taken before.
+    """
+
+    rule: str
+    states: dict[Path, np.ndarray]
+    outputs: dict[Path, np.ndarray]
+    traces: dict[tuple[Path, Path], np.ndarray]
+    step: int = 0
+
+    @property
+    def time(self) -> np.ndarray:
+        """The number of each step, counted from 1."""
+        found = next(iter((*self.states.values(), *self.outputs.values())))
+        return self.step + 1 + np.arange(len(found))
+
+
+def record(
+    learner: Learner, inputs: Any, *, params: Any = None, state: LearnerState | None = None,
+    parameters: Sequence[Path] | None = None, states: Sequence[Path] | None = None, sample: int | None = None,
+) -> Recording:  # fmt: skip
+    """Run a learner over a sequence, without learning, and keep what it holds after every step.
+
+    `inputs` are time-major, as for `value_and_grad`. Traces take T × |θ| numbers for every state: name the `parameters`
+    and `states` (by path) whose traces you want, or none for all. Traces are summed over the positions of a state;
+    `sample` takes those at one index of its first axis, the batch.
+
+    >>> import etrax, etrax.viz, jax.numpy as jnp
+    >>> def step(params, h, x):
+    ...     h = 0.5 * h + x @ params["w"]
+    ...     return h, h
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(2), params={"w": jnp.ones((2, 1))}, hidden=jnp.zeros(1))
+    >>> etrax.viz.record(learner, jnp.ones((3, 2))).traces[("w",), ()][:, 0, 0].tolist()
+    [1.0, 1.5, 1.75]
+    """
+    facts = learner.facts
+    transport, start = _readable(learner, state)
+    chosen = _chosen("parameters", parameters, [leaf.path for leaf in facts.step.select(Role.PARAM)])
+    probes = {i: _probe(learner, i, sample) for i in _probed(learner, states)}
+    params = learner.params if params is None else params
+    x, _ = check_inputs(facts.step, learner._encode(inputs if isinstance(inputs, tuple) else (inputs,), {}, 1))
+
+    @jax.jit
+    def run(params: Any, hidden: Any, trace: Any, x: list[Any]) -> Any:
+        p = learner._params(params)
+        w = learner._weights(p)
+
+        def body(carry: Any, now: Any) -> tuple[Any, Any]:
+            x, ahead = now
+            held, trace, outs = evolve(facts, transport, p, w, carry[0], carry[1], [a[None] for a in x])
+            found = {i: _read(learner, transport, p, w, held, trace, ahead, g) for i, g in probes.items()}
+            kept = {i: [found[i][k] for k in chosen] for i in found}
+            return (held, trace), (held, [o[0] for o in outs], kept)
+
+        # A trace is read as the next step would read it; the last one is read with the last input once more.
+        ahead = [jnp.concatenate([a[1:], a[-1:]]) for a in x]
+        return lax.scan(body, (learner._states(hidden), trace), (x, ahead))[1]
+
+    held, outs, read = run(params, learner.hidden if state is None else state.hidden, start, x)
+    return _recording(learner, held, outs, read, chosen, 0 if state is None else int(state.step))
+
+
+def _recording(learner: Learner, held: Any, outs: Any, read: Any, chosen: list[int], step: int) -> Recording:
+    facts = learner.facts
+    names = [leaf.path for leaf in facts.step.select(Role.PARAM)]
+    found = {
+        (names[k], facts.states[i].path): np.asarray(a)
+        for i, rows in read.items()
+        for k, a in zip(chosen, rows, strict=True)
+    }
+    return Recording(
+        str(learner.rule),
+        {leaf.path: np.asarray(a) for leaf, a in zip(facts.states, held, strict=True)},
+        {leaf.path: np.asarray(a) for leaf, a in zip(facts.step.select(Role.OUTPUT), outs, strict=True)},
+        {key: a for key, a in sorted(found.items(), key=lambda item: names.index(item[0][0])) if a.any()},
+        step,
+    )
+
+
+def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, Any]:
+    """The transport whose credit reads the trace, and the trace to begin with.
+
+    A rule with a learning signal of its own carries the trace of D-RTRL under it.
+    """
+    transport = learner._transport
+    if transport.signal is None:
+        return transport, transport.init() if state is None else state.trace
+    if learner.rule.name == "partition" or state is not None:
+        raise ArgumentError(
+            f"`record` cannot read the trace of {learner.rule} {'from a `state`' if state is not None else ''}, since "
+            "its learning signal needs a loss. Record from the start with that rule alone; its trace is D-RTRL's."
+        )
+    plain = diagonal_transport(learner.facts)
+    return plain, plain.init()
+
+
+def _read(learner: Learner, transport: Transport, p: Any, w: Any, held: Any, trace: Any, x: Any, g: Any) -> list[Any]:
+    """g · ε for every parameter: a window of one step with no loss, in which g is what comes back to its entry."""
+
+    def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
+        return jnp.zeros(()), ()
+
+    reader = replace(
+        transport,
+        credit=lambda trace, _, window: transport.credit(trace, g, window),
+        move=lambda trace, window: (),
+        signal=None,
+        ahead=None,
+    )
+    found = run_window(learner.facts, reader, p, w, held, trace, [a[None] for a in x], (), no_loss)
+    return param_grads(learner.facts, p, found.grads, learner._weights)
+
+
+def _probed(learner: Learner, states: Sequence[Path] | None) -> list[int]:
+    """Numbers of the hidden states whose traces are asked for."""
+    found = sorted(learner.facts.group_of_leaf)
+    paths = [learner.facts.states[i].path for i in found]
+    return [found[k] for k in _chosen("states", states, paths)]
+
+
+def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, Any]:
+    """Ones on a state, or on one sample of it; zeros on the others."""
+    facts = learner.facts
+    g = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in facts.group_of_leaf}
+    shape = g[leaf].shape
+    if sample is not None and (not shape or not -shape[0] <= sample < shape[0]):
+        raise ArgumentError(
+            f"`sample` is {sample}, but the state {facts.state_name(leaf)} has shape {list(shape)}: it is an index of "
+            "its first axis."
+        )
+    g[leaf][... if sample is None else sample] = 1
+    return g
+
+
+def _chosen(what: str, asked: Sequence[Path] | None, known: list[Path]) -> list[int]:
+    if asked is None:
+        return list(range(len(known)))
+    paths = [path if isinstance(path, tuple) else (path,) for path in asked]
+    for path in paths:
+        if path not in known:
+            names = ", ".join(format_path(k, what) for k in known)
+            raise ArgumentError(f"`{what}` has no {format_path(path, what)}; there are {names}.")
+    return [known.index(path) for path in paths]

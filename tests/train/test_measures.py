@@ -1,0 +1,75 @@
+"""Data sets and metrics, beside numpy over one sequence at a time."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.train.common import N, T, class_trainer, classes, data, outputs_of, params, trainer
+
+from etrax.train import Dataset, accuracy, pad, step_accuracy
+
+
+def test_loss_is_the_mean_over_all_steps_that_count():
+    d = data()
+    each = [((outputs_of(params(), d.inputs[:, n]) - d.targets[:, n]) ** 2).mean(-1)[d.mask[:, n]] for n in range(N)]
+    found = trainer().evaluate(params(), d)
+    assert list(found) == ["loss"]
+    np.testing.assert_allclose(found["loss"], np.concatenate(each).mean(), rtol=1e-12)
+    np.testing.assert_allclose(trainer(batch=None).evaluate(params(), d)["loss"], found["loss"], rtol=1e-12)
+
+
+def test_accuracy_of_sequences_and_of_steps():
+    d = classes(samples=11)
+    made = class_trainer(metrics={"accuracy": accuracy, "steps": step_accuracy, "first": lambda o, t, m: o[0, :, 0]})
+    found = made.evaluate(params(), d)
+    outs = [outputs_of(params(), d.inputs[:, n]) for n in range(11)]
+    whole = [o[d.mask[:, n]].sum(0).argmax() == n % 2 for n, o in enumerate(outs)]
+    steps = np.concatenate([(o.argmax(-1) == n % 2)[d.mask[:, n]] for n, o in enumerate(outs)])
+    assert 0 < np.mean(whole) < 1 and 0 < steps.mean() < 1
+    np.testing.assert_allclose(found["accuracy"], np.mean(whole), rtol=1e-6)
+    np.testing.assert_allclose(found["steps"], steps.mean(), rtol=1e-6)
+    np.testing.assert_allclose(found["first"], np.mean([o[0, 0] for o in outs]), rtol=1e-6)
+
+
+def test_metrics_without_a_batch_axis_see_one():
+    d, shapes = classes(), []
+    made = trainer(batch=None, metrics={"a": lambda o, t, m: (shapes.append((o.shape, t.shape, m.shape)), m[0])[1]})
+    made.evaluate(params(), data())
+    assert shapes == [((T, 1, 2), (T, 1, 2), (T, 1))]
+    assert d.targets.shape == (T, N)
+
+
+def test_one_hot_targets_and_the_last_step_that_counts():
+    outputs = jnp.asarray(np.random.default_rng(0).standard_normal((T, 5, 3)))
+    labels = np.random.default_rng(1).integers(0, 3, (T, 5))
+    mask = np.zeros((T, 5))
+    when = np.array([0, 1, 2, 5, 3])
+    mask[when, np.arange(5)] = 1
+    want = np.asarray(outputs).argmax(-1)[when, np.arange(5)] == labels[when, np.arange(5)]
+    np.testing.assert_array_equal(accuracy(outputs, jnp.asarray(labels), jnp.asarray(mask)), want)
+    np.testing.assert_array_equal(accuracy(outputs, jnp.eye(3)[labels], jnp.asarray(mask)), want)
+
+
+def test_metrics_on_the_training_data():
+    d = classes()
+    made = class_trainer()
+    result = made.fit(d, 2, train_metrics=True, progress=False)
+    assert list(result.history[0].metrics) == ["loss", "accuracy"]
+    assert result.history[-1].metrics["accuracy"] == made.evaluate(result.last_params, d)["accuracy"]
+
+
+@pytest.mark.parametrize("count", ["all", "last"])
+def test_pad(count):
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((n, 3)) for n in (4, 1, 6)]
+    xs, mask = pad(sequences, count)
+    assert xs.shape == (6, 3, 3) and mask.shape == (6, 3)
+    for n, s in enumerate(sequences):
+        np.testing.assert_array_equal(xs[: len(s), n], s)
+        assert not xs[len(s) :, n].any()
+        assert mask[:, n].nonzero()[0].tolist() == (list(range(len(s))) if count == "all" else [len(s) - 1])
+
+
+def test_labels_take_no_memory():
+    d = Dataset.labelled(np.zeros((1000, 4, 1)), {"a": np.arange(4)})
+    assert d.targets["a"].strides[0] == 0
+    np.testing.assert_array_equal(d.targets["a"][17], np.arange(4))

@@ -1,0 +1,114 @@
+"""What `record` keeps: states as the step makes them, traces as derivatives of the states."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.viz.models import INPUTS, leaky, recurrent
+
+import etrax
+from etrax import viz
+from etrax.ir import leaves_with_paths
+from etrax.learn._checks import ArgumentError
+
+
+def history(learner, params, hidden, inputs):
+    """Hidden states after every step, by the plain step alone."""
+    found = []
+    for x in inputs:
+        hidden, _ = learner.plain_step(params, hidden, (x,))
+        found.append(hidden)
+    return jax.tree.map(lambda *a: jnp.stack(a), *found)
+
+
+def derivative(learner, state, sample=slice(None)):
+    """d(Σ_p h_t[p])/dθ for one state, by reverse mode through all steps."""
+
+    def sums(params):
+        held = dict(leaves_with_paths(history(learner, params, learner.hidden, INPUTS)))[state]
+        return held[:, sample].reshape(len(INPUTS), -1).sum(1)
+
+    return dict(leaves_with_paths(jax.jacrev(sums)(learner.params)))
+
+
+@pytest.mark.parametrize(("rule", "sample"), [("d_rtrl", None), ("d_rtrl", 1), ("rtrl", 1), ("e_prop", None)])
+def test_traces_of_an_exact_rule_are_derivatives(rule, sample):
+    learner = leaky(rule)
+    found = viz.record(learner, INPUTS, sample=sample).traces
+    assert set(found) == {((p,), (s,)) for p in ("w", "leak") for s in ("v", "a")}
+    for state in ("v", "a"):
+        want = derivative(learner, (state,), slice(None) if sample is None else sample)
+        for name in ("w", "leak"):
+            np.testing.assert_allclose(found[(name,), (state,)], want[(name,)], rtol=1e-9, atol=1e-12)
+
+
+def test_traces_of_rtrl_are_derivatives_where_those_of_d_rtrl_are_not():
+    learner = recurrent("rtrl")
+    want = derivative(learner, ())
+    exact, diagonal = (viz.record(recurrent(rule), INPUTS).traces for rule in ("rtrl", "d_rtrl"))
+    for name in ("w", "u"):
+        np.testing.assert_allclose(exact[(name,), ()], want[(name,)], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(diagonal[(name,), ()][0], want[(name,)][0], rtol=1e-9, atol=1e-12)
+        assert not np.allclose(diagonal[(name,), ()][-1], want[(name,)][-1])
+
+
+RULES = (etrax.pp_prop(), etrax.rflo(0.9), etrax.uoro(1), etrax.ottt(0.8), etrax.snap(2), etrax.three_factor())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_every_rule_can_be_read(rule):
+    learner = leaky(rule)
+    found = viz.record(learner, INPUTS, states=["v"]).traces
+    assert (("w",), ("v",)) in found
+    for (parameter, _), a in found.items():
+        assert a.shape == (len(INPUTS), *learner.params[parameter[0]].shape)
+        assert np.isfinite(a).all()
+
+
+def test_random_feedback_carries_the_trace_of_d_rtrl():
+    one, other = (viz.record(leaky(r), INPUTS).traces for r in ("d_rtrl", etrax.e_prop(0.0, "random", key=1)))
+    assert set(one) == set(other)
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key])
+
+
+def test_truncated_bptt_has_no_trace():
+    assert viz.record(leaky("tbptt"), INPUTS).traces == {}
+
+
+def test_states_and_outputs_are_those_of_the_plain_step():
+    learner = leaky("d_rtrl")
+    found = viz.record(learner, INPUTS)
+    want = history(learner, learner.params, learner.hidden, INPUTS)
+    for name in ("v", "a"):
+        np.testing.assert_allclose(found.states[(name,)], want[name], rtol=1e-12)
+    np.testing.assert_allclose(found.outputs[()], jnp.tanh(want["v"]) @ learner.params["out"], rtol=1e-12)
+    np.testing.assert_array_equal(found.time, np.arange(1, 8))
+
+
+def test_a_recording_goes_on_from_a_state():
+    learner = leaky("d_rtrl")
+    state = learner.init()
+    step = jax.jit(learner.step)
+    for x in INPUTS[:3]:
+        state, _ = step(learner.params, state, x)
+    whole, rest = viz.record(learner, INPUTS), viz.record(learner, INPUTS[3:], state=state)
+    assert rest.time[0] == 4
+    for key in whole.traces:
+        np.testing.assert_allclose(rest.traces[key], whole.traces[key][3:], rtol=1e-12)
+
+
+def test_only_what_was_asked_for_is_kept():
+    found = viz.record(leaky("d_rtrl"), INPUTS, parameters=["w"], states=[("a",)])
+    assert list(found.traces) == [(("w",), ("a",))]
+
+
+def test_what_cannot_be_read_is_named():
+    learner = leaky("d_rtrl")
+    with pytest.raises(ArgumentError, match=r"`parameters` has no 'x'; there are 'leak', 'out', 'w'"):
+        viz.record(learner, INPUTS, parameters=["x"])
+    with pytest.raises(ArgumentError, match=r"`sample` is 5, but the state '[av]' has shape \[2, 4\]"):
+        viz.record(learner, INPUTS, sample=5)
+    guided = leaky("three_factor")
+    with pytest.raises(ArgumentError, match="three_factor"):
+        viz.record(guided, INPUTS, state=guided.init())
