@@ -25,7 +25,7 @@ D = data()
 DATA = {
     "no dataset": (
         (D.inputs, D.targets),
-        r"`data` is a tuple; pass `etrax.train.Dataset\(inputs, targets",
+        r"`data` is a tuple; pass a task of `etrax.tasks`, or `etrax.train.Dataset\(inputs, targets",
     ),
     "too few axes": (Dataset(D.inputs[0, 0]), r"`data.inputs` at 'inputs\[0\]' has shape \[3\].*expected \(T, N, …\)"),
     "too many axes": (Dataset(D.inputs[None, None]), r"has shape \[1, 1, 6, 7, 3\].*takes \[3, 3\]"),

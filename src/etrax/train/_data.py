@@ -93,11 +93,13 @@ class Batches:
     """
 
     def __init__(self, learner: Learner, data: Any, what: str):
-        if not isinstance(data, Dataset):
+        if not all(hasattr(data, name) for name in Dataset._fields):
             raise ArgumentError(
-                f"`{what}` is a {type(data).__name__}; pass `etrax.train.Dataset(inputs, targets, mask=None)`."
+                f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, or "
+                "`etrax.train.Dataset(inputs, targets, mask=None)`."
             )
-        data = Dataset(*jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), tuple(data)))
+        found = data.inputs, data.targets, data.mask
+        data = Dataset(*jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), found))
         self.layout: Layout = check_data(learner, data, what)
         self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
         shape = (self.layout.steps, self.layout.samples)
