@@ -34,13 +34,19 @@ def _has_unit(x: Any) -> bool:
     return type(x).__name__ == "Quantity" and hasattr(x, "mantissa")
 
 
+LONG = 40
+
+
 def format_path(path: Path, root: str = "(bare array)") -> str:
     """A path as people write it; `root` names the whole tree.
 
     >>> format_path(("rnn", "w")), format_path((), "hidden"), format_path(("layers", 0, "w"))
     ("'rnn.w'", "'hidden'", "'layers[0].w'")
+
+    A key that is a whole description (libraries make such) is cut short.
     """
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else (f".{key}" if text else str(key))
+        shown = str(key) if len(str(key)) <= LONG else str(key)[: LONG - 1] + "…"
+        text += f"[{key}]" if isinstance(key, int) else (f".{shown}" if text else shown)
     return f"'{text or root}'" if not text.startswith("[") else f"'{root}{text}'"
