@@ -6,13 +6,18 @@ import warnings
 from inspect import signature
 from typing import Any
 
+import jax
+
 from . import learn
+from ._compat import shape_struct
 from ._compile_graph import compiling
 from ._errors import CompilationError
-from .analysis import analyse
+from .analysis import Facts, analyse
 from .analysis.graph import build_graph
 from .frontends import bind
+from .ir import Role, Step
 from .learn import Learner, Rule, RuleWarning
+from .learn._memory import format_bytes, parse_bytes
 from .report import Report
 
 RULES = {
@@ -25,14 +30,15 @@ RULES = {
 def compile(
     model: Any, rule: Rule | str, *example_inputs: Any, params: Any = None, hidden: Any = None,
     batch_size: int | None = None, trace_dtype: Any = None, check_finite: bool = False,
-    **front_end_options: Any,
+    memory_budget: float | str | None = None, **front_end_options: Any,
 ) -> Learner:  # fmt: skip
     """Compile a one-step model into an online learner.
 
     `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
     `jax.ShapeDtypeStruct`, or a `brainstate.nn.Module`. `rule` is a rule or its name; `example_inputs` are those of one
     step. Traces are of type `trace_dtype`, by default that of the model and at least float32; `check_finite=True`
-    watches for NaN and infinity and raises with the step and the parameter.
+    watches for NaN and infinity and raises with the step and the parameter. A rule whose trace would pass
+    `memory_budget` (bytes, or a text such as "2 GB") is refused.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -51,6 +57,19 @@ def compile(
         facts = analyse(bound.step)
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
+    budget = parse_bytes(memory_budget)
+    if budget is not None:
+        _check_budget(facts, rule, budget)
+
+    def at_batch(batch: int) -> Learner:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuleWarning)
+            return compile(
+                model, rule, *with_batch(example_inputs, bound.step, batch), params=params, trace_dtype=trace_dtype,
+                hidden=None if hidden is None else with_batch(hidden, bound.step, batch),
+                batch_size=None if batch_size is None else batch, **front_end_options,
+            )  # fmt: skip
+
     return Learner(
         facts,
         rule,
@@ -58,10 +77,42 @@ def compile(
         merged(bound.hidden, bound.other),
         trace_dtype=trace_dtype,
         check_finite=check_finite,
+        memory_budget=budget,
+        at_batch=at_batch,
         encode=bound.encode,
         decode=bound.decode_output,
         graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),
         report=Report.of,
+    )
+
+
+def with_batch(tree: Any, step: Step, batch: int) -> Any:
+    """Shapes of a tree with another first axis, in place of the one that all states and inputs share."""
+    leaves = [*step.select(Role.HIDDEN), *step.select(Role.INPUT)]
+    first = {leaf.aval.shape[:1] for leaf in leaves}
+    if len(first) != 1 or first == {()}:
+        raise CompilationError(
+            "another batch size needs a model whose states and inputs all have the batch as their first axis."
+        )
+
+    def one(a: Any) -> Any:
+        found = shape_struct(a)
+        return jax.ShapeDtypeStruct((batch, *found.shape[1:]), found.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+def _check_budget(facts: Facts, rule: Rule, budget: float) -> None:
+    """Refuse a rule whose trace alone passes the budget, and name those whose trace does not."""
+    needed = rule.trace_bytes(facts)
+    if needed <= budget:
+        return
+    sizes = {name: make().trace_bytes(facts) for name, make in RULES.items() if name in ("tbptt", "pp_prop", "d_rtrl")}
+    sizes["ottt(0.9)"], sizes["rflo(0.9)"] = (make(0.9).trace_bytes(facts) for make in (learn.ottt, learn.rflo))
+    fitting = [f"{name} ({format_bytes(n)})" for name, n in sorted(sizes.items(), key=lambda kv: -kv[1]) if n <= budget]
+    raise CompilationError(
+        f"the trace of {rule} takes {format_bytes(needed)}, more than `memory_budget` ({format_bytes(budget)}). These "
+        f"would fit: {', '.join(fitting)}. Or use a smaller batch, or `trace_dtype=jnp.bfloat16` for half of it."
     )
 
 

@@ -1,6 +1,6 @@
 """Between which bounds a value lies, by interval arithmetic over the step.
 
-Bounds hold for every finite input; NaN has no sign. An equation without a rule here gives no bounds (those of its type).
+Bounds hold for every finite input; NaN has no sign. An equation without a rule here gives those of its type.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _scan(eqn: JaxprEqn, ranges: list[Range], handle: Any, at: Site) -> list[Ran
 def _within(found: Range, aval: Any) -> Range:
     """A range is never wider than its type; complex numbers have none."""
     own = _of_type(aval)
-    if own == UNIT and not (0 <= found.lo and found.hi <= 1):
+    if own == UNIT and not (found.lo >= 0 and found.hi <= 1):
         return UNIT
     if _is_complex(aval) or np.isnan(found.lo) or np.isnan(found.hi):
         return own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from ..engine import Transport, Weights, evolve, watched, weights
 from ..ir import Role, leaves_with_paths
 from ._checks import ArgumentError, check_inputs, check_leaves, check_mask, check_targets, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
+from ._memory import Memory, default_budget, fitting_window, predict
 from ._online import Online
 from ._rule import Rule, RuleWarning
 from ._sequence import Losses, run_sequence, train_sequence
@@ -47,6 +48,8 @@ class Learner:
         report: Callable[..., Any],
         trace_dtype: Any = None,
         check_finite: bool = False,
+        memory_budget: float | None = None,
+        at_batch: Callable[[int], Learner] | None = None,
     ):
         """`encode` and `decode` lead from the model's own arguments to the step's and back (units, for one)."""
         self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
@@ -56,6 +59,7 @@ class Learner:
             self._transport = watched(facts, self._transport)
         self._watches = check_finite
         self._warned = False
+        self._budget, self._at_batch = memory_budget, at_batch
         self._frozen = rule.frozen(facts)
         self._hidden_tree = jax.tree.structure(hidden)
         paths = [path for path, _ in leaves_with_paths(hidden)]
@@ -118,11 +122,32 @@ class Learner:
         n = len(self.facts.states)
         return self._tree(outs[:n]), self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:]))
 
+    def memory(self, window: int, *, steps: int | None = None, batch: int | None = None) -> Memory:
+        """Bytes that a gradient over `steps` steps (by default one window) takes, before anything is allocated.
+
+        `batch` asks for another batch size than that of the compiled model.
+
+        >>> import etrax, jax.numpy as jnp
+        >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+        >>> x, w, h = jnp.ones((8, 3)), jnp.ones((3, 4)), jnp.zeros((8, 4))
+        >>> learner = etrax.compile(step, "d_rtrl", x, params=w, hidden=h)
+        >>> learner.memory(window=16).trace == 8 * 3 * 4 * 4  # samples, inputs, outputs, bytes
+        True
+        """
+        if batch is not None:
+            if self._at_batch is None:
+                raise ArgumentError("`memory` takes a `batch` only of a model that `etrax.compile` made.")
+            return self._at_batch(batch).memory(window, steps=steps)
+        return predict(self, window, window if steps is None else steps)
+
     def value_and_grad(
-        self, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean"
+        self, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"], reduction: str = "mean"
     ) -> Callable[..., Any]:
-        """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows."""
-        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), check_window(window)
+        """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
+
+        `window="auto"` takes the longest of up to 64 steps that fits the memory budget; `f.window` says which.
+        """
+        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
         @jax.jit
         def run(params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
@@ -137,16 +162,16 @@ class Learner:
             self._check_finite(state, loss, grads)
             return (loss, grads), state
 
-        return value_and_grad
+        return _with_window(value_and_grad, k)
 
     def train(
-        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, reduction: str = "mean"
+        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"], reduction: str = "mean"
     ) -> Callable[..., Any]:
         """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window.
         """
-        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), check_window(window)
+        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
         @jax.jit
         def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
@@ -165,7 +190,7 @@ class Learner:
             self._check_finite(state, found)
             return params, opt_state, state, found
 
-        return train
+        return _with_window(train, k)
 
     def online(
         self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int = 1, params: Any = None, state: Any = None
@@ -182,6 +207,11 @@ class Learner:
         p, states = self._params(params), self._states(state.hidden)
         losses.check(targets, weight)
         return p, states, x, weight
+
+    def _window(self, window: int | Literal["auto"]) -> int:
+        if window != "auto":
+            return check_window(window)
+        return fitting_window(self, default_budget() if self._budget is None else self._budget)
 
     def _warn(self, inputs: Any) -> None:
         """What the rule has to say of the first sequence, once."""
@@ -225,3 +255,9 @@ class Learner:
     def _weights(self, params: Sequence[Any]) -> Weights:
         held = [lax.stop_gradient(p) if i in self._frozen else p for i, p in enumerate(params)]
         return weights(self.facts.step, self.facts.sites, held)
+
+
+def _with_window(function: Callable[..., Any], window: int) -> Callable[..., Any]:
+    """The function says how many steps its windows have."""
+    function.window = window  # type: ignore[attr-defined]
+    return function

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..ir import format_path
+from ..learn._memory import format_bytes
 from ._escape import esc, prose
 from ._svg import symbol
-from ._text import ORDER, bytes_text, count_kinds, own_rule, shape_text
+from ._text import ORDER, count_kinds, own_rule, shape_text
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -88,7 +89,7 @@ def memory(report: Report) -> str:
         own_class, mark = (' class="own"', " <b>(this rule)</b>") if name == own else ("", "")
         rows.append(
             f'<tr role="row"{own_class}><th scope="row" role="rowheader"><code>{esc(name)}</code>{mark}</th>'
-            f'<td role="cell" class="size">{bytes_text(n)}</td><td role="cell" class="size">{ratio}</td>'
+            f'<td role="cell" class="size">{format_bytes(n)}</td><td role="cell" class="size">{ratio}</td>'
             f'<td role="cell" class="bar">{bar}</td></tr>'
         )
     said = '<p class="hint">Memory of the traces, for the batch that the model was compiled with.</p>'

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..analysis import Kind
 from ..ir import format_path
+from ..learn._memory import format_bytes
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -89,15 +90,6 @@ def _wrapped(text: str, indent: int) -> str:
     return textwrap.fill(text, 118, initial_indent=" " * indent, subsequent_indent=" " * indent, break_long_words=False)
 
 
-def bytes_text(n: int) -> str:
-    """A size as people say it."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 999.5 or unit == "TB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1000  # type: ignore[assignment]
-    raise AssertionError
-
-
 def own_rule(report: Report) -> str:
     """The name of the rule, without its options."""
     return report.rule.split("(")[0]
@@ -106,7 +98,7 @@ def own_rule(report: Report) -> str:
 def _memory(report: Report) -> list[str]:
     own = own_rule(report)
     cells = [
-        f"{name} {bytes_text(n)}" + (" (this rule)" if name == own else "")
+        f"{name} {format_bytes(n)}" + (" (this rule)" if name == own else "")
         for name, n in sorted(report.memory.items(), key=lambda i: i[1])
     ]
     return ["Memory of the traces: " + "   ".join(cells)]

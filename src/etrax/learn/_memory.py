@@ -1,0 +1,117 @@
+"""What a learner will need in memory, before anything is allocated: its program is compiled for shapes alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._compat import is_inexact
+from ..ir import Role
+from ._checks import ArgumentError, check_window
+from ._sequence import Losses, run_sequence
+
+
+class Memory(NamedTuple):
+    """Bytes: of the trace that is carried, of the buffers of a window, and of everything at once.
+
+    `peak` counts parameters, state, inputs, gradients and buffers; of the sequence only `inputs` grow with its length.
+    """
+
+    trace: int
+    window: int
+    inputs: int
+    peak: int
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} {format_bytes(n)}" for name, n in zip(self._fields, self, strict=True))
+        return f"Memory({shown})"
+
+
+def format_bytes(n: float) -> str:
+    """
+    >>> format_bytes(0), format_bytes(1536), format_bytes(2.5e9)
+    ('0 B', '1.54 kB', '2.5 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 999.5:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
+
+
+def predict(learner: Any, window: int, steps: int) -> Memory:
+    """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned."""
+    facts, k = learner.facts, check_window(window)
+    step = facts.step
+    losses = Losses(step, _any_loss, "mean", lambda output: output)
+
+    def run(params: Any, states: Any, trace: Any, inputs: Any) -> Any:
+        return run_sequence(learner, params, states, trace, inputs, (None, None), losses, k)
+
+    params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
+    states = [_struct(leaf.aval) for leaf in facts.states]
+    inputs = [jax.ShapeDtypeStruct((steps, *leaf.aval.shape), leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
+    trace = jax.eval_shape(learner._transport.init)
+    found = jax.jit(run).lower(params, states, trace, inputs).compile().memory_analysis()
+    if found is None:
+        raise ArgumentError("this JAX backend does not say how much memory a program needs.")
+    whole = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    seen = sum(a.size * jnp.dtype(a.dtype).itemsize for a in inputs if hasattr(a.dtype, "itemsize"))
+    return Memory(learner._transport.nbytes, found.temp_size_in_bytes, seen, whole - found.alias_size_in_bytes)
+
+
+# Windows longer than this gain little time and cost memory.
+LONGEST = 64
+
+
+def fitting_window(learner: Any, budget: float) -> int:
+    """The longest window, up to 64 steps, whose peak stays within a budget in bytes (without the inputs)."""
+    few, many = (predict(learner, k, 2 * k) for k in (4, 8))
+    per_step = max((many.peak - many.inputs) - (few.peak - few.inputs), 0) / 4
+    base = few.peak - few.inputs - 4 * per_step
+    if base + per_step > budget:
+        raise ArgumentError(
+            f"`window='auto'` finds no window within {format_bytes(budget)}: one step takes "
+            f"{format_bytes(base + per_step)}, of which the trace of {learner.rule} is "
+            f"{format_bytes(learner._transport.nbytes)}."
+        )
+    k = LONGEST
+    while k > 1 and base + k * per_step > budget:
+        k //= 2
+    return k
+
+
+def default_budget() -> float:
+    """Half of the device's memory."""
+    stats = jax.devices()[0].memory_stats() or {}
+    return (stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 2
+
+
+def parse_bytes(budget: Any) -> float | None:
+    """A number of bytes, or a text such as "500 MB".
+
+    >>> parse_bytes("1.5GB"), parse_bytes(2048), parse_bytes(None)
+    (1500000000.0, 2048.0, None)
+    """
+    if budget is None:
+        return None
+    found = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
+    if found is not None:
+        return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or budget <= 0:
+        raise ArgumentError(f"`memory_budget` is {budget!r}; expected a number of bytes, or a text such as '2 GB'.")
+    return float(budget)
+
+
+def _any_loss(output: Any, target: Any) -> Any:
+    """The memory of a loss is that of the outputs, whatever it is."""
+    leaves = [a for a in jax.tree.leaves(output) if is_inexact(a)]
+    return sum((jnp.abs(a).astype(jnp.float32) ** 2).sum() for a in leaves) + jnp.zeros(())
+
+
+def _struct(aval: Any) -> Any:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -1,0 +1,77 @@
+"""Memory before allocation: what the compiler plans, for other batches too; budgets; windows chosen by memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import etrax
+
+B, I, H = 4, 3, 8
+
+
+def step(params, h, x):
+    h = 0.9 * h + jnp.tanh(x @ params["w"] + h @ params["u"])
+    return h, h
+
+
+def learner_of(rule="d_rtrl", batch=B, **options):
+    params = {"w": jnp.ones((I, H)), "u": jnp.ones((H, H))}
+    return etrax.compile(step, rule, jnp.ones((batch, I)), params=params, hidden=jnp.zeros((batch, H)), **options)
+
+
+def measured(learner, window, steps):
+    """Planned by the compiler for the function that users call."""
+    run = jax.jit(learner.value_and_grad(lambda o, t: (o**2).mean(), window=window))
+    x = jnp.ones((steps, *learner.facts.step.ins[-1].aval.shape))
+    found = run.lower(learner.params, learner.init(), x).compile().memory_analysis()
+    return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+
+
+@pytest.mark.parametrize("rule", ["tbptt", "d_rtrl", "rtrl"])
+def test_peak_is_that_of_the_compiled_program(rule):
+    learner = learner_of(rule)
+    found = learner.memory(window=5, steps=20)
+    assert found.peak == pytest.approx(measured(learner, 5, 20), rel=0.1)
+    assert found.trace == learner.report.memory[rule]
+    assert found.inputs == 20 * B * I * 8
+
+
+def test_only_inputs_grow_with_the_sequence():
+    short, long = (learner_of().memory(window=5, steps=n) for n in (20, 200))
+    assert (short.trace, short.window) == (long.trace, long.window)
+    assert long.peak - short.peak == long.inputs - short.inputs
+
+
+def test_another_batch():
+    assert learner_of().memory(window=4, batch=16) == learner_of(batch=16).memory(window=4)
+
+
+def test_another_batch_needs_a_batch_axis():
+    learner = etrax.compile(
+        lambda p, h, x: (h + x @ p, h), "d_rtrl", jnp.ones(I), params=jnp.ones((I, H)), hidden=jnp.zeros(H)
+    )
+    with pytest.raises(ValueError, match="the batch as their first axis"):
+        learner.memory(window=4, batch=16)
+
+
+def test_budget_names_what_fits():
+    with pytest.raises(ValueError, match=r"the trace of d_rtrl\(\) takes 2.82 kB, more than .*would fit: .*pp_prop"):
+        learner_of(memory_budget=2000)
+    learner_of(memory_budget="1 MB")
+    with pytest.raises(ValueError, match="expected a number of bytes"):
+        learner_of(memory_budget="plenty")
+
+
+def test_window_by_memory():
+    loss = lambda o, t: (o**2).mean()
+    wide = learner_of(memory_budget="1 GB").value_and_grad(loss, window="auto")
+    assert wide.window == 64
+    tight = learner_of().memory(window=16)
+    learner = learner_of(memory_budget=tight.peak - tight.inputs)
+    run = learner.value_and_grad(loss, window="auto")
+    assert 8 <= run.window <= 16
+    (value, _), _ = run(learner.params, learner.init(), jnp.ones((10, B, I)))
+    assert np.isfinite(value)
+    with pytest.raises(ValueError, match="finds no window within 3 kB"):
+        learner_of(memory_budget=3000).value_and_grad(loss, window="auto")
