@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, eye_array
 
 from ._edges import Edges, Node, reach_edges
 from ._facts import Facts
@@ -55,6 +54,8 @@ def find_nodes(facts: Facts) -> Nodes:
 @lru_cache(maxsize=8)
 def one_step(facts: Facts) -> Any:
     """Which node acts on which within one step of the whole recurrence, (from, to)."""
+    from scipy.sparse import csr_matrix  # on use: its import takes half a second
+
     nodes = find_nodes(facts)
     total = csr_matrix((nodes.count, nodes.count), dtype=bool)
     for (source, target), dep in uncut_edges(facts).dep.items():
@@ -67,6 +68,8 @@ def one_step(facts: Facts) -> Any:
 
 def _matrix(dep: Dep, nodes: Nodes, leaf: int) -> Any:
     """(elements of the source, nodes)."""
+    from scipy.sparse import csr_matrix  # on use: its import takes half a second
+
     labels = dep.part.all_labels()
     blocks = int(labels.max()) + 1 if labels.size else 0
     to = csr_matrix((np.ones(labels.size, bool), (labels, nodes.of[leaf])), (blocks, nodes.count))
@@ -80,6 +83,8 @@ def _matrix(dep: Dep, nodes: Nodes, leaf: int) -> Any:
 
 def _from_op(facts: Facts, edges: Edges, site: int) -> Any:
     """(elements of y, nodes) that an op reaches within its own step."""
+    from scipy.sparse import csr_matrix  # on use: its import takes half a second
+
     nodes = find_nodes(facts)
     size = int(np.prod(facts.sites[site].y_shape, dtype=np.int64))
     total = csr_matrix((size, nodes.count), dtype=bool)
@@ -93,6 +98,8 @@ def _from_op(facts: Facts, edges: Edges, site: int) -> Any:
 @lru_cache(maxsize=256)
 def reach_of(facts: Facts, site: int, n: int) -> Any:
     """R_n of a weight op, (elements of y, nodes)."""
+    from scipy.sparse import eye_array  # on use: its import takes half a second
+
     if n == 1:
         return _from_op(facts, facts.edges, site)
     before = reach_of(facts, site, n - 1)
