@@ -97,7 +97,7 @@ LAWS = {
     "one window is BPTT": (one_window, (models, st.sampled_from(FOLLOWING))),
     "readouts are exact": (readouts, (models, st.sampled_from(EVERY), splits)),
 }
-COUNTS = [pytest.param(3, id="few"), pytest.param(80, id="many", marks=pytest.mark.slow)]
+COUNTS = [pytest.param(3, id="few"), pytest.param(30, id="many", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("examples", COUNTS)
