@@ -1,0 +1,38 @@
+"""What the tasks share: a generator from a key, checked sizes, and the error of missing data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import EtraxError
+from ..learn._checks import check_key
+from ._task import TaskError
+
+
+class MissingDataError(EtraxError, ImportError):
+    """Data of a package that is not installed."""
+
+
+def generator(what: str, key: Any) -> np.random.Generator:
+    """A NumPy generator fixed by the key: the same sequences on every version and precision of JAX."""
+    key = check_key(f"`{what}`", key)
+    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    return np.random.default_rng(np.asarray(data).tolist())
+
+
+def check_sizes(what: str, least: int = 1, **sizes: int) -> None:
+    """Whole numbers, each at least `least`."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise TaskError(f"`{what}` takes a whole number of at least {least} as `{name}`, got {value!r}.")
+
+
+def check_probability(what: str, **values: float) -> None:
+    """Numbers from 0 to 1."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise TaskError(f"`{what}` takes a `{name}` from 0 to 1, got {value!r}.")

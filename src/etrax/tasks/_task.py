@@ -1,0 +1,117 @@
+"""A set of sequences with targets and a mask, and what may be done to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .._errors import EtraxError
+
+
+class TaskError(EtraxError, ValueError):
+    """A size, a rate or an array that no task can be made of."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """N sequences of T steps, time-major NumPy arrays.
+
+    `inputs` (T, N, features) float32; `targets` (T, N) class numbers, or (T, N, outputs) float32; `mask` (T, N), true
+    at the steps that count in the loss. `classes` is the number of classes, None where targets are numbers.
+
+    >>> from etrax.tasks import copy
+    >>> task = copy(key=0, size=8)
+    >>> batch = task.take([0, 1, 2])
+    >>> batch.inputs.shape, batch.size, batch.steps
+    ((16, 3, 5), 3, 16)
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    mask: np.ndarray
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("targets", "mask"):
+            found = getattr(self, name).shape[:2]
+            if found != self.inputs.shape[:2]:
+                raise TaskError(
+                    f"`{name}` has {list(found)} steps and sequences, but `inputs` have {list(self.inputs.shape[:2])}."
+                )
+
+    @property
+    def steps(self) -> int:
+        """T, the length of the longest sequence."""
+        return self.inputs.shape[0]
+
+    @property
+    def size(self) -> int:
+        """N, the number of sequences."""
+        return self.inputs.shape[1]
+
+    def take(self, which: np.ndarray | list[int] | slice) -> Task:
+        """Some of the sequences, by index."""
+        return replace(self, inputs=self.inputs[:, which], targets=self.targets[:, which], mask=self.mask[:, which])
+
+
+def labelled(inputs: np.ndarray, labels: np.ndarray, classes: int, mask: np.ndarray | None = None) -> Task:
+    """A task of one label per sequence: the target at every step. All steps count unless a mask is given.
+
+    >>> from etrax.tasks import latency_spikes
+    >>> spikes = latency_spikes(np.array([[0.1, 0.9], [0.8, 0.2]]), steps=4)
+    >>> labelled(spikes, np.array([1, 0]), classes=2).targets.tolist()
+    [[1, 0], [1, 0], [1, 0], [1, 0]]
+    """
+    shape = inputs.shape[:2]
+    if labels.shape != shape[1:]:
+        raise TaskError(f"`labels` has shape {list(labels.shape)}, but `inputs` hold {shape[1]} sequences.")
+    targets = np.broadcast_to(labels.astype(np.int32), shape).copy()
+    return Task(inputs.astype(np.float32), targets, np.ones(shape, bool) if mask is None else mask, classes)
+
+
+def split(task: Task, test: float = 0.2, seed: int = 0) -> tuple[Task, Task]:
+    """`(train, test)`: a random share of the sequences is held out, the same one for the same seed.
+
+    >>> from etrax.tasks import copy
+    >>> train, test = split(copy(key=0, size=10), test=0.3, seed=0)
+    >>> train.size, test.size
+    (7, 3)
+    """
+    held = round(test * task.size)
+    if not 0 < held < task.size:
+        raise TaskError(
+            f"`split` with `test={test!r}` would hold out {held} of {task.size} sequences; both parts need one."
+        )
+    order = np.random.default_rng(seed).permutation(task.size)
+    return task.take(np.sort(order[held:])), task.take(np.sort(order[:held]))
+
+
+def standardise(train: Task, *others: Task) -> tuple[Task, ...]:
+    """Each feature to mean 0 and variance 1, by the marked steps of `train` alone; unmarked steps become 0.
+
+    >>> from etrax.tasks import integrator
+    >>> a, b = standardise(*split(integrator(key=0, size=50), test=0.2))
+    >>> bool(abs(a.inputs.mean()) < 1e-6), a.size, b.size
+    (True, 40, 10)
+    """
+    seen = train.inputs[train.mask].astype(np.float64)
+    mean, scale = seen.mean(0), seen.std(0)
+    scale = np.where(scale == 0, 1, scale)
+
+    def scaled(task: Task) -> Task:
+        inputs = (task.inputs - mean) / scale * task.mask[..., None]
+        return replace(task, inputs=inputs.astype(np.float32))
+
+    return tuple(scaled(task) for task in (train, *others))
+
+
+def last_only(task: Task) -> Task:
+    """The same sequences, of which only the last marked step counts: an answer at the end.
+
+    >>> from etrax.tasks import integrator
+    >>> last_only(integrator(key=0, size=2, steps=3)).mask.tolist()
+    [[False, False], [False, False], [True, True]]
+    """
+    later = np.cumsum(task.mask[::-1], axis=0)[::-1]
+    return replace(task, mask=task.mask & (later == 1))
