@@ -3,6 +3,8 @@
 from ._analyse import analyse as analyse
 from ._colours import colours as colours
 from ._cut import OpenStep as OpenStep
+from ._derived import Derived as Derived
+from ._derived import derived_states as derived_states
 from ._facts import Facts as Facts
 from ._facts import Loss as Loss
 from ._facts import LossKind as LossKind

@@ -6,7 +6,7 @@ weight δ_j is added to the weight itself (broadcast to the op's shape), and a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,18 @@ class OpenStep:
     cut: frozenset[int]
 
     def __call__(
-        self, leaves: Sequence[Any], deltas: Sequence[Any], weights: Sequence[Any] | None = None
+        self,
+        leaves: Sequence[Any],
+        deltas: Sequence[Any],
+        weights: Sequence[Any] | None = None,
+        given: Mapping[int, Any] | None = None,
     ) -> tuple[list[Any], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
 
-        `weights`, one per site, stand in for what the step would compute from its parameters.
+        `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
+        site, for what cut ops would compute.
         """
-        run = _Run(self.sites, self.cut, weights)
+        run = _Run(self.sites, self.cut, weights, given)
         outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), dict(enumerate(deltas)))
         n = len(self.step.jaxpr.eqns)
         for j, s in enumerate(self.sites):
@@ -56,8 +61,14 @@ def _plus(y: Any, delta: Any) -> Any:
 class _Run:
     """One evaluation. Sites are found by the address of their equation, also inside scans and branches."""
 
-    def __init__(self, sites: Sequence[WeightSite], cut: frozenset[int], weights: Sequence[Any] | None):
-        self.sites, self.cut = sites, cut
+    def __init__(
+        self,
+        sites: Sequence[WeightSite],
+        cut: frozenset[int],
+        weights: Sequence[Any] | None,
+        given: Mapping[int, Any] | None = None,
+    ):
+        self.sites, self.cut, self.given = sites, cut, given or {}
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
 
@@ -94,8 +105,10 @@ class _Run:
                     values[site.operand] = _plus(w, deltas[j])
                     if j in self.cut:
                         values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
-        outs = bind(eqn, values)
         own = [j for j in sites if self.sites[j].rule is not ALIGNED]
+        known = [j for j in own if j in self.cut and j in self.given and len(self.sites[j].at) == 1]
+        # One op may be the site of two weights: its output is the same value.
+        outs = [self.given[known[0]]] if known and len(eqn.outvars) == 1 else bind(eqn, values)
         for j in own:
             seen[j] = (outs[0], tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)))
         with source_of(eqn):

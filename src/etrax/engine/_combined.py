@@ -18,8 +18,8 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
     def init() -> list[Any]:
         return [p.init() for p in parts]
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        return [() if p.record is None else p.record(leaves, weights) for p in parts]
+    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[Any]:
+        return [() if p.record is None else p.record(leaves, weights, ys) for p in parts]
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         out: dict[int, Any] = {}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..analysis import Facts, Relation
+from ..analysis import Facts, Relation, derived_states
 from . import _site_math as site_math
 from ._blocks import Block, act, multiply
 from ._layout import Gather, gather_of, slot_count
@@ -48,9 +48,12 @@ def wide_dtype(dtype: Any) -> Any:
 def diagonal_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None, probes: Probes | None = None
 ) -> Transport:
-    """D-RTRL: the trace of a relation is S arrays of its op family's trace shape. `probes` may read other blocks."""
+    """D-RTRL: the trace of a relation is S arrays of its op family's trace shape. `probes` may read other blocks.
+
+    By default S leaves out states that follow from others; `probes` decide for themselves.
+    """
     relations = carried_relations(facts, sites) if probes is None else probes.relations
-    probes = plan_probes(facts, relations) if probes is None else probes
+    probes = plan_probes(facts, relations, reduced=True) if probes is None else probes
     gathers = [
         gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
     ]
@@ -63,6 +66,7 @@ def diagonal_transport(
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         out: dict[int, Any] = {}
+        g = probes.fold(g, window.ends[0])
         for r, gather, entries in zip(relations, gathers, trace, strict=True):
             site = facts.sites[r.site]
             signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
@@ -111,9 +115,15 @@ def diagonal_bytes(facts: Facts) -> int:
         total += (
             int(np.prod(shape, dtype=np.int64))
             * trace_dtype_of(facts, r, None).itemsize
-            * slot_count(facts, facts.groups[r.group])
+            * slot_count(facts, facts.groups[r.group], derived_leaves(facts, r.group))
         )
     return total
+
+
+def derived_leaves(facts: Facts, group: int) -> tuple[int, ...]:
+    """Leaves of a group whose trace follows from that of others."""
+    found = derived_states(facts).get(group)
+    return found.gone if found is not None else ()
 
 
 def _as(u: Any, dtype: Any) -> Any:

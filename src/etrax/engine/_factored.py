@@ -22,7 +22,7 @@ from ..analysis import Facts
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._blocks import act
-from ._diagonal import carried_relations, suffix_products, trace_dtype_of, wide_dtype
+from ._diagonal import carried_relations, derived_leaves, suffix_products, trace_dtype_of, wide_dtype
 from ._layout import gather_of, slot_count
 from ._probes import plan_probes
 from ._transport import Transport, WindowData, by_site
@@ -33,7 +33,7 @@ def factored_transport(
 ) -> Transport:
     """pp_prop: a trace of the data per site, S traces of the output per relation, and the number of steps."""
     relations = carried_relations(facts, sites)
-    probes = plan_probes(facts, relations)
+    probes = plan_probes(facts, relations, reduced=True)
     gathers = [
         gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
     ]
@@ -50,6 +50,7 @@ def factored_transport(
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         data, back, steps = trace
+        g = probes.fold(g, window.ends[0])
         out: dict[int, Any] = {}
         for r, gather, entries in zip(relations, gathers, back, strict=True):
             site = facts.sites[r.site]
@@ -105,7 +106,11 @@ def factored_bytes(facts: Facts) -> int:
         total += bytes_of(lambda site=site: site_math.feature_zeros(site, wide_dtype(site.call.out.dtype)))
     for r in relations:
         size = int(np.prod(site_math.output_shape(facts.sites[r.site]), dtype=np.int64))
-        total += size * trace_dtype_of(facts, r, None).itemsize * slot_count(facts, facts.groups[r.group])
+        total += (
+            size
+            * trace_dtype_of(facts, r, None).itemsize
+            * slot_count(facts, facts.groups[r.group], derived_leaves(facts, r.group))
+        )
     return total if relations else 4
 
 

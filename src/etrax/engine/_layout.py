@@ -29,12 +29,16 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The slots of a group; arrays per slot have shape `shape`."""
+    """The slots of a group; arrays per slot have shape `shape`.
+
+    `acts` are pairs of leaves (from, to) of which the first can act on the second within a step; None: all.
+    """
 
     group: Group
     slots: tuple[Slot, ...]
     shape: tuple[int, ...]
     avals: Mapping[int, Any]
+    acts: frozenset[tuple[int, int]] | None = None
 
     @property
     def size(self) -> int:
@@ -70,23 +74,28 @@ class Layout:
     @cached_property
     def links(self) -> np.ndarray:
         """(S, S): whether slot t of the old state can act on slot s of the new one."""
-        return np.ones((self.size, self.size), bool)
+        pairs = [[self.acts is None or (t.leaf, s.leaf) in self.acts for t in self.slots] for s in self.slots]
+        return np.array(pairs, bool).reshape(self.size, self.size)
 
 
-def slot_count(facts: Facts, group: Group) -> int:
-    """Real state scalars at a position: complex leaves count twice."""
+def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
+    """Real state scalars at a position, but for those of some leaves: complex leaves count twice."""
     per = {
-        leaf: place.size // max(group.num_positions, 1) for leaf, place in zip(group.leaves, group.place, strict=True)
+        leaf: place.size // max(group.num_positions, 1)
+        for leaf, place in zip(group.leaves, group.place, strict=True)
+        if leaf not in without
     }
     return sum(n * (2 if np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) else 1) for i, n in per.items())
 
 
-def layout_of(facts: Facts, group: Group) -> Layout:
-    """Slots in the group's own order; complex ones twice."""
+def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
+    """Slots in the group's own order, but for those of some leaves; complex ones twice."""
     states = facts.states
     slots: list[Slot] = []
     plain = all(p.size == group.num_positions and np.array_equal(p.reshape(-1), np.arange(p.size)) for p in group.place)
     for leaf, place, slot in zip(group.leaves, group.place, group.slot, strict=True):
+        if leaf in without:
+            continue
         parts = (False, True) if np.issubdtype(states[leaf].aval.dtype, np.complexfloating) else (False,)
         if plain:
             slots += [Slot(leaf, None, im) for im in parts]

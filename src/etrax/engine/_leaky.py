@@ -30,8 +30,8 @@ def leaky_transport(
     def init() -> list[tuple[Any, ...]]:
         return [tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)]
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[list[Any]]:
-        _, rows = plan.probes(leaves, weights)
+    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[list[Any]]:
+        _, rows = plan.probes(leaves, weights, ys)
         return [[rows[k][s] for s in slots] for k, slots in enumerate(driven)]
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:

@@ -36,8 +36,8 @@ def presynaptic_transport(
         data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in kinds.items()}
         return data, jnp.zeros((), jnp.finfo(jnp.result_type(*plan.dtypes)).dtype) if elementwise else ()
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[list[Any]]:
-        return plan.probes(leaves, weights)[1]
+    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[list[Any]]:
+        return plan.probes(leaves, weights, ys)[1]
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         data, one = trace

@@ -6,8 +6,8 @@ source, are probed in different pulls: a block is then never a sum over several 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from .._compat import is_inexact
-from ..analysis import Facts, OpenStep, Relation, colours
+from ..analysis import Derived, Facts, OpenStep, Relation, colours, derived_states
 from ..ir import Role
 from ._blocks import Block
 from ._layout import Layout, layout_of
@@ -39,14 +39,27 @@ class Probes:
     layouts: tuple[Layout, ...]
     relations: tuple[Relation, ...]
     pulls: tuple[tuple[Probe, ...], ...]
+    derived: Mapping[int, Derived] = field(default_factory=dict)
 
-    def __call__(self, leaves: Sequence[Any], weights: Sequence[Any]) -> tuple[list[Block], list[list[Any]]]:
-        """D per group, and F per relation (one array of y's shape per slot), at one step."""
+    def fold(self, g: Mapping[int, Any], states: Sequence[Any]) -> Mapping[int, Any]:
+        """Cotangents of states, with those of derived states taken to the states that they are made of."""
+        found = dict(g)
+        for d in self.derived.values():
+            _, pull = jax.vjp(d, {i: states[i] for i in d.kept})
+            for i, value in pull({i: g[i] for i in d.gone})[0].items():
+                found[i] = found[i] + value
+        return found
+
+    def __call__(
+        self, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]
+    ) -> tuple[list[Block], list[list[Any]]]:
+        """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops."""
         facts = self.facts
         opened = OpenStep(facts.step, facts.sites, facts.cut)
-        leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
+        leaves, weights, ys = lax.stop_gradient((list(leaves), list(weights), dict(ys)))
         first = len(facts.step.select(Role.PARAM))
-        moving = sorted({i for layout in self.layouts for i in layout.group.leaves})
+        gone = {i for d in self.derived.values() for i in d.gone}
+        moving = sorted({i for layout in self.layouts for i in layout.group.leaves} - gone)
         used = sorted({r.site for r in self.relations})
         deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
 
@@ -54,7 +67,10 @@ class Probes:
             values = list(leaves)
             for i, value in h.items():
                 values[first + i] = value
-            outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights)
+            for d in self.derived.values():  # their values are what they were, their derivatives those of the others
+                for i, value in d({k: values[first + k] for k in d.kept}).items():
+                    values[first + i] = values[first + i] + (value - lax.stop_gradient(value))
+            outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights, ys)
             return {i: outs[i] for i in moving}
 
         _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
@@ -65,7 +81,7 @@ class Probes:
             cotangents = dict(zeros)
             for p in probes:
                 probe = self.layouts[p.group].probe(p.slot, p.colour)
-                cotangents |= {i: c.astype(facts.states[i].aval.dtype) for i, c in probe.items()}
+                cotangents |= {i: c.astype(facts.states[i].aval.dtype) for i, c in probe.items() if i in zeros}
             h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
@@ -91,10 +107,16 @@ def _plus(a: Any, b: Any) -> Any:
     return b if a is None else a + b
 
 
-def plan_probes(facts: Facts, relations: Sequence[Relation]) -> Probes:
-    """Layouts and pulls for the groups that the relations reach."""
-    layouts = tuple(layout_of(facts, g) for g in facts.groups)
+def plan_probes(facts: Facts, relations: Sequence[Relation], reduced: bool = False) -> Probes:
+    """Layouts and pulls for the groups that the relations reach.
+
+    `reduced` leaves out states that follow from others, and blocks of states that do not act on each other.
+    """
     needed = sorted({r.group for r in relations})
+    derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced else {}
+    layouts = tuple(layout_of(facts, g, derived[g.index].gone if g.index in derived else ()) for g in facts.groups)
+    if reduced:
+        layouts = tuple(replace(layout, acts=_acts(facts, derived.get(layout.group.index))) for layout in layouts)
     rounds: list[list[int]] = []
     for g in needed:
         for members in rounds:
@@ -111,7 +133,15 @@ def plan_probes(facts: Facts, relations: Sequence[Relation]) -> Probes:
         for k in range(max(map(len, lists))):
             pulls.append(tuple(found[k] for found in lists if k < len(found)))
     kept = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
-    return Probes(facts, kept, tuple(relations), tuple(pulls))
+    return Probes(facts, kept, tuple(relations), tuple(pulls), derived)
+
+
+def _acts(facts: Facts, derived: Derived | None) -> frozenset[tuple[int, int]]:
+    """Leaves that act on leaves through the cut step, by themselves or through states that follow from them."""
+    found = {(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"}
+    for i, sources in (derived.sources if derived is not None else {}).items():
+        found |= {(k, b) for a, b in found if a == i for k in sources}
+    return frozenset(found)
 
 
 def _empty(layout: Layout) -> Layout:

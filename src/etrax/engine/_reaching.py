@@ -61,7 +61,7 @@ def reaching_transport(facts: Facts, n: int, sites: frozenset[int] | None = None
             jnp.zeros((k.index.shape[0], *site_math.trace_shape(facts.sites[k.relation.site])), k.dtype) for k in kept
         ]
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[Any]:
         own = [{k.relation.site for k in kept if k.relation.group == g} for g in used]
         return [_jacobians(facts, layouts[g], sorted(ops), leaves, weights) for g, ops in zip(used, own, strict=True)]
 

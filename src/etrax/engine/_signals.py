@@ -23,9 +23,10 @@ from jax import lax
 
 from ..analysis import Facts, Visible, find_visible
 from . import _site_math as site_math
-from ._diagonal import diagonal_transport
+from ._diagonal import carried_relations, diagonal_transport
 from ._eligibility import Eligibility, backward, eligibility, moved_part, show_cut, trace_part
 from ._plan import Plan, add_to, bytes_of, plan_blocks
+from ._probes import plan_probes
 from ._source import Source, moment_of, on_activity, show
 from ._transport import Transport, WindowData, by_site
 from ._window import live_sites
@@ -37,7 +38,7 @@ def guided_transport(
     """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
     plan, base, visible = (
         plan_blocks(facts, sites, trace_dtype),
-        diagonal_transport(facts, sites, trace_dtype),
+        diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, carried_relations(facts, sites))),
         find_visible(facts),
     )
     used = sorted({r.group for r in plan.relations})
@@ -49,9 +50,9 @@ def guided_transport(
     def init() -> Any:
         return base.init(), [plan.zeros(k) for k in filtered], source.init()
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
+    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
         shown = show_cut(visible, plan, leaves, weights)
-        return plan.probes(leaves, weights), eligibility(visible, plan, shown, fed, None)
+        return plan.probes(leaves, weights, ys), eligibility(visible, plan, shown, fed, None)
 
     def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Any:
         leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace[2]))

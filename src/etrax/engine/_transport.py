@@ -39,7 +39,7 @@ class Transport:
     | piece | is |
     |---|---|
     | `init()` | the trace of a parameter that has not acted yet |
-    | `record(leaves, weights)` | facts of one step, read inside the window's loop; never differentiated |
+    | `record(leaves, weights, ys)` | facts of one step, given what its ops gave; read inside the window's loop |
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
@@ -53,7 +53,7 @@ class Transport:
     """
 
     init: Callable[[], Trace]
-    record: Callable[[Sequence[Array], Sequence[Array]], Any] | None
+    record: Callable[[Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] | None
     credit: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, Array]]
     move: Callable[[Trace, WindowData], Trace]
     nbytes: int

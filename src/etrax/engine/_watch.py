@@ -39,8 +39,8 @@ def watched(facts: Facts, transport: Transport) -> Transport:
             transport.init(), jnp.zeros((), jnp.int32), none(n_given), none(n_states), none(len(facts.sites))
         )
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
-        inner = transport.record(leaves, weights) if transport.record is not None else ()
+    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
+        inner = transport.record(leaves, weights, ys) if transport.record is not None else ()
         return inner, jnp.stack([_bad(a) for a in leaves]), _bad(inner)
 
     def inside(window: WindowData) -> WindowData:

@@ -52,7 +52,8 @@ def run_window(
         leaves = [*params, *carry, *x]
         outs, seen = opened(leaves, [delta.get(j) for j in range(len(facts.sites))], fixed_weights)
         loss, extras = loss_of(outs[n_states:], extra)
-        record = transport.record(leaves, fixed_weights) if transport.record is not None else ()
+        ys = {j: seen[j][0] for j in live}
+        record = transport.record(leaves, fixed_weights, ys) if transport.record is not None else ()
         data = lax.stop_gradient({j: seen[j][1] for j in live})
         signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
         return outs[:n_states], (loss, data, (record, signal), lax.stop_gradient(extras))
