@@ -160,3 +160,66 @@ def reach(name, n):
 def snap(name, k, n):
     mask = reach(name, n)
     return credited(name, k, lambda z: z, lambda e, t, s: mask * (t.full_d[s] @ e + t.full_c[s]))
+
+
+@cache
+def _outputs_moved(name):
+    """Per step: F = ∂h/∂y of the cut step for every weight op, (states, samples, outputs), by name."""
+    case = CASES[name]
+    _, theta, *_ = flat_step(case, plain)
+
+    def derivative(h, x, shapes):
+        hold = jax.lax.stop_gradient
+
+        def run(deltas):
+            dot = lambda op, u, w: hold(u @ w) + deltas[op]
+            return flat_step(case, dot)[0](theta, h, x)[0]
+
+        return jax.jacrev(run)({op: jnp.zeros(s) for op, s in shapes.items()})
+
+    return jax.jit(derivative, static_argnums=2)
+
+
+class Shapes(dict):
+    """Shapes of op outputs, as a static argument of `jit`."""
+
+    def __hash__(self):
+        return hash(tuple(sorted(self.items())))
+
+
+def pp_prop(name, k, decay):
+    """x̂ ← α x̂ + u, f̂ ← α D f̂ + (1 − α) F, ε = f̂ ⊗ x̂ / (1 − α^t); vectors are carried as they are."""
+    t, case = tape(name), CASES[name]
+    data, _ = _tapped(name)
+    owner, shapes = {}, Shapes()
+
+    def spy(op, u, w):
+        (owner[op],) = (key for key, value in case.params.items() if value is w)
+        shapes[op] = (u @ w).shape
+        return u @ w
+
+    case.step(case.params, case.hidden, case.x[0], spy)
+    number = np.asarray(ravel_pytree({p: jnp.full(a.shape, n) for n, (p, a) in enumerate(case.params.items())})[0])
+    names = list(case.params)
+    vectors = np.isin(number, [n for n, p in enumerate(names) if case.params[p].ndim == 1])
+    plain_trace = np.zeros_like(t.full_c[0])
+    seen = {op: np.zeros_like(u) for op, u in data(t.steps[0], case.x[0]).items()}
+    back = {op: np.zeros((len(plain_trace), *s)) for op, s in shapes.items()}
+    total, steps_taken = np.zeros(t.full_c.shape[2]), 0
+    for steps in windows(k):
+        trace = plain_trace * vectors
+        for op, f in back.items():
+            columns = number == names.index(owner[op])
+            outer = np.einsum("nbo,bi->nio", f, seen[op]) / (1 - decay ** max(steps_taken, 1))
+            trace[:, columns] += outer.reshape(len(trace), -1)
+        g_theta, g_entry = inside(t, steps)
+        total += g_theta + g_entry @ trace
+        for s in steps:
+            moved = _outputs_moved(name)(t.steps[s], case.x[s], shapes)
+            for op, u in data(t.steps[s], case.x[s]).items():
+                seen[op] = decay * seen[op] + np.asarray(u)
+                kept = np.tensordot(t.cut_d[s], back[op], 1)
+                back[op] = decay * kept + (1 - decay) * np.asarray(moved[op])
+            plain_trace = t.cut_d[s] @ plain_trace + t.cut_c[s]
+            steps_taken += 1
+    return t.unravel(total / T)

@@ -13,7 +13,14 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
 
     def views(window: WindowData) -> list[WindowData]:
         signals = window.signals or [()] * len(parts)
-        return [window._replace(records=r, signals=s) for r, s in zip(window.records, signals, strict=True)]
+        pieces = zip(window.records, signals, window.carry, strict=True)
+        return [window._replace(records=r, signals=s, carry=c) for r, s, c in pieces]
+
+    def begin(trace: Any) -> list[Any]:
+        return [p.begin(own) for p, own in zip(parts, trace, strict=True)]
+
+    def advance(carry: Any, *step: Any) -> list[Any]:
+        return [own if p.advance is None else p.advance(own, *step) for p, own in zip(parts, carry, strict=True)]
 
     def init() -> list[Any]:
         return [p.init() for p in parts]
@@ -52,6 +59,8 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
         silent.union(*(p.replaces for p in parts)),
         ahead if looking else None,
         frozenset().union(*(p.hears for p in parts)) - silent,
+        begin,
+        advance,
         lambda trace: [p.learned(own) for p, own in zip(parts, trace, strict=True)],
         lambda fresh, learned: [p.renew(own, kept) for p, own, kept in zip(parts, fresh, learned, strict=True)],
         lambda trace: {j: a for p, own in zip(parts, trace, strict=True) for j, a in p.parts(own).items()},

@@ -2,16 +2,16 @@
 
     x̂ ← α x̂ + u        f̂ ← α D f̂ + (1 − α) F        ε ≈ f̂ / (1 − α^t) ⊗ x̂
 
-t counts steps. Over a window both are closed forms again: with the suffix products Q_k = D_K ··· D_{k+1},
+t counts steps. f̂ is as small as y, and moves step by step inside the window's loop; x̂ moves once per window,
 
-    x̂_K = α^K x̂_0 + Σ_k α^{K−k} u_k        f̂_K = α^K P f̂_0 + (1 − α) Σ_k α^{K−k} Q_k F_k
+    x̂_K = α^K x̂_0 + Σ_k α^{K−k} u_k
 
 An elementwise weight has no data of its own: its trace is as large as f̂ already, so it is carried unfactored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from ..analysis import Facts
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._blocks import act
-from ._diagonal import carried_relations, derived_leaves, suffix_products, trace_dtype_of, wide_dtype
+from ._diagonal import carried_relations, derived_leaves, trace_dtype_of, wide_dtype
 from ._layout import gather_of, slot_count
 from ._probes import plan_probes
 from ._transport import Transport, WindowData, by_site
@@ -48,6 +48,17 @@ def factored_transport(
             back.append(tuple(jnp.zeros(shape, d) for _ in range(probes.layouts[r.group].size)))
         return data, back, jnp.zeros((), jnp.int32)
 
+    def advance(back: Any, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
+        blocks, rows = probes(leaves, weights, ys)
+        moved = []
+        for r, gather, entries, row in zip(relations, gathers, back, rows, strict=True):
+            fade, gain = (decay, 1 - decay) if r.site in factored else (1.0, 1.0)
+            kept = act([[None if d is None else gather(d) for d in line] for line in blocks[r.group]], entries)
+            fresh = [gain * site_math.sum_loops(facts.sites[r.site], f[None])[0] for f in row]
+            pairs = zip(kept, fresh, entries, strict=True)
+            moved.append(tuple((f if k is None else fade * k + f).astype(e.dtype) for k, f, e in pairs))
+        return moved
+
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         data, back, steps = trace
         g = probes.fold(g, window.ends[0])
@@ -66,34 +77,22 @@ def factored_transport(
     def move(trace: Any, window: WindowData) -> Any:
         if not relations:
             return trace
-        data, back, steps = trace
+        data, _, steps = trace
         n = window.steps
         new_data = {}
         for j in factored:
             features = site_math.features(facts.sites[j], window.fixed[j], window.data(j))
             new_data[j] = jax.tree.map(lambda old, u: decay**n * old + _faded(u, decay, old.dtype), data[j], features)
-        whole, suffixes = suffix_products(probes, gathers, dtypes, window.records)
-        new_back = []
-        for k, (r, gather, entries) in enumerate(zip(relations, gathers, back, strict=True)):
-            fade, gain = (decay, 1 - decay) if r.site in factored else (1.0, 1.0)
-            carried = [[None if p is None else gather(p) for p in row] for row in whole[r.group]]
-            kept = act(carried, entries)
-            fresh = [gain * _faded(site_math.sum_loops(facts.sites[r.site], c), fade, e.dtype)
-                     for c, e in zip(suffixes[k], entries, strict=True)]  # fmt: skip
-            new_back.append(
-                tuple(
-                    f if old is None else (fade**n * old).astype(f.dtype) + f
-                    for old, f in zip(kept, fresh, strict=True)
-                )
-            )
-        return new_data, new_back, steps + n
+        return new_data, window.carry, steps + n
 
     return Transport(
         init,
-        probes if relations else None,
+        None,
         credit,
         move,
         bytes_of(init),
+        begin=lambda trace: trace[1],
+        advance=advance if relations else None,
         parts=lambda trace: by_site([*trace[0], *(r.site for r in relations)], [*trace[0].values(), *trace[1]]),
     )
 

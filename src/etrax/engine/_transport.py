@@ -19,7 +19,7 @@ class WindowData(NamedTuple):
     `pull` takes cotangents of the hidden leaves at the exit to those at the entry and of every site's output;
     `signals` are what `Transport.signal` returned, stacked over steps, or () where there was no loss; `ends` are the
     states at the entry and at the exit; `entry_bar` the cotangents at the entry, of the loss and of what lies `ahead`,
-    where a rule looks ahead.
+    where a rule looks ahead; `carry` what `Transport.advance` has made of what `begin` gave.
     """
 
     steps: int
@@ -30,6 +30,7 @@ class WindowData(NamedTuple):
     signals: Any = ()
     ends: tuple[Sequence[Array], Sequence[Array]] = ((), ())
     entry_bar: Mapping[int, Array] | None = None
+    carry: Any = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Transport:
     |---|---|
     | `init()` | the trace of a parameter that has not acted yet |
     | `record(leaves, weights, ys)` | facts of one step, given what its ops gave; read inside the window's loop |
+    | `begin(trace)`, `advance(carry, leaves, weights, ys)` | what moves step by step, inside the window's loop |
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
@@ -61,6 +63,8 @@ class Transport:
     replaces: frozenset[int] = frozenset()
     ahead: Callable[[Trace, Sequence[Array]], dict[int, Array]] | None = None
     hears: frozenset[int] = frozenset()
+    begin: Callable[[Trace], Any] = lambda trace: ()
+    advance: Callable[[Any, Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] | None = None
     learned: Callable[[Trace], Any] = lambda trace: ()
     renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}

@@ -80,6 +80,8 @@ def watched(facts: Facts, transport: Transport) -> Transport:
         transport.replaces,
         None if ahead is None else lambda trace, states: ahead(trace.trace, states),
         transport.hears,
+        lambda trace: transport.begin(trace.trace),
+        transport.advance,
         lambda trace: transport.learned(trace.trace),
         lambda fresh, learned: fresh._replace(trace=transport.renew(fresh.trace, learned)),
         lambda trace: transport.parts(trace.trace),

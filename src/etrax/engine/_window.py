@@ -47,25 +47,28 @@ def run_window(
     n_states = len(facts.states)
     fixed_weights = lax.stop_gradient(weights.weight)
 
-    def body(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
-        x, extra, delta = xs
-        leaves = [*params, *carry, *x]
+    def body(carry: tuple[list[Any], Any], xs: Any) -> tuple[tuple[list[Any], Any], Any]:
+        (held, moved), (x, extra, delta) = carry, xs
+        leaves = [*params, *held, *x]
         outs, seen = opened(leaves, [delta.get(j) for j in range(len(facts.sites))], fixed_weights)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j][0] for j in live}
         record = transport.record(leaves, fixed_weights, ys) if transport.record is not None else ()
+        if transport.advance is not None:
+            moved = lax.stop_gradient(transport.advance(moved, leaves, fixed_weights, ys))
         data = lax.stop_gradient({j: seen[j][1] for j in live})
         signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
-        return outs[:n_states], (loss, data, (record, signal), lax.stop_gradient(extras))
+        return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
-        end, (losses, data, seen, extras) = lax.scan(body, start, (list(inputs), along, deltas), length=steps)
-        return (losses.sum(), {i: end[i] for i in diff}), (end, data, seen, extras)
+        begun = (start, transport.begin(trace))
+        (end, carry), (losses, data, seen, extras) = lax.scan(body, begun, (list(inputs), along, deltas), length=steps)
+        return (losses.sum(), {i: end[i] for i in diff}), (end, carry, data, seen, extras)
 
     moving = {i: states[i] for i in diff}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
-    (loss, exits), pull_back, (end, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
+    (loss, exits), pull_back, (end, carry, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
     later = none if transport.ahead is None else none | transport.ahead(trace, end)
     everyone = transport.hears.issuperset(live)
@@ -82,7 +85,9 @@ def run_window(
     def pull(cotangents: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         return pull_back((jnp.zeros_like(loss), {**none, **cotangents}))
 
-    window = WindowData(steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1], (states, end), whole_bar)
+    window = WindowData(
+        steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1], (states, end), whole_bar, carry
+    )
     for j, g in transport.credit(trace, entry_bar, window).items():
         grads[j] = grads[j] + g.astype(grads[j].dtype)
     return WindowResult(loss, grads, end, transport.move(trace, window), extras)
