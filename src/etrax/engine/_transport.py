@@ -19,7 +19,8 @@ class WindowData(NamedTuple):
     `pull` takes cotangents of the hidden leaves at the exit to those at the entry and of every site's output;
     `signals` are what `Transport.signal` returned, stacked over steps, or () where there was no loss; `ends` are the
     states at the entry and at the exit; `entry_bar` the cotangents at the entry, of the loss and of what lies `ahead`,
-    where a rule looks ahead; `carry` what `Transport.advance` has made of what `begin` gave.
+    where a rule looks ahead; `after` is zero, and known only after `credit`: what a trace is moved by may be made of
+    it, to be moved in its place; `carry` what `Transport.advance` has made of what `begin` gave.
     """
 
     steps: int
@@ -31,6 +32,7 @@ class WindowData(NamedTuple):
     ends: tuple[Sequence[Array], Sequence[Array]] = ((), ())
     entry_bar: Mapping[int, Array] | None = None
     carry: Any = ()
+    after: Any = 0.0
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,20 @@ def run_window(
     window = WindowData(
         steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1], (states, end), whole_bar, carry
     )
-    for j, g in transport.credit(trace, entry_bar, window).items():
+    credit = transport.credit(trace, entry_bar, window)
+    for j, g in credit.items():
         grads[j] = grads[j] + g.astype(grads[j].dtype)
+    window = window._replace(after=_zero_after([grads[j] for j in credit]))
     return WindowResult(loss, grads, end, transport.move(trace, window), extras)
+
+
+def _zero_after(done: Sequence[Any]) -> Any:
+    """Zero, by a way that the compiler does not see through: nothing is greater than infinity, nor is NaN.
+
+    What is made of it is computed after `done`. A trace that has been read can then be moved in its place; in no order,
+    the compiler would copy the whole of it first.
+    """
+    return sum(((jnp.max(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros(()))
 
 
 def evolve(

@@ -1,0 +1,127 @@
+"""`python -m demo`: train by four gradients, print a table, write a page."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from etrax.tasks import MissingDataError
+from etrax.train import Result
+
+from . import measure
+from .data import Digits, load
+from .page import page
+from .pictures import one_word
+from .runs import METHODS, Method, Settings, first_batch, fit, method
+from .table import Row, text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    settings = Settings(neurons=options.neurons, epochs=options.epochs)
+    out = Path(options.out)
+    try:
+        file = run(settings, load(options.data, options.samples), out)
+    except MissingDataError as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stopped:
+        told = str(stopped) or "interrupted."
+        print(f"\n{told}\nRun the same command again: it goes on from the last finished epoch.", file=sys.stderr)
+        return 130
+    print(f"\nReport: {file.resolve()}")
+    return 0
+
+
+def run(settings: Settings, digits: Digits, out: Path) -> Path:
+    """Everything; returns the page. Checkpoints are for interrupted runs, and go when the page is written."""
+    began = perf_counter()
+    train, test = digits.train.inputs.shape[1], digits.test.inputs.shape[1]
+    print(
+        f"{digits.name.capitalize()}: {train:,} to learn, {test:,} held out at random, up to {digits.steps} steps.\n"
+        f"{settings.neurons} adaptive spiking neurons, recurrent; the answer is asked for at the last step.\n"
+    )
+    kept = out / "checkpoints" / _mark(settings, digits)
+    methods = {name: method(name, settings, digits) for name in METHODS}
+    results = {}
+    for name, one in methods.items():
+        how = "the whole sequence at once" if one.is_bptt else f"online, {settings.window} steps at a time"
+        found = "; what was finished before is kept" if (kept / name).exists() else ""
+        print(f"{one.label}: {how}{found}", flush=True)
+        results[name] = fit(one, settings, digits, kept)
+        print()
+    print("Memory and gradients are measured …\n", flush=True)
+    rows = _rows(methods, results, settings, digits)
+    print(text(rows, digits.steps))
+    print(
+        "\nCosine with BPTT's gradient: mean over the parameters (least). Memory: of one gradient, as compiled.\n"
+        "These sequences are short: in longer ones BPTT needs more memory, and what learns online does not."
+    )
+    first, params = methods["d_rtrl"], results["d_rtrl"].last_params
+    file = out / "report.html"
+    found = page(rows, first.learner.report, one_word(first, params, settings, digits), settings, digits)
+    file.write_text(found, encoding="utf-8", newline="\n")
+    shutil.rmtree(kept)
+    spent, whole = sum(row.seconds for row in rows), perf_counter() - began
+    print(f"Training {spent:.0f} s, all in all {whole:.0f} s; peak resident memory {measure.peak_resident()}.")
+    return file
+
+
+def _rows(
+    methods: dict[str, Method], results: dict[str, Result], settings: Settings, digits: Digits
+) -> list[Row]:  # fmt: skip
+    """BPTT, which the others are measured against, stands last."""
+    compiled = {
+        name: [measure.gradient(one, settings, digits, times) for times in measure.LENGTHS]
+        for name, one in methods.items()
+    }
+    batch = first_batch(settings, digits.train)
+
+    def cosine(name: str, params: Any) -> measure.Cosine:
+        return measure.cosine(compiled[name][0](params, *batch), compiled["bptt"][0](params, *batch))
+
+    return [
+        Row(
+            one.label,
+            tuple(e.metrics["val_accuracy"] for e in results[name].history),
+            sum(e.seconds for e in results[name].history),
+            tuple(map(measure.planned_bytes, compiled[name])),
+            cosine(name, one.learner.params),
+            cosine(name, results[name].last_params),
+        )
+        for name, one in sorted(methods.items(), key=lambda item: item[1].is_bptt)
+    ]
+
+
+def _mark(settings: Settings, digits: Digits) -> str:
+    """Other settings are another run: a checkpoint does not know the learning rate, nor the data."""
+    shapes = digits.train.inputs.shape, digits.test.inputs.shape
+    return hashlib.sha256(repr((settings, digits.name, shapes)).encode()).hexdigest()[:12]
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    usual = Settings()
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--epochs", type=_count, default=usual.epochs)
+    parser.add_argument("--neurons", type=_count, default=usual.neurons)
+    parser.add_argument("--samples", type=_count, help="learn so many digits only")
+    parser.add_argument("--data", choices=("auto", "speech", "images"), default="auto")
+    parser.add_argument(
+        "--out", default=str(Path(__file__).with_name("out")), help="directory of report and checkpoints"
+    )
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

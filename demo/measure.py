@@ -1,0 +1,70 @@
+"""What is measured besides accuracy and time: memory of a gradient, and how far it points where BPTT's does."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import etrax
+
+from .data import Digits
+from .runs import Method, Settings, loss
+
+# Sequences so many times as long as the longest word.
+LENGTHS = (1, 8)
+
+
+class Cosine(NamedTuple):
+    """Over the parameters of the model."""
+
+    mean: float
+    least: float
+
+
+def gradient(method: Method, settings: Settings, digits: Digits, times: int = 1) -> jax.stages.Compiled:
+    """`f(params, inputs, targets, mask) -> grads` of one batch, compiled for sequences `times` as long as the digits.
+
+    Hidden state and trace begin inside, so the memory that it needs besides its arguments and results holds them.
+    """
+
+    def run(params: Any, x: Any, y: Any, mask: Any) -> Any:
+        if method.is_bptt:
+            return etrax.testing.bptt(method.learner, loss)(params, method.learner.hidden, x, y, mask)[1]
+        online = method.learner.value_and_grad(loss, window=settings.window)
+        return online(params, method.learner.init(params), x, y, mask)[0][1]
+
+    shapes = [jax.ShapeDtypeStruct((times * digits.steps, settings.batch, *a.shape[2:]), a.dtype) for a in digits.train]
+    return jax.jit(run).lower(method.learner.params, *shapes).compile()
+
+
+def planned_bytes(compiled: jax.stages.Compiled) -> int:
+    """What the compiler plans to hold besides arguments and results. Nothing is run."""
+    plan = compiled.memory_analysis()
+    if plan is None:
+        raise RuntimeError("`memory_analysis` says nothing on this device: run with `JAX_PLATFORMS=cpu`.")
+    return int(plan.temp_size_in_bytes)
+
+
+def cosine(found: Any, want: Any) -> Cosine:
+    """Between two gradients, parameter by parameter; 0 where one of them is zero."""
+
+    def one(a: Any, b: Any) -> float:
+        a, b = (np.asarray(v, np.float64).ravel() for v in (a, b))
+        size = float(np.linalg.norm(a) * np.linalg.norm(b))
+        return float(a @ b) / size if size else 0.0
+
+    each = jax.tree.leaves(jax.tree.map(one, found, want))
+    return Cosine(float(np.mean(each)), min(each))
+
+
+def peak_resident() -> str:
+    """The most memory that this process has held."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return "not known"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{peak / (2**20 if sys.platform == 'darwin' else 2**10):,.0f} MiB"
