@@ -1,4 +1,4 @@
-"""Every Python block of the README runs, in the default precision that a reader has."""
+"""Every Python block of the README runs, in the default precision that a reader has, and prints what it says."""
 
 import re
 import subprocess
@@ -8,18 +8,24 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+TEXT = README.read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+PRINTED = re.findall(r"```text\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_block_runs(number):
+def test_block_runs(number, tmp_path):
     block = BLOCKS[number]
     if "brainstate" in block:
         pytest.importorskip("brainstate")
-    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=600)
+    (tmp_path / "first.py").write_text(block)
+    command = [sys.executable, "first.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Etrax report" in done.stdout
+    if number == 0:
+        assert done.stdout.startswith(PRINTED[0].rstrip()), done.stdout
 
 
 def test_there_are_blocks():
-    assert len(BLOCKS) >= 2
+    assert len(BLOCKS) >= 2 and len(PRINTED) >= 1
