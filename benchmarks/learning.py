@@ -18,7 +18,7 @@ The integrator's loss is near zero under every rule, and there the rules differ 
 by a fraction of a point of the variance. `pp_prop` is meant for inputs of constant sign, spikes and rates. The copy
 task's tanh units are not, as the rule warns: with a decay of 0.8 it bridges the nine steps asked for here, with a
 delay of 17 steps it stays at 94 per cent where D-RTRL and BPTT reach 100. Constant sign alone is not enough: with units
-between 0 and 1, which are hardly ever silent, it reached 65 to 88 per cent on the same task, by window, decay and updates.
+between 0 and 1, which are hardly ever silent, it reached 65 to 88 per cent on the same task, by window and decay.
 """
 
 from __future__ import annotations

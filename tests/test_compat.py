@@ -242,3 +242,9 @@ def test_names_of_primitives():
     }
     for name, f in expected.items():
         named(eqns_of(f, X), name)
+
+
+def test_a_traced_value_is_not_concrete():
+    seen = []
+    jax.jit(lambda x: seen.append(compat.is_concrete({"x": x})) or x)(jnp.ones(3))
+    assert seen == [False] and compat.is_concrete({"x": jnp.ones(3), "n": 1.0, "a": np.ones(2)})

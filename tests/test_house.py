@@ -38,7 +38,17 @@ TOP = "top level"
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.core")
 KNOWS_JAX_INTERNALS = "_compat"
 
-NOT_LOADED_BY_IMPORT = ("brainstate", "asdex", "optax", "matplotlib", "flax", "equinox", "orbax", "rich", "scipy.sparse")
+NOT_LOADED_BY_IMPORT = (
+    "brainstate",
+    "asdex",
+    "optax",
+    "matplotlib",
+    "flax",
+    "equinox",
+    "orbax",
+    "rich",
+    "scipy.sparse",
+)
 
 MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|tmp|work|mnt|opt|usr|var|Users)/|\b[A-Z]:\\\\?\w")
 

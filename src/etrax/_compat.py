@@ -239,4 +239,4 @@ def zeros_of(aval: Any) -> Any:
 
 def is_concrete(tree: Any) -> bool:
     """Whether the leaves of a tree are numbers rather than stand-ins inside `jit`, `vmap` or `scan`."""
-    return not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(tree))
+    return not any(isinstance(a, _core.Tracer) for a in jax.tree.leaves(tree))

@@ -1,0 +1,22 @@
+"""Every workload, as small as it can be, and rows as a run would give them."""
+
+from functools import partial
+
+from benchmarks.harness import Row
+
+from benchmarks import conv_spiking, gated, lru, sparse, spiking
+
+SMALL = {
+    "gru": partial(gated.gru, 2, 8),
+    "lstm": partial(gated.lstm, 2, 8),
+    "lru": partial(lru.lru, 2, 8, 4),
+    "lif": partial(spiking.lif, 2, 8, 2, 5),
+    "alif": partial(spiking.alif, 2, 8, 2, 5),
+    "conv": partial(conv_spiking.conv_lif, 2, 8, 3),
+    "coba": partial(sparse.coba, 2, 48, 16),
+    "sparse": partial(sparse.sparse_lif, 2, 128, 1024),
+}
+
+
+def row(case="gru", rival="BPTT", seconds=(1.0,), steps=10, working=100, sweep="", error="", **sizes) -> Row:
+    return Row(case, rival, sizes, sweep, steps, list(seconds), 0.1, working, None, 40, 1.0, 0.1, 0.1, error)
