@@ -113,9 +113,21 @@ def test_recursion_by_hand_is_d_rtrl_step_by_step():
     close(gradients(per_step(), workload), gradients(ours("d_rtrl", 1), workload))
 
 
+@pytest.fixture
+def single_precision():
+    """braintrace takes no float32 model while float64 is on."""
+    import brainstate
+
+    brainstate.environ.set(precision=32)
+    yield
+    brainstate.environ.set(precision=64)
+    jax.config.update("jax_enable_x64", True)
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:ETP primitive")  # it leaves out weights behind other weights, and says so
 @pytest.mark.parametrize("name", SMALL)
-def test_peer_windowed_is_d_rtrl(name):
+def test_peer_windowed_is_d_rtrl(name, single_precision):
     """Another implementation of the same rule, where it is installed."""
     pytest.importorskip("braintrace", reason="the extra `compare` is not installed")
     from benchmarks.peer import theirs

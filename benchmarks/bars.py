@@ -1,0 +1,144 @@
+"""What the measurements must show: ratios within one run, each met or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.harness import Row, ratios
+
+OURS, PP_PROP, THEIRS = "etrax d_rtrl K=64", "etrax pp_prop K=5", "braintrace pp_prop"
+GRU, GRU_1, ONLINE = "gru B16 H256 T1024", "gru B1 H256 T1024", "online gru B16 H256 T32"
+COSTLY = "costly gru B16 H64 T8"
+ALIF, LARGE = "alif B32 H512 T500", "sparse lif B32 N131072 synapses1048576"
+COUNTERPARTS = {
+    "d_rtrl K=1": "D_RTRL default", "pp_prop K=1": "pp_prop default", "e_prop K=1": "EProp default",
+    "e_prop random K=1": "EProp random default", "three_factor K=1": "ThreeFactor default",
+    "ostl K=1": "OSTLRecurrent default", "uoro K=2": "UORO K=2",
+}  # fmt: skip
+
+
+class Bar(NamedTuple):
+    """`measure(rows)` must not exceed `limit`; it is None where the run does not hold what it needs."""
+
+    text: str
+    limit: float
+    measure: Callable[[Sequence[Row]], float | None]
+
+
+class Found(NamedTuple):
+    """A bar and what was measured."""
+
+    text: str
+    limit: float
+    value: float | None
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.value is None else self.value <= self.limit
+
+
+def find(rows: Sequence[Row], case: str, rival: str) -> Row | None:
+    """The row of a rival in the case whose name begins so."""
+    return next((r for r in rows if r.case.startswith(case) and r.rival == rival and r.seconds), None)
+
+
+def _time(case: str, rival: str, other: str) -> Callable[[Sequence[Row]], float | None]:
+    def measure(rows: Sequence[Row]) -> float | None:
+        a, b = find(rows, case, rival), find(rows, case, other)
+        return median(ratios(a, b)) if a and b else None
+
+    return measure
+
+
+def _memory(case: str, rival: str, other: str, field: str = "working") -> Callable[[Sequence[Row]], float | None]:
+    def measure(rows: Sequence[Row]) -> float | None:
+        a, b = find(rows, case, rival), find(rows, case, other)
+        return getattr(a, field) / max(getattr(b, field) or 0, 1) if a and b and getattr(a, field) else None
+
+    return measure
+
+
+def _line(rows: Sequence[Row], sweep: str, rival: str) -> list[Row]:
+    """The cases of a sweep that one rival ran, by size."""
+    return sorted((r for r in rows if r.sweep == sweep and r.rival == rival), key=lambda r: r.sizes[sweep])
+
+
+def _slope(sweep: str, rival: str) -> Callable[[Sequence[Row]], float | None]:
+    """The exponent of time in a size, between the two largest."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        line = _line(rows, sweep, rival)[-2:]
+        if len(line) < 2:
+            return None
+        a, b = line
+        return math.log(median(b.seconds) / median(a.seconds)) / math.log(b.sizes[sweep] / a.sizes[sweep])
+
+    return measure
+
+
+def _flat(rival: str) -> Callable[[Sequence[Row]], float | None]:
+    """Working memory at the longest sequence against the shortest that has several windows."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        line = _line(rows, "T", rival)
+        return line[-1].working / line[0].working if len(line) > 1 else None
+
+    return measure
+
+
+def _floats(rows: Sequence[Row], field: str) -> float | None:
+    """Bytes of `d_rtrl` on the large network, in floats per synapse, state (it has one) and sample."""
+    row = find(rows, LARGE, "etrax d_rtrl K=5")
+    return None if row is None else getattr(row, field) / (4 * row.sizes["synapses"] * row.sizes["B"])
+
+
+def _growth() -> list[Bar]:
+    found = []
+    for rule, k in (("d_rtrl", 64), ("pp_prop", 64)):
+        name = f"etrax {rule} K={k}"
+        found.append(Bar(f"{rule}: time in T, exponent", 1.1, _slope("T", name)))
+        found.append(Bar(f"{rule}: memory at T 65,536 against T 128", 1.05, _flat(name)))
+    for rule in ("d_rtrl", "pp_prop"):
+        found.append(Bar(f"{rule}: time in B, exponent", 1.1, _slope("B", f"etrax {rule} K=32")))
+        found.append(Bar(f"{rule}: time in synapses, exponent", 1.1, _slope("synapses", f"etrax {rule} K=5")))
+    return found
+
+
+BARS = [
+    Bar("GRU B16 H256 K64: d_rtrl / BPTT", 0.95, _time(GRU, OURS, "BPTT")),
+    Bar("GRU B16 H256 K64: d_rtrl / braintrace D_RTRL", 1 / 10, _time(GRU, OURS, "braintrace D_RTRL default")),
+    Bar("GRU B16 H256 K64: d_rtrl / its windowed mode", 1 / 1.5, _time(GRU, OURS, "braintrace D_RTRL K=64")),
+    Bar("GRU B1 H256 K64: d_rtrl / BPTT", 0.75, _time(GRU_1, OURS, "BPTT")),
+    Bar("ALIF 3×512 B32 T500: pp_prop / BPTT", 0.8, _time(ALIF, PP_PROP, "BPTT")),
+    Bar("ALIF 3×512 B32 T500: pp_prop / BPTT, memory", 1 / 20, _memory(ALIF, PP_PROP, "BPTT")),
+    *(
+        Bar(
+            f"online GRU: {a.split(' K')[0]} / braintrace {b.removesuffix(' default')}",
+            1 / (4 if a == "d_rtrl K=1" else 2),
+            _time(COSTLY if a[:4] in ("ostl", "uoro") else ONLINE, f"etrax {a}", f"braintrace {b}"),
+        )
+        for a, b in COUNTERPARTS.items()
+    ),
+    *(
+        Bar(f"sparse LIF 131,072: pp_prop / braintrace{which}", 0.5, _time(LARGE, PP_PROP, f"{THEIRS} {how}"))
+        for which, how in (("", "default"), (" windowed", "K=5"))
+    ),
+    *(
+        Bar(
+            f"sparse LIF 131,072: pp_prop / braintrace, {which}",
+            1.0,
+            _memory(LARGE, PP_PROP, f"{THEIRS} default", field),
+        )
+        for which, field in (("working memory", "working"), ("resident set", "resident"))
+    ),
+    Bar("sparse LIF 131,072: d_rtrl trace, floats per synapse", 1.01, lambda rows: _floats(rows, "trace")),
+    Bar("sparse LIF 131,072: d_rtrl all memory, floats per synapse", 2.0, lambda rows: _floats(rows, "working")),
+    *_growth(),
+]
+
+
+def judge(rows: Sequence[Row]) -> list[Found]:
+    return [Found(bar.text, bar.limit, bar.measure(rows)) for bar in BARS]

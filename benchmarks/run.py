@@ -1,0 +1,87 @@
+"""Run the benchmarks.
+
+python -m benchmarks.run                 all cases of default size; writes benchmarks/results
+python -m benchmarks.run gru alif        cases whose names begin so; writes nothing
+python -m benchmarks.run --size full     every size
+python -m benchmarks.run --check         Etrax against the stored ratios; fails on a loss of more than a fifth
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+from benchmarks.bars import judge
+from benchmarks.check import confirmed, without_peers
+from benchmarks.harness import Case, Row, measure
+from benchmarks.machine import Machine, measure_machine
+from benchmarks.plots import draw
+from benchmarks.suite import suite
+from benchmarks.tables import bar_lines, case_lines, load, save
+
+import etrax
+from benchmarks import peer
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def measured(case: Case, machine: Machine, most: int = 9) -> list[Row]:
+    """One case, printed; what it leaves behind is dropped before the next."""
+    rows = measure(case, machine, most)
+    print("\n".join(case_lines(rows)), flush=True)
+    jax.clear_caches()
+    gc.collect()
+    return rows
+
+
+def check(cases: Sequence[Case], machine: Machine, stored: Path) -> int:
+    before, lost = load(stored), []
+    for case in without_peers(cases, {row.case for row in before}):
+        _, found = confirmed(case, before, partial(measured, machine=machine))
+        lost += found
+    print(f"\n{len(lost)} lost more than a fifth against {stored.name}", *lost, sep="\n  ")
+    return 1 if lost else 0
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Etrax against jax.grad, a hand-written recursion and braintrace.")
+    parser.add_argument("cases", nargs="*", help="beginnings of the names of cases; all by default")
+    parser.add_argument("--size", choices=("quick", "default", "full"), default="default")
+    parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
+    parser.add_argument("--check", action="store_true", help="compare with the stored ratios")
+    parser.add_argument("--out", type=Path, help="where results go; benchmarks/results if all cases run")
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = arguments(given)
+    warnings.simplefilter("ignore", etrax.RuleWarning)
+    warnings.filterwarnings("ignore", module="braintrace")
+    start = time.perf_counter()
+    machine = measure_machine(512, 1 << 20) if options.size == "quick" else measure_machine()
+    print(f"matrix product {machine.flops / 1e9:.0f} GFlop/s, memory {machine.bandwidth / 1e9:.1f} GB/s")
+    print(", ".join(f"{k} {v}" for k, v in machine.about.items()))
+    cases = [c for c in suite(options.size) if not options.cases or c.name.startswith(tuple(options.cases))]
+    stored = (options.out or RESULTS) / f"{options.size}.json"
+    if options.check:
+        return check(cases, machine, stored)
+    if not peer.present():
+        print(peer.NEEDED)
+    most = 1 if options.size == "quick" else 9
+    rows = [row for case in cases for row in measured(case, machine, most)]
+    found = [bar for bar in judge(rows) if bar.met is not None or not options.cases]
+    print("\n".join(bar_lines(found)), f"\n{time.perf_counter() - start:.0f} s")
+    if options.out or (not options.cases and options.size != "quick"):
+        save(stored, machine, rows, found)
+        draw(rows, stored.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,145 @@
+"""The cases: which workload, of what size, who runs. `quick` for a look, `default` for the bars, `full` for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+from benchmarks.harness import Case
+from benchmarks.recursion import per_step
+from benchmarks.rivals import Rival, bptt, checkpointed, ours
+from benchmarks.workload import Workload
+
+import etrax
+from benchmarks import conv_spiking, gated, lru, peer, sparse, spiking
+
+theirs = peer.theirs
+PP = {"decay_or_rank": 0.9}
+
+
+def case(
+    family: str, make: Callable[[], Workload], steps: int, rivals: list[Rival], sweep: str = "", **sizes: int
+) -> Case:
+    """A case named by its family and sizes."""
+    sizes = {**sizes, "T": steps}
+    shown = " ".join(f"{k}{v}" for k, v in sizes.items())
+    return Case(f"{family} {shown}", make, steps, tuple(rivals), sizes, sweep)
+
+
+def _both(k: int, steps: int, rules: tuple[str, ...] = ("D_RTRL", "pp_prop")) -> list[Rival]:
+    """braintrace as it comes, on few steps, and windowed."""
+    options = {"D_RTRL": {}, "pp_prop": PP}
+    return [theirs(r, w, s, **options[r]) for r in rules for w, s in ((None, steps), (k, None))]
+
+
+def _pair(k: int) -> list[Rival]:
+    return [ours("d_rtrl", k), ours("pp_prop", k)]
+
+
+def gru_cases(b: int, h: int, steps: int, k: int, few: int) -> Case:
+    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), *_both(k, few)]
+    return case("gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
+
+
+def online_case(b: int, h: int, steps: int) -> Case:
+    """Rules with a counterpart, a gradient at every step."""
+    key = jax.random.key(0)
+    rivals = [
+        bptt(), per_step(),
+        ours("d_rtrl", 1), theirs("D_RTRL"),
+        ours("pp_prop", 1), theirs("pp_prop", **PP),
+        ours(etrax.e_prop(0.9), 1), theirs("EProp", kappa_filter_decay=0.9),
+        ours(etrax.e_prop(feedback="random", key=0), 1, label="e_prop random"),
+        theirs("EProp", label="EProp random", feedback="random", random_feedback_key=key),
+        ours("three_factor", 1), theirs("ThreeFactor", modulator=1.0),
+    ]  # fmt: skip
+    return case("online gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
+
+
+def costly_case(b: int, h: int, steps: int) -> Case:
+    """Rules that look at every pair of units; UORO in windows of two steps, the least that braintrace takes."""
+    rivals = [bptt(), ours("ostl", 1), theirs("OSTLRecurrent"), ours(etrax.uoro(0), 2), theirs("UORO", 2)]
+    return case("costly gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
+
+
+def workload_cases(size: str) -> list[Case]:
+    """The families besides the GRU."""
+    small = size == "quick"
+    n, m = (32, 2) if small else (512, 3)
+    few, t = (8, 32) if small else (32, 500)
+    b = 4 if small else 32
+    peers = [theirs("D_RTRL", 10, 20), theirs("pp_prop", None, few, **PP), theirs("pp_prop", 10, 20, **PP)]
+    spikes = [bptt(), checkpointed(t), ours("pp_prop", 5), ours("pp_prop", 10), ours("d_rtrl", 10, 20), *peers]
+    found = [
+        case("alif", partial(spiking.alif, b, n, m), t, spikes, B=b, H=n),
+        case("lif", partial(spiking.lif, b, n, m), 50 if small else 100, [bptt(), *_pair(10), *peers[1:]], B=b, H=n),
+    ]
+    h, t = (32, 64) if small else (256, 512)
+    found.append(case("lstm", partial(gated.lstm, 16, h), t, [bptt(), *_pair(32), *_both(32, few)], B=16, H=h))
+    h, t = (32, 256) if small else (512, 4096)
+    rivals = [bptt(), checkpointed(t), *_pair(64), *_both(64, 4 * few)]
+    found.append(case("lru", partial(lru.lru, 8, h), t, rivals, B=8, H=h))
+    side, t = (8, 20) if small else (32, 100)
+    rivals = [bptt(), *_pair(10), *_both(10, few // 4 * 2)]
+    found.append(case("conv lif", partial(conv_spiking.conv_lif, 8, side), t, rivals, B=8, side=side))
+    e, i = (96, 32) if small else (768, 256)
+    rivals = [bptt(), *_pair(10), *_both(10, few // 4 * 2)]
+    found.append(case("coba", partial(sparse.coba, 16, e, i), t, rivals, B=16, N=e + i))
+    return found
+
+
+def large_case(b: int, neurons: int, steps: int, few: int) -> Case:
+    """The sparse network, too large for BPTT to be asked."""
+    rivals = [ours("pp_prop", 5), ours("d_rtrl", 5, few), *_both(5, few, ("pp_prop",))]
+    make = partial(sparse.sparse_lif, b, neurons, 8 * neurons)
+    return case("sparse lif", make, steps, rivals, B=b, N=neurons, synapses=8 * neurons)
+
+
+def growth_cases(size: str) -> list[Case]:
+    """One size varied at a time, for the plots and the bars on growth."""
+    found, small, full = [], size == "quick", size == "full"
+    h, b, t = (16, 4, 64) if small else (256, 16, 256)
+    units = 16 if small else 64
+    for steps in (64, 128) if small else (128, 1024, 8192, 65536):
+        rivals = [bptt(), checkpointed(steps), *_pair(64)]
+        grown = case("grow T", partial(gated.gru, 1, units), steps, rivals, "T", B=1, H=units)
+        found.append(grown._replace(turns=1 if steps > 10_000 else 3))
+    for units in (8, 16) if small else (64, 128, 256, 512) + (1024,) * full:
+        found.append(case("grow H", partial(gated.gru, b, units), t // 2, [bptt(), *_pair(32)], "H", B=b, H=units))
+    for batch in (1, 4) if small else (1, 4, 16, 64) + (128,) * full:
+        found.append(case("grow B", partial(gated.gru, batch, h), t // 2, [bptt(), *_pair(32)], "B", B=batch, H=h))
+    windows = (1, 8) if small else (1, 4, 16, 64, 256)
+    rivals = [bptt(), *(r for k in windows for r in _pair(k))]
+    found.append(case("grow K", partial(gated.gru, b, h), t, rivals, "K", B=b, H=h))
+    for n in (128, 256) if small else (4096, 16384, 65536):
+        make = partial(sparse.sparse_lif, 4, n, 8 * n)
+        found.append(case("grow synapses", make, 10, [bptt(), *_pair(5)], "synapses", B=4, N=n, synapses=8 * n))
+    return found
+
+
+def full_cases() -> list[Case]:
+    """Sizes that the default leaves out."""
+    found = [gru_cases(b, h, 256, 64, 16) for h in (64, 1024) for b in (1, 16, 128)]
+    for b in (1, 128):
+        for make, name in ((spiking.lif, "lif"), (spiking.alif, "alif")):
+            for t in (50, 1000 if b == 1 else 200):
+                found.append(case(name, partial(make, b), t, [bptt(), *_pair(10), *_both(10, 10)], B=b, H=512))
+    return found
+
+
+def suite(size: str = "default") -> list[Case]:
+    """All cases of a size: `quick`, `default` or `full`."""
+    if size == "quick":
+        found = [gru_cases(4, 16, 64, 8, 16), gru_cases(1, 16, 64, 8, 16), online_case(4, 16, 16)]
+        found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5)]
+        found += [*workload_cases(size), *growth_cases(size)]
+    else:
+        found = [gru_cases(16, 256, 1024, 64, 64), gru_cases(1, 256, 1024, 64, 64), online_case(16, 256, 32)]
+        found += [costly_case(16, 64, 8)]
+        found += [*workload_cases(size), *growth_cases(size)]
+        found += [large_case(32, 131_072, 30, 10) if size == "full" else large_case(32, 131_072, 10, 5)]
+        found += full_cases() if size == "full" else []
+    if peer.present():
+        return found
+    return [c._replace(rivals=tuple(r for r in c.rivals if not r.name.startswith("braintrace"))) for c in found]
