@@ -19,6 +19,8 @@ from tests.learn.random_models import build, data, models
 import etrax
 from etrax.ir import leaves_with_paths
 
+pytestmark = pytest.mark.timeout(3600)  # many models in one test
+
 T = 6
 FOLLOWING = [etrax.tbptt(), etrax.d_rtrl(), etrax.pp_prop(), etrax.e_prop(0.5), etrax.uoro(0), etrax.ottt(0.7),
              etrax.rflo(0.7), etrax.ostl(), etrax.snap(2), etrax.synthetic(), etrax.rtrl()]  # fmt: skip
