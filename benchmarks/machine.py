@@ -30,7 +30,7 @@ def _best(run: Callable[..., Any], *args: Any, times: int) -> float:
     return min(found)
 
 
-def measure_machine(side: int = 2048, elements: int = 1 << 25, times: int = 5) -> Machine:
+def measure_machine(side: int = 2048, elements: int = 1 << 25, times: int = 20) -> Machine:
     """A square product, and a ← b + 2 c over arrays much larger than the caches (two read, one written)."""
     a = jnp.ones((side, side), jnp.float32)
     product = _best(jax.jit(jnp.matmul), a, a, times=times)

@@ -55,8 +55,18 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", choices=("quick", "default", "full"), default="default")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
     parser.add_argument("--check", action="store_true", help="compare with the stored ratios")
-    parser.add_argument("--out", type=Path, help="where results go; benchmarks/results if all cases run")
+    parser.add_argument("--store", action="store_true", help="keep the results of these cases beside what is stored")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are stored")
     return parser.parse_args(given)
+
+
+def store(path: Path, machine: Machine, rows: Sequence[Row]) -> None:
+    """Rows of other cases stay: ratios are within a case, and a case is measured in one go."""
+    cases = {row.case for row in rows}
+    others = [row for row in load(path) if row.case not in cases] if path.exists() else []
+    every = [*others, *rows]
+    save(path, machine, every, judge(every))
+    draw(every, path.with_suffix(".png"))
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -64,11 +74,11 @@ def main(given: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore", etrax.RuleWarning)
     warnings.filterwarnings("ignore", module="braintrace")
     start = time.perf_counter()
-    machine = measure_machine(512, 1 << 20) if options.size == "quick" else measure_machine()
+    machine = measure_machine(512, 1 << 20, 3) if options.size == "quick" else measure_machine()
     print(f"matrix product {machine.flops / 1e9:.0f} GFlop/s, memory {machine.bandwidth / 1e9:.1f} GB/s")
     print(", ".join(f"{k} {v}" for k, v in machine.about.items()))
     cases = [c for c in suite(options.size) if not options.cases or c.name.startswith(tuple(options.cases))]
-    stored = (options.out or RESULTS) / f"{options.size}.json"
+    stored = options.out / f"{options.size}.json"
     if options.check:
         return check(cases, machine, stored)
     if not peer.present():
@@ -77,9 +87,8 @@ def main(given: Sequence[str] | None = None) -> int:
     rows = [row for case in cases for row in measured(case, machine, most)]
     found = [bar for bar in judge(rows) if bar.met is not None or not options.cases]
     print("\n".join(bar_lines(found)), f"\n{time.perf_counter() - start:.0f} s")
-    if options.out or (not options.cases and options.size != "quick"):
-        save(stored, machine, rows, found)
-        draw(rows, stored.with_suffix(".png"))
+    if options.store or (not options.cases and options.size != "quick"):
+        store(stored, machine, rows)
     return 0
 
 

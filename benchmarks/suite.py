@@ -27,10 +27,10 @@ def case(
     return Case(f"{family} {shown}", make, steps, tuple(rivals), sizes, sweep)
 
 
-def _both(k: int, steps: int, rules: tuple[str, ...] = ("D_RTRL", "pp_prop")) -> list[Rival]:
-    """braintrace as it comes, on few steps, and windowed."""
+def _both(k: int, few: int, steps: int | None = None, rules: tuple[str, ...] = ("D_RTRL", "pp_prop")) -> list[Rival]:
+    """braintrace as it comes, on few steps, and windowed, on `steps`."""
     options = {"D_RTRL": {}, "pp_prop": PP}
-    return [theirs(r, w, s, **options[r]) for r in rules for w, s in ((None, steps), (k, None))]
+    return [theirs(r, w, s, **options[r]) for r in rules for w, s in ((None, few), (k, steps))]
 
 
 def _pair(k: int) -> list[Rival]:
@@ -76,22 +76,22 @@ def workload_cases(size: str) -> list[Case]:
         case("lif", partial(spiking.lif, b, n, m), 50 if small else 100, [bptt(), *_pair(10), *peers[1:]], B=b, H=n),
     ]
     h, t = (32, 64) if small else (256, 512)
-    found.append(case("lstm", partial(gated.lstm, 16, h), t, [bptt(), *_pair(32), *_both(32, few)], B=16, H=h))
+    found.append(case("lstm", partial(gated.lstm, 16, h), t, [bptt(), *_pair(32), *_both(32, 8, 64)], B=16, H=h))
     h, t = (32, 256) if small else (512, 4096)
-    rivals = [bptt(), checkpointed(t), *_pair(64), *_both(64, 4 * few)]
+    rivals = [bptt(), checkpointed(t), *_pair(64), *_both(64, 2 * few)]
     found.append(case("lru", partial(lru.lru, 8, h), t, rivals, B=8, H=h))
     side, t = (8, 20) if small else (32, 100)
-    rivals = [bptt(), *_pair(10), *_both(10, few // 4 * 2)]
+    rivals = [bptt(), *_pair(10), *_both(10, few // 4, 20)]
     found.append(case("conv lif", partial(conv_spiking.conv_lif, 8, side), t, rivals, B=8, side=side))
     e, i = (96, 32) if small else (768, 256)
-    rivals = [bptt(), *_pair(10), *_both(10, few // 4 * 2)]
+    rivals = [bptt(), *_pair(10), *_both(10, few // 4, 20)]
     found.append(case("coba", partial(sparse.coba, 16, e, i), t, rivals, B=16, N=e + i))
     return found
 
 
 def large_case(b: int, neurons: int, steps: int, few: int) -> Case:
     """The sparse network, too large for BPTT to be asked."""
-    rivals = [ours("pp_prop", 5), ours("d_rtrl", 5, few), *_both(5, few, ("pp_prop",))]
+    rivals = [ours("pp_prop", 5), ours("d_rtrl", 5, few), *_both(5, few, None, ("pp_prop",))]
     make = partial(sparse.sparse_lif, b, neurons, 8 * neurons)
     return case("sparse lif", make, steps, rivals, B=b, N=neurons, synapses=8 * neurons)
 

@@ -134,12 +134,13 @@ def test_check_runs_without_peers():
 @pytest.mark.slow
 def test_a_run_writes_and_is_checked(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("benchmarks.peer.present", lambda: False)
-    assert main(["gru B4", "grow K", "--quick", "--out", str(tmp_path)]) == 0
+    out = ["--quick", "--out", str(tmp_path)]
+    assert main(["gru B4", "--store", *out]) == main(["grow K", "--store", *out]) == 0
     stored = json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
     assert {r["case"] for r in stored["rows"]} == {"gru B4 H16 T64", "grow K B4 H16 T64"}
     assert (tmp_path / "quick.png").exists()
     for r in stored["rows"]:
         r["seconds"] = [s / (1e6 if r["rival"].startswith("etrax") else 1) for s in r["seconds"]]
     (tmp_path / "quick.json").write_text(json.dumps(stored), encoding="utf-8")
-    assert main(["gru B4", "--quick", "--check", "--out", str(tmp_path)]) == 1
+    assert main(["gru B4", "--check", *out]) == 1
     assert "lost more than a fifth" in capsys.readouterr().out
