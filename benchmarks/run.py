@@ -79,6 +79,9 @@ def main(given: Sequence[str] | None = None) -> int:
     print(", ".join(f"{k} {v}" for k, v in machine.about.items()))
     cases = [c for c in suite(options.size) if not options.cases or c.name.startswith(tuple(options.cases))]
     stored = options.out / f"{options.size}.json"
+    if options.check and not stored.is_file():
+        print(f"There are no stored ratios in {stored.name}: run `make bench` on a quiet machine first.")
+        return 2
     if options.check:
         return check(cases, machine, stored)
     if not peer.present():
