@@ -36,13 +36,14 @@ class OpenStep:
         deltas: Sequence[Any],
         weights: Sequence[Any] | None = None,
         given: Mapping[int, Any] | None = None,
+        kernels: Mapping[int, Callable[..., Any]] | None = None,
     ) -> tuple[list[Any], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
 
         `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
-        site, for what cut ops would compute.
+        site, for what cut ops would compute; `kernels`, by site, compute an op from its data in another way.
         """
-        run = _Run(self.sites, self.cut, weights, given)
+        run = _Run(self.sites, self.cut, weights, given, kernels)
         outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), dict(enumerate(deltas)))
         n = len(self.step.jaxpr.eqns)
         for j, s in enumerate(self.sites):
@@ -67,8 +68,9 @@ class _Run:
         cut: frozenset[int],
         weights: Sequence[Any] | None,
         given: Mapping[int, Any] | None = None,
+        kernels: Mapping[int, Callable[..., Any]] | None = None,
     ):
-        self.sites, self.cut, self.given = sites, cut, given or {}
+        self.sites, self.cut, self.given, self.kernels = sites, cut, given or {}, kernels or {}
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
 
@@ -108,14 +110,23 @@ class _Run:
         own = [j for j in sites if self.sites[j].rule is not ALIGNED]
         known = [j for j in own if j in self.cut and j in self.given and len(self.sites[j].at) == 1]
         # One op may be the site of two weights: its output is the same value.
-        outs = [self.given[known[0]]] if known and len(eqn.outvars) == 1 else bind(eqn, values)
+        data = {j: tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)) for j in own}
+        turned = any(self.sites[j].rule.rows_last for j in own)
+        if known and len(eqn.outvars) == 1:
+            outs = [self.given[known[0]]]
+        elif own and own[0] in self.kernels:
+            outs = [self.kernels[own[0]](*data[own[0]])]
+        else:
+            outs = bind(eqn, values)
+            outs[0] = jnp.moveaxis(outs[0], 0, -1) if turned else outs[0]
         for j in own:
-            seen[j] = (outs[0], tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)))
+            seen[j] = (outs[0], data[j])
         with source_of(eqn):
             if any(j in self.cut for j in own):
                 outs[0] = lax.stop_gradient(outs[0])
             for j in own:
                 outs[0] = _plus(outs[0], deltas[j])
+            outs[0] = jnp.moveaxis(outs[0], -1, 0) if turned else outs[0]
         return outs
 
     def scan(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:

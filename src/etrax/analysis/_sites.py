@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import jax
+
 from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_parts
 from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, rule_for
@@ -21,7 +23,8 @@ class WeightSite:
 
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
-    its data and output have these leading axes. `scanned` says that such a scan slices the weight as well.
+    its data and output have these leading axes. `scanned` says that such a scan slices the weight as well. The data of a
+    site `from_inputs` are made of the step's inputs and constants alone.
     """
 
     at: Site
@@ -33,6 +36,7 @@ class WeightSite:
     loops: Loops = ()
     scanned: bool = False
     reads_hidden: bool = False
+    from_inputs: bool = False
 
     @property
     def y_shape(self) -> tuple[int, ...]:
@@ -58,12 +62,13 @@ class Addresses:
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a value is made of: parameters (by leaf number), data, hidden states; `fixed` is a constant of the model."""
+    """What a value is made of: parameters (by leaf number), data, hidden states, what weight ops gave."""
 
     params: frozenset[int] = frozenset()
     data: bool = False
     hidden: bool = False
     scanned: bool = False
+    learned: bool = False
 
     @property
     def weight(self) -> bool:
@@ -79,6 +84,7 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
         any(o.data for o in origins),
         any(o.hidden for o in origins),
         any(o.scanned for o in origins),
+        any(o.learned for o in origins),
     )
 
 
@@ -131,7 +137,7 @@ class _Finder:
         for i, origin in enumerate(origins):
             if origin.weight and is_inexact(eqn.invars[i].aval) and any(is_inexact(v.aval) for v in eqn.outvars):
                 self.sites.append(_site(at, eqn, i, origins, loops))
-        data = replace(merged, params=frozenset(), scanned=False)
+        data = replace(merged, params=frozenset(), scanned=False, learned=True)
         return [data for _ in eqn.outvars]
 
     def _output(self, merged: _Origin, eqn: JaxprEqn, var: Any) -> _Origin:
@@ -144,7 +150,7 @@ class _Finder:
         if any(o.weight for found in branches for o in found):
             return None
         outs = [_merge([origins[0], *found]) for found in zip(*branches, strict=True)]
-        return [replace(o, params=frozenset()) for o in outs]
+        return [replace(o, params=frozenset(), learned=True) for o in outs]
 
     def _scan(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
         scan = scan_parts(eqn)
@@ -164,7 +170,7 @@ class _Finder:
         if any(o.weight and not (k < len(passed) and passed[k]) for k, o in enumerate(outs)):
             return None
         ends = [*carry, *outs[scan.num_carry :]]
-        return [o if o.weight else replace(o, params=frozenset()) for o in ends]
+        return [o if o.weight else replace(o, params=frozenset(), learned=True) for o in ends]
 
 
 def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: Loops) -> WeightSite:
@@ -175,10 +181,14 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
         rule = ALIGNED
     if rule is ALIGNED and eqn.primitive.name not in _ELEMENTWISE:
         call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
+    if rule.rows_last:
+        call = replace(call, out=jax.ShapeDtypeStruct((*call.out.shape[1:], call.out.shape[0]), call.out.dtype))
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
-    return WeightSite(
-        at, operand, call, rule, origins[operand].params, source_of_eqn(eqn), loops, origins[operand].scanned, hidden
-    )
+    others = [o for i, o in enumerate(origins) if i != operand]
+    outside = any(o.data for o in others) and not any(o.hidden or o.learned or o.params for o in others)
+    weight = origins[operand]
+    source = source_of_eqn(eqn)
+    return WeightSite(at, operand, call, rule, weight.params, source, loops, weight.scanned, hidden, outside)
 
 
 # Equations that spread a smaller operand over the shape of their output.

@@ -13,6 +13,7 @@ from ._feedback import feedback_source as feedback_source
 from ._feedback import sample_of_position as sample_of_position
 from ._filtered import filtered_transport as filtered_transport
 from ._leaky import leaky_transport as leaky_transport
+from ._ops import prepared as prepared
 from ._presynaptic import presynaptic_transport as presynaptic_transport
 from ._rank_one import rank_one_transport as rank_one_transport
 from ._reaching import reaching_transport as reaching_transport

@@ -21,7 +21,7 @@ from ._diagonal import trace_dtype_of, wide_dtype
 from ._layout import Layout, gather_of, layout_of, slot_count
 from ._samples import find_samples
 from ._transport import Transport, WindowData, by_site
-from ._weights import fixed_operands
+from ._weights import fixed_examples
 
 
 def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
@@ -29,7 +29,7 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
     samples = find_samples(facts)
     relations = [r for r in samples.relations if sites is None or r.site in sites]
     layouts = [layout_of(facts, g) for g in samples.groups]
-    fixed_now = fixed_operands(facts.step, facts.sites)
+    fixed_now = fixed_examples(facts.step, facts.sites)
     rows = [_positions_first(facts, r, fixed_now[r.site]) for r in relations]
     gathers = [
         gather_of(r.places, samples.groups[r.group].varshape, samples.groups[r.group].num_positions) for r in relations

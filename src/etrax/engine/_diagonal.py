@@ -82,6 +82,10 @@ def diagonal_transport(
         moved = []
         for k, (r, gather, entries) in enumerate(zip(relations, gathers, trace, strict=True)):
             site, fixed = facts.sites[r.site], window.fixed[r.site]
+            if site.rule.moved is not None and not site.loops:
+                at = [[None if p is None else gather(p) for p in row] for row in whole[r.group]]
+                moved.append(site.rule.moved(site.call, fixed, at, entries, window.data(r.site), suffixes[k]))
+                continue
             carried = [
                 [None if p is None else site_math.spread(site, fixed, gather(p)) for p in row] for row in whole[r.group]
             ]

@@ -97,6 +97,10 @@ def factored_transport(
     )
 
 
+# Steps of a window that are summed in one expression.
+UNROLLED = 64
+
+
 def factored_bytes(facts: Facts) -> int:
     """Size of the traces that pp_prop would keep."""
     relations, total = carried_relations(facts), 4
@@ -120,7 +124,9 @@ def bytes_of(init: Any) -> int:
 
 
 def _faded(a: Any, decay: float, dtype: Any) -> Any:
-    """Σ_k decay^(K−k) a_k."""
-    powers = decay ** np.arange(a.shape[0] - 1, -1, -1, dtype=np.float64)
-    a = a.astype(dtype)
-    return jnp.tensordot(jnp.asarray(powers, jnp.real(a).dtype), a, 1)
+    """Σ_k decay^(K−k) a_k, written out: one pass over a."""
+    n = a.shape[0]
+    if n > UNROLLED:
+        first, rest = (_faded(part, decay, dtype) for part in (a[: n // 2], a[n // 2 :]))
+        return decay ** (n - n // 2) * first + rest
+    return sum(decay ** (n - 1 - k) * a[k].astype(dtype) for k in range(n))

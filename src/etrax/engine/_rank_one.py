@@ -25,7 +25,7 @@ from ._diagonal import trace_dtype_of
 from ._plan import add_to, bytes_of
 from ._samples import find_samples
 from ._transport import Transport, WindowData, by_site
-from ._weights import fixed_operands
+from ._weights import fixed_examples
 
 
 class RankOne(NamedTuple):
@@ -133,7 +133,7 @@ def _avals(facts: Facts, group: Group) -> list[tuple[int, Any]]:
 
 def _weight_shape(facts: Facts, relation: Relation) -> tuple[int, ...]:
     site = facts.sites[relation.site]
-    fixed = fixed_operands(facts.step, facts.sites)[relation.site]
+    fixed = fixed_examples(facts.step, facts.sites)[relation.site]
     trace = jax.ShapeDtypeStruct(site_math.trace_shape(site), site.call.out.dtype)
     signal = jax.ShapeDtypeStruct(site_math.output_shape(site), site.call.out.dtype)
     return jax.eval_shape(lambda t, g: site_math.apply(site, fixed, t, g), trace, signal).shape

@@ -6,11 +6,12 @@ weights ever run. Differentiating this function gives every parameter its share 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._compat import INLINED, JaxprEqn, bind, cond_branches, inner_jaxpr, scan_parts
 from ..analysis import Addresses, WeightSite
@@ -42,10 +43,11 @@ def _data() -> Any:
 
 
 class Weights(NamedTuple):
-    """Per site: its weight, and its op's constant operands."""
+    """Per site: its weight, and its op's constant operands; where there is a faster way, its op as a function of data."""
 
     weight: list[Any]
     fixed: list[tuple[Any, ...]]
+    ops: Mapping[int, Callable[..., Any]] = {}
 
 
 def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> Weights:
@@ -66,16 +68,39 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> W
         w = _force(w)
         shape = (*(n for _, n in s.loops), *s.call.out.shape) if s.scanned else s.call.out.shape
         weight.append(jnp.broadcast_to(w, shape) if s.rule is ALIGNED else w)
-        fixed.append(tuple(_force(v) for v in rest))
+        with jax.ensure_compile_time_eval():  # constants stay known
+            fixed.append(tuple(_force(v) for v in rest))
     return Weights(weight, fixed)
 
 
 def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, ...]]:
-    """Constant operands of every site's op, as values."""
+    """Constant operands of every site's op, as values; None for what is a parameter (indices among the weights)."""
     finder = _Finder(sites)
     with jax.ensure_compile_time_eval():
         finder.walk(step.jaxpr, (), [*step.consts, *(_Lazy(_data) for _ in step.ins)], ())
-        return [tuple(_force(v) for v in finder.found[j][1]) if j in finder.found else () for j in range(len(sites))]
+        found = [finder.found[j][1] if j in finder.found else () for j in range(len(sites))]
+        return [tuple(_force(v) if _is_ready(v) else None for v in values) for values in found]
+
+
+def operands_ahead(
+    step: Step, sites: Sequence[WeightSite], chosen: Sequence[int], params: Sequence[Any], inputs: Sequence[Any]
+) -> dict[int, tuple[JaxprEqn, list[Any]]]:
+    """The equations of sites that read inputs only, and their operands."""
+    finder = _Finder(sites)
+    given = {Role.PARAM: iter(params), Role.INPUT: iter(inputs)}
+    args = [next(given[leaf.role]) if leaf.role in given else _Lazy(_data) for leaf in step.ins]
+    finder.walk(step.jaxpr, (), [*step.consts, *args], ())
+    return {j: (finder.calls[j][0], [_force(v) for v in finder.calls[j][1]]) for j in chosen}
+
+
+def fixed_examples(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, ...]]:
+    """The same with zeros for what is a parameter: an example of indices."""
+    found = []
+    for site, values in zip(sites, fixed_operands(step, sites), strict=True):
+        shapes = [site.call.operands[i] for i in site.rule.fixed_operands]
+        pairs = zip(values, shapes, strict=True)
+        found.append(tuple(np.zeros(s.shape, s.dtype) if v is None else v for v, s in pairs))
+    return found
 
 
 class _Finder:
@@ -83,6 +108,7 @@ class _Finder:
         self.sites = sites
         self.at = Addresses(sites)
         self.found: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        self.calls: dict[int, tuple[JaxprEqn, list[Any]]] = {}
 
     def walk(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site) -> list[Any]:
         return interpret(jaxpr, consts, args, self.handle, at)
@@ -92,6 +118,7 @@ class _Finder:
         for j in self.at.here.get(site, ()):
             s = self.sites[j]
             self.found[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
+            self.calls[j] = (eqn, values)
         if site in self.at.below:
             if name in INLINED:
                 return None

@@ -13,6 +13,7 @@ from jax import lax
 from ..analysis import Facts, OpenStep
 from ..ir import Role
 from . import _site_math as site_math
+from ._ops import ahead
 from ._probes import differentiable
 from ._transport import Trace, Transport, WindowData
 from ._weights import Weights
@@ -46,29 +47,33 @@ def run_window(
     opened = OpenStep(step, facts.sites, frozenset())
     n_states = len(facts.states)
     fixed_weights = lax.stop_gradient(weights.weight)
+    known = ahead(facts, params, weights, inputs)
 
     def body(carry: tuple[list[Any], Any], xs: Any) -> tuple[tuple[list[Any], Any], Any]:
-        (held, moved), (x, extra, delta) = carry, xs
+        (held, moved), (x, extra, delta, ready) = carry, xs
+        ops = {**weights.ops, **{j: lambda *_, y=y: y for j, y in ready.items()}}
         leaves = [*params, *held, *x]
-        outs, seen = opened(leaves, [delta.get(j) for j in range(len(facts.sites))], fixed_weights)
+        outs, seen = opened(leaves, [delta.get(j) for j in range(len(facts.sites))], fixed_weights, None, ops)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j][0] for j in live}
         record = transport.record(leaves, fixed_weights, ys) if transport.record is not None else ()
         if transport.advance is not None:
             moved = lax.stop_gradient(transport.advance(moved, leaves, fixed_weights, ys))
-        data = lax.stop_gradient({j: seen[j][1] for j in live})
+        data = lax.stop_gradient({j: seen[j][1] for j in live if j not in known})
         signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
         return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, transport.begin(trace))
-        (end, carry), (losses, data, seen, extras) = lax.scan(body, begun, (list(inputs), along, deltas), length=steps)
+        (end, carry), (losses, data, seen, extras) = lax.scan(body, begun, (list(inputs), along, deltas, ready), length=steps)
         return (losses.sum(), {i: end[i] for i in diff}), (end, carry, data, seen, extras)
 
+    ready = {j: y for j, (y, _) in known.items()}
     moving = {i: states[i] for i in diff}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
     (loss, exits), pull_back, (end, carry, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
+    data |= {j: u for j, (_, u) in known.items() if j in live}
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
     later = none if transport.ahead is None else none | transport.ahead(trace, end)
     everyone = transport.hears.issuperset(live)

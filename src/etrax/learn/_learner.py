@@ -14,7 +14,7 @@ from jax import lax
 
 from .._compat import is_concrete
 from ..analysis import Facts
-from ..engine import Transport, Weights, evolve, watched, weights
+from ..engine import Transport, Weights, evolve, prepared, watched, weights
 from ..ir import Role, leaves_with_paths
 from ._checks import ArgumentError, check_inputs, check_leaves, check_mask, check_targets, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
@@ -99,7 +99,7 @@ class Learner:
         inputs = self._encode(inputs, {})
         leaves = check_leaves("inputs", inputs, step.select(Role.INPUT), step.trees[Role.INPUT])
         p, states = self._params(params), self._states(state.hidden)
-        w = self._weights(p)
+        w = prepared(self.facts, self._weights(p), 1)
         end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
         output = self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs]))
         state = LearnerState(self._tree(end), trace, state.step + 1)

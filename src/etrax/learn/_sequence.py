@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import shape_struct
-from ..engine import live_sites, param_grads, run_window
+from ..engine import live_sites, param_grads, prepared, run_window
 from ..ir import Role, Step
 from ._checks import ArgumentError
 
@@ -70,27 +70,20 @@ class Losses:
         return jnp.where(found == 0, 1, found)
 
 
-def _windows(tree: Any, k: int) -> tuple[Any, Any]:
-    """Whole windows (n, k, …), and the steps that are left."""
-
-    def whole(a: Any) -> Any:
-        n = a.shape[0] // k
-        return a[: n * k].reshape(n, k, *a.shape[1:])
-
-    return jax.tree.map(whole, tree), jax.tree.map(lambda a: a[a.shape[0] // k * k :], tree)
-
-
 def _over_windows(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int, k: int
 ) -> tuple[Any, list[Any]]:
-    """Scan over whole windows, then run the shorter last one."""
-    whole, rest = _windows(xs, k)
+    """Scan over whole windows, each read where it is, then run the shorter last one."""
     found = []
+
+    def whole(carry: Any, n: Any) -> tuple[Any, Any]:
+        return body(carry, jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, n * k, k), xs))
+
     if length // k:
-        carry, ys = lax.scan(body, carry, whole)
+        carry, ys = lax.scan(whole, carry, jnp.arange(length // k))
         found.append(ys)
     if length % k:
-        carry, y = body(carry, rest)
+        carry, y = body(carry, jax.tree.map(lambda a: a[length // k * k :], xs))
         found.append(jax.tree.map(lambda a: a[None], y))
     return carry, found
 
@@ -100,8 +93,8 @@ def run_sequence(
 ) -> Any:
     """Loss and parameter gradients of a sequence; weights are computed once, their gradients turned to θ's once."""
     facts, transport = learner.facts, learner._transport
-    w = learner._weights(params)
     length = inputs[0].shape[0]
+    w = prepared(facts, learner._weights(params), length)
 
     def body(carry: Any, xs: Any) -> tuple[Any, Any]:
         states, trace, total, grads = carry
@@ -137,7 +130,8 @@ def train_sequence(
         params, opt_state, states, trace = carry
         x, extra = xs
         p = learner._params(params)
-        out = run_window(facts, transport, p, learner._weights(p), states, trace, x, extra, losses)
+        w = prepared(facts, learner._weights(p), x[0].shape[0])
+        out = run_window(facts, transport, p, w, states, trace, x, extra, losses)
         scale = losses.total(extra, x[0].shape[0])
         grads = jax.tree.unflatten(
             tree, [_divided(g, scale) for g in param_grads(facts, p, out.grads, learner._weights)]

@@ -6,15 +6,15 @@ its own for each position that it reaches, which the broadcast provides.
 
 from __future__ import annotations
 
-from ._base import OpRule
+from ._base import OpRule, added
 
 ALIGNED = OpRule(
     name="elementwise",
     mixes=False,
     accepts=lambda call: True,
     trace_shape=lambda call: call.out.shape,
-    outer=lambda call, fixed, u, c: c.sum(0),
+    outer=lambda call, fixed, u, c: added(c),
     spread=lambda call, fixed, p: p,
     apply=lambda call, fixed, trace, g: trace * g,
-    grad=lambda call, fixed, u, g: g.sum(0),
+    grad=lambda call, fixed, u, g: added(g),
 )

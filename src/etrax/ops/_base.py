@@ -48,6 +48,10 @@ class OpRule:
     | `grad(call, fixed, u, g)` | Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape |
     | `features(call, fixed, u)` | the data as one array of numbers (k, …) that a factored trace can average |
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
+    | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
+    | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None; from `plan_pays` steps on it pays |
+    | `joins_steps` | whether many steps are computed faster together than one by one |
+    | `rows_last` | whether y, and all that is of its shape, is kept with the first axis of the op's result as its last |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
     """
 
@@ -62,6 +66,11 @@ class OpRule:
     fixed_operands: tuple[int, ...] = ()
     features: Callable[[OpCall, Values, Values], Array] = lambda call, fixed, u: u[0]
     own_feature_grad: Callable[[OpCall, Values, Array, Array], Array] | None = None
+    moved: Callable[..., tuple[Array, ...]] | None = None
+    rows_last: bool = False
+    plan: Callable[[OpCall, Values], Callable[[Array], Callable[..., Array]] | None] = lambda call, fixed: None
+    plan_pays: int = 1
+    joins_steps: bool = False
 
     def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:
         """`grad` for data given as features: the family's own, or `grad` where features are the data."""
@@ -112,3 +121,8 @@ def rule_for(call: OpCall) -> OpRule:
 
 def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
+
+
+def added(a: Array) -> Array:
+    """The sum over the first axis, written out where it is short: one pass at the speed of memory."""
+    return sum(a[k] for k in range(1, a.shape[0])) + a[0] if 1 < a.shape[0] <= 64 else a.sum(0)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ._base import OpCall, OpRule, register_weight_op, size
 
@@ -95,5 +96,34 @@ def _grad(call, fixed, u, g):
     return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.w}", u[0], g)
 
 
-MATMUL = OpRule("matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad)
+def _plan(call, fixed):
+    """The same product, with a turned copy of the weight for its derivative: as it lies, it is read across its rows."""
+    s = _letters(call)
+    back = "".join(x for x in s.y if x in s.w) + "".join(x for x in s.w if x not in s.y)
+    plain = all(jnp.issubdtype(a.dtype, jnp.floating) for a in call.operands)
+    if jax.default_backend() != "cpu" or back == s.w or not plain:
+        return None
+
+    @jax.custom_vjp
+    def product(w, turned, u):
+        operands = (w, u) if call.weight == 0 else (u, w)
+        return lax.dot_general_p.bind(*operands, **call.params)
+
+    def backward(kept, bar):
+        turned, like = kept
+        return None, None, jnp.einsum(f"{s.y},{back}->{s.u}", bar, turned, precision=call.params["precision"]).astype(like.dtype)
+
+    product.defvjp(lambda w, turned, u: (product(w, turned, u), (turned, jnp.zeros((), u.dtype))), backward)
+
+    def with_weight(w):
+        turned = jnp.einsum(f"{s.w}->{back}", w)
+        return lambda u: product(w, turned, u)
+
+    return with_weight
+
+
+MATMUL = OpRule(
+    "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad,
+    plan=_plan, plan_pays=16, joins_steps=True,
+)  # fmt: skip
 register_weight_op("dot_general", MATMUL)
