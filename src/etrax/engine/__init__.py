@@ -6,7 +6,6 @@ from ._dense import dense_transport as dense_transport
 from ._diagonal import carried_relations as carried_relations
 from ._diagonal import diagonal_bytes as diagonal_bytes
 from ._diagonal import diagonal_transport as diagonal_transport
-from ._factored import bytes_of as bytes_of
 from ._factored import factored_bytes as factored_bytes
 from ._factored import factored_transport as factored_transport
 from ._feedback import feedback_source as feedback_source
@@ -24,6 +23,7 @@ from ._synthetic import synthetic_transport as synthetic_transport
 from ._transport import Trace as Trace
 from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData
+from ._transport import bytes_of as bytes_of
 from ._watch import Watched as Watched
 from ._watch import watched as watched
 from ._weights import Weights as Weights

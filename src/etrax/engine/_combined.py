@@ -34,6 +34,12 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
             out |= p.credit(own, g, view)
         return out
 
+    def joined(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, tuple[Any, Any]]:
+        out: dict[int, tuple[Any, Any]] = {}
+        for p, own, view in zip(parts, trace, views(window), strict=True):
+            out |= p.joined(own, g, view) if p.joined is not None else {}
+        return out
+
     def move(trace: Any, window: WindowData) -> list[Any]:
         return [p.move(own, view) for p, own, view in zip(parts, trace, views(window), strict=True)]
 
@@ -64,4 +70,5 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
         lambda trace: [p.learned(own) for p, own in zip(parts, trace, strict=True)],
         lambda fresh, learned: [p.renew(own, kept) for p, own, kept in zip(parts, fresh, learned, strict=True)],
         lambda trace: {j: a for p, own in zip(parts, trace, strict=True) for j, a in p.parts(own).items()},
+        joined if any(p.joined is not None for p in parts) else None,
     )

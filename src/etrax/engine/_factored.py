@@ -11,68 +11,92 @@ An elementwise weight has no data of its own: its trace is as large as f̂ alrea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ..analysis import Facts
+from ..analysis import Facts, Relation, WeightSite
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._blocks import act
-from ._diagonal import carried_relations, derived_leaves, trace_dtype_of, wide_dtype
-from ._layout import gather_of, slot_count
-from ._probes import plan_probes
-from ._transport import Transport, WindowData, by_site
+from ._diagonal import carried_relations, trace_dtype_of
+from ._layout import gather_of
+from ._probes import Probes, plan_probes
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
 
 def factored_transport(
     facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
 ) -> Transport:
-    """pp_prop: a trace of the data per site, S traces of the output per relation, and the number of steps."""
+    """pp_prop: a trace of the data per site, S traces of the output per way to act, and the number of steps."""
     relations = carried_relations(facts, sites)
     probes = plan_probes(facts, relations, reduced=True)
     gathers = [
         gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
     ]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
+    shared = _shared(facts, relations, dtypes, probes)
+    own = sorted(set(shared))
     factored = {r.site: d for r, d in zip(relations, dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED}
 
     def init() -> Any:
         data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in factored.items()}
         back = []
-        for r, d in zip(relations, dtypes, strict=True):
-            shape = site_math.output_shape(facts.sites[r.site])
-            back.append(tuple(jnp.zeros(shape, d) for _ in range(probes.layouts[r.group].size)))
+        for k in own:
+            shape, n = site_math.output_shape(facts.sites[relations[k].site]), probes.layouts[relations[k].group].size
+            back.append(tuple(jnp.zeros(shape, dtypes[k]) for _ in range(n)))
         return data, back, jnp.zeros((), jnp.int32)
 
     def advance(back: Any, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
         blocks, rows = probes(leaves, weights, ys)
         moved = []
-        for r, gather, entries, row in zip(relations, gathers, back, rows, strict=True):
+        for k, entries in zip(own, back, strict=True):
+            r = relations[k]
             fade, gain = (decay, 1 - decay) if r.site in factored else (1.0, 1.0)
-            kept = act([[None if d is None else gather(d) for d in line] for line in blocks[r.group]], entries)
-            fresh = [gain * site_math.sum_loops(facts.sites[r.site], f[None])[0] for f in row]
+            kept = act([[None if d is None else gathers[k](d) for d in line] for line in blocks[r.group]], entries)
+            fresh = [gain * site_math.sum_loops(facts.sites[r.site], f[None])[0] for f in rows[k]]
             pairs = zip(kept, fresh, entries, strict=True)
             moved.append(tuple((f if k is None else fade * k + f).astype(e.dtype) for k, f, e in pairs))
         return moved
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        data, back, steps = trace
+    # Sites whose trace is data like that of any step: they are read by the window's own product.
+    plain = {
+        j for j in factored
+        if facts.sites[j].rule.own_feature_grad is None and not facts.sites[j].loops and _same(facts.sites[j], factored[j])
+    }  # fmt: skip
+
+    def signals(trace: Any, g: Mapping[int, Any], window: WindowData, chosen: Callable[[int], bool]) -> dict[int, Any]:
+        """Σ_s g_s f̂_s per site, of y's shape."""
+        back, steps = trace[1:]
         g = probes.fold(g, window.ends[0])
         out: dict[int, Any] = {}
-        for r, gather, entries in zip(relations, gathers, back, strict=True):
-            site = facts.sites[r.site]
-            signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
-            term = sum(entry * gather(s).astype(entry.dtype) for entry, s in zip(entries, signal, strict=True))
+        sums: dict[int, Any] = {}
+        for k, r in enumerate(relations):
+            if not chosen(r.site):
+                continue
+            if shared[k] not in sums:
+                signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
+                pairs = zip(back[own.index(shared[k])], signal, strict=True)
+                sums[shared[k]] = sum(entry * gathers[k](s).astype(entry.dtype) for entry, s in pairs)
+            term = sums[shared[k]]
             if r.site in factored:
                 kind = jnp.real(term).dtype
-                seen = 1 - jnp.asarray(decay, kind) ** jnp.maximum(steps, 1).astype(kind)
-                term = site_math.feature_grad(site, window.fixed[r.site], data[r.site], term / seen)
-            out[r.site] = out[r.site] + term if r.site in out else term
+                term = term / (1 - jnp.asarray(decay, kind) ** jnp.maximum(steps, 1).astype(kind))
+            add_to(out, r.site, term)
         return out
+
+    def joined(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, tuple[Any, Any]]:
+        found = signals(trace, g, window, plain.__contains__)
+        return {j: (trace[0][j][None], term[None]) for j, term in found.items()}
+
+    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
+        found = signals(trace, g, window, lambda j: j not in plain)
+        return {
+            j: site_math.feature_grad(facts.sites[j], window.fixed[j], trace[0][j], term) if j in factored else term
+            for j, term in found.items()
+        }
 
     def move(trace: Any, window: WindowData) -> Any:
         if not relations:
@@ -85,6 +109,10 @@ def factored_transport(
             new_data[j] = jax.tree.map(lambda old, u: decay**n * old + _faded(u, decay, old.dtype), data[j], features)
         return new_data, window.carry, steps + n
 
+    def parts(trace: Any) -> dict[int, list[Any]]:
+        entries = [trace[1][own.index(k)] for k in shared]
+        return by_site([*trace[0], *(r.site for r in relations)], [*trace[0].values(), *entries])
+
     return Transport(
         init,
         None,
@@ -93,34 +121,35 @@ def factored_transport(
         bytes_of(init),
         begin=lambda trace: trace[1],
         advance=advance if relations else None,
-        parts=lambda trace: by_site([*trace[0], *(r.site for r in relations)], [*trace[0].values(), *trace[1]]),
+        joined=joined if plain else None,
+        parts=parts,
     )
+
+
+def _same(site: WeightSite, dtype: Any) -> bool:
+    """Whether the op and its data are of the trace's type."""
+    data = [site.call.operands[i].dtype for i in site.rule.varying(site.call)]
+    return len(data) == 1 and data[0] == site.call.out.dtype == dtype
 
 
 # Steps of a window that are summed in one expression.
 UNROLLED = 64
 
 
+def _shared(facts: Facts, relations: Sequence[Relation], dtypes: Sequence[Any], probes: Probes) -> list[int]:
+    """Per relation, the one whose output trace is also its own: that of ops that act in the same way."""
+    sites = [facts.sites[r.site] for r in relations]
+    alike = probes.alike() if len(relations) > 1 else range(len(relations))
+    keys = [
+        (first, d, s.rule is ALIGNED, site_math.output_shape(s), s.loops)
+        for first, d, s in zip(alike, dtypes, sites, strict=True)
+    ]
+    return [keys.index(key) for key in keys]
+
+
 def factored_bytes(facts: Facts) -> int:
     """Size of the traces that pp_prop would keep."""
-    relations, total = carried_relations(facts), 4
-    for j in {r.site for r in relations if facts.sites[r.site].rule is not ALIGNED}:
-        site = facts.sites[j]
-        total += bytes_of(lambda site=site: site_math.feature_zeros(site, wide_dtype(site.call.out.dtype)))
-    for r in relations:
-        size = int(np.prod(site_math.output_shape(facts.sites[r.site]), dtype=np.int64))
-        total += (
-            size
-            * trace_dtype_of(facts, r, None).itemsize
-            * slot_count(facts, facts.groups[r.group], derived_leaves(facts, r.group))
-        )
-    return total if relations else 4
-
-
-def bytes_of(init: Any) -> int:
-    """Bytes of what a function would allocate."""
-    found = jax.tree.leaves(jax.eval_shape(init))
-    return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
+    return factored_transport(facts, 0.5).nbytes
 
 
 def _faded(a: Any, decay: float, dtype: Any) -> Any:

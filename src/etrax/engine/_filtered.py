@@ -18,8 +18,8 @@ from jax import lax
 
 from ..analysis import Facts
 from ._blocks import Block, act, multiply
-from ._plan import Plan, add_to, bytes_of, plan_blocks
-from ._transport import Transport, WindowData, by_site
+from ._plan import Plan, plan_blocks
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
 
 def filtered_transport(

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..analysis import Facts
-from ._plan import Plan, add_to, bytes_of, plan_blocks
-from ._transport import Transport, WindowData, by_site
+from ._plan import Plan, plan_blocks
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
 
 def leaky_transport(

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from .._compat import bind
@@ -28,11 +27,10 @@ def _planned(facts: Facts) -> dict[int, Callable[[Any], Callable[..., Any]]]:
     return found
 
 
-def prepared(facts: Facts, weights: Weights, steps: int) -> Weights:
-    """Weights with faster ops, where these pay if the weights serve so many steps."""
+def prepared(facts: Facts, weights: Weights) -> Weights:
+    """Weights with the faster ops that these make."""
     held = lax.stop_gradient(weights.weight)
-    plans = {j: plan for j, plan in _planned(facts).items() if steps >= facts.sites[j].rule.plan_pays}
-    return weights._replace(ops={j: plan(held[j]) for j, plan in plans.items()})
+    return weights._replace(ops={j: plan(held[j]) for j, plan in _planned(facts).items()})
 
 
 def ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Sequence[Any]) -> Mapping[int, Any]:

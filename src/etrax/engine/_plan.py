@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._diagonal import carried_relations, trace_dtype_of
-from ._factored import bytes_of as bytes_of
 from ._layout import Gather, Layout, gather_of
 from ._probes import Probes, plan_probes
 from ._transport import WindowData
@@ -75,11 +74,6 @@ def plan_of(facts: Facts, probes: Probes, trace_dtype: Any) -> Plan:
     gathers = [gather_of(r.places, groups[r.group].varshape, groups[r.group].num_positions) for r in probes.relations]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in probes.relations]
     return Plan(facts, tuple(probes.relations), probes, tuple(gathers), tuple(dtypes))
-
-
-def add_to(out: dict[int, Any], site: int, term: Any) -> None:
-    """Sum terms by site."""
-    out[site] = out[site] + term if site in out else term
 
 
 def _as(u: Any, dtype: Any) -> Any:

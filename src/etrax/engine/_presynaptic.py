@@ -18,8 +18,8 @@ from ..analysis import Facts
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._leaky import faded
-from ._plan import add_to, bytes_of, plan_blocks
-from ._transport import Transport, WindowData, by_site
+from ._plan import plan_blocks
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
 
 def presynaptic_transport(

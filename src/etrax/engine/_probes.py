@@ -17,9 +17,10 @@ from jax import lax
 
 from .._compat import is_inexact
 from ..analysis import Derived, Facts, OpenStep, Relation, colours, derived_states
-from ..ir import Role
+from ..ir import Role, number_outputs
 from ._blocks import Block
 from ._layout import Layout, layout_of
+from ._weights import weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,24 @@ class Probes:
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
         return blocks, rows
+
+    def alike(self) -> list[int]:
+        """Per relation, the first one whose rows of F are the same values at every step, to the same positions.
+
+        Ops that are summed before anything else happens to them (input, recurrence) have the same.
+        """
+        facts = self.facts
+        structs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in facts.step.ins]
+        first = len(facts.step.select(Role.PARAM))
+        made = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *structs[:first])
+        ys = {j: jax.ShapeDtypeStruct(s.y_shape, s.call.out.dtype) for j, s in enumerate(facts.sites)}
+        traced, tree = jax.make_jaxpr(self, return_shape=True)(structs, made, ys)
+        names = jax.tree.unflatten(jax.tree.structure(tree), number_outputs(traced))
+        keys = [
+            (r.group, r.places.shape, r.places.tobytes(), tuple(row))
+            for r, row in zip(self.relations, names[1], strict=True)
+        ]
+        return [keys.index(key) for key in keys]
 
     def _read(self, p: Probe, h_bar: Any, d_bar: Any, blocks: list[Block], rows: list[list[Any]]) -> None:
         layout = self.layouts[p.group]

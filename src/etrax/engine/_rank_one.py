@@ -22,9 +22,8 @@ from ..analysis import Facts, Group, Relation
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._diagonal import trace_dtype_of
-from ._plan import add_to, bytes_of
 from ._samples import find_samples
-from ._transport import Transport, WindowData, by_site
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 from ._weights import fixed_examples
 
 

@@ -23,10 +23,9 @@ from . import _site_math as site_math
 from ._dense import dense_transport
 from ._diagonal import trace_dtype_of
 from ._layout import Layout, layout_of
-from ._plan import add_to, bytes_of
 from ._probes import differentiable
 from ._samples import find_samples
-from ._transport import Transport, WindowData, by_site
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
 
 @dataclass(frozen=True, eq=False)

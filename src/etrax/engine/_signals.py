@@ -25,10 +25,10 @@ from ..analysis import Facts, Visible, find_visible
 from . import _site_math as site_math
 from ._diagonal import carried_relations, diagonal_transport
 from ._eligibility import Eligibility, backward, eligibility, moved_part, show_cut, trace_part
-from ._plan import Plan, add_to, bytes_of, plan_blocks
+from ._plan import Plan, plan_blocks
 from ._probes import plan_probes
 from ._source import Source, moment_of, on_activity, show
-from ._transport import Transport, WindowData, by_site
+from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 from ._window import live_sites
 
 

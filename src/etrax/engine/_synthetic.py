@@ -22,9 +22,8 @@ import numpy as np
 from jax import lax
 
 from ..analysis import Facts
-from ._plan import bytes_of
 from ._samples import sample_rows
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, bytes_of
 from ._window import live_sites
 
 

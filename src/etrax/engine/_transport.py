@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 Array = Any
 Trace = Any
@@ -44,6 +45,7 @@ class Transport:
     | `init()` | the trace of a parameter that has not acted yet |
     | `record(leaves, weights, ys)` | facts of one step, given what its ops gave; read inside the window's loop |
     | `begin(trace)`, `advance(carry, leaves, weights, ys)` | what moves step by step, inside the window's loop |
+    | `joined(trace, g, window)` | per site, data and cotangents (1, …) of one step more: credit by the window's product |
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |
@@ -70,6 +72,7 @@ class Transport:
     learned: Callable[[Trace], Any] = lambda trace: ()
     renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
+    joined: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, tuple[Array, Array]]] | None = None
 
 
 def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Array]]:
@@ -78,3 +81,14 @@ def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Arra
     for j, entry in zip(sites, entries, strict=True):
         found.setdefault(j, []).extend(jax.tree.leaves(entry))
     return found
+
+
+def add_to(out: dict[int, Any], site: int, term: Any) -> None:
+    """Sum terms by site."""
+    out[site] = out[site] + term if site in out else term
+
+
+def bytes_of(init: Any) -> int:
+    """Bytes of what a function would allocate."""
+    found = jax.tree.leaves(jax.eval_shape(init))
+    return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)

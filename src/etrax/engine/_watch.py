@@ -69,7 +69,7 @@ def watched(facts: Facts, transport: Transport) -> Transport:
             sites,
         )
 
-    signal, ahead = transport.signal, transport.ahead
+    signal, ahead, joined = transport.signal, transport.ahead, transport.joined
     return Transport(
         init,
         record,
@@ -85,6 +85,7 @@ def watched(facts: Facts, transport: Transport) -> Transport:
         lambda trace: transport.learned(trace.trace),
         lambda fresh, learned: fresh._replace(trace=transport.renew(fresh.trace, learned)),
         lambda trace: transport.parts(trace.trace),
+        None if joined is None else lambda trace, g, window: joined(trace.trace, g, inside(window)),
     )
 
 

@@ -84,20 +84,33 @@ def run_window(
         delta_bar = {j: d + more[j] if j in transport.hears else d for j, d in delta_bar.items()}
         whole_bar = {i: b + further[i] for i, b in entry_bar.items()}
 
-    grads = {j: site_math.grad(facts.sites[j], weights.fixed[j], data[j], delta_bar[j]) for j in live}
-    grads |= {j: jnp.zeros_like(grads[j]) for j in grads if j in transport.replaces}
-
     def pull(cotangents: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         return pull_back((jnp.zeros_like(loss), {**none, **cotangents}))
 
     window = WindowData(
         steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1], (states, end), whole_bar, carry
     )
+    grads = _window_grads(facts, transport, trace, entry_bar, delta_bar, window)
     credit = transport.credit(trace, entry_bar, window)
     for j, g in credit.items():
         grads[j] = grads[j] + g.astype(grads[j].dtype)
     window = window._replace(after=_zero_after([grads[j] for j in credit]))
     return WindowResult(loss, grads, end, transport.move(trace, window), extras)
+
+
+def _window_grads(
+    facts: Facts, transport: Transport, trace: Trace, entry_bar: Mapping[int, Any], delta_bar: Mapping[int, Any],
+    window: WindowData,
+) -> dict[int, Any]:  # fmt: skip
+    """Per site, one product over the steps of the window and, where a trace can be read so, one step more."""
+    more = transport.joined(trace, entry_bar, window) if transport.joined is not None else {}
+    grads = {}
+    for j, bar in delta_bar.items():
+        data = window.data(j)
+        if j in more:
+            data, bar = (jnp.concatenate([data[0], more[j][0]]),), jnp.concatenate([bar, more[j][1]])
+        grads[j] = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
+    return {j: jnp.zeros_like(g) if j in transport.replaces else g for j, g in grads.items()}
 
 
 def _zero_after(done: Sequence[Any]) -> Any:
@@ -118,7 +131,7 @@ def evolve(
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
         return jnp.zeros(()), outs
 
-    transport = replace(transport, signal=None, credit=lambda *_: {}, ahead=None)
+    transport = replace(transport, signal=None, credit=lambda *_: {}, joined=None, ahead=None)
     result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
     return result.states, result.trace, result.extras
 

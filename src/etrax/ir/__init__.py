@@ -1,6 +1,7 @@
 """What a traced step is. See README.md in this folder."""
 
 from ._check import check_step as check_step
+from ._numbering import number_outputs as number_outputs
 from ._paths import Path as Path
 from ._paths import format_path as format_path
 from ._paths import leaves_with_paths as leaves_with_paths

@@ -99,7 +99,7 @@ class Learner:
         inputs = self._encode(inputs, {})
         leaves = check_leaves("inputs", inputs, step.select(Role.INPUT), step.trees[Role.INPUT])
         p, states = self._params(params), self._states(state.hidden)
-        w = prepared(self.facts, self._weights(p), 1)
+        w = prepared(self.facts, self._weights(p))
         end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
         output = self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs]))
         state = LearnerState(self._tree(end), trace, state.step + 1)

@@ -94,21 +94,20 @@ def run_sequence(
     """Loss and parameter gradients of a sequence; weights are computed once, their gradients turned to θ's once."""
     facts, transport = learner.facts, learner._transport
     length = inputs[0].shape[0]
-    w = prepared(facts, learner._weights(params), length)
+    w = prepared(facts, learner._weights(params))
+    scale = losses.total(along, length)
 
     def body(carry: Any, xs: Any) -> tuple[Any, Any]:
         states, trace, total, grads = carry
         x, extra = xs
         out = run_window(facts, transport, params, w, states, trace, x, extra, losses)
-        grads = {j: grads[j] + out.grads[j].astype(grads[j].dtype) for j in grads}
+        grads = {j: grads[j] + _divided(out.grads[j].astype(grads[j].dtype), scale) for j in grads}
         return (out.states, out.trace, total + out.loss, grads), ()
 
     grads = {j: jnp.zeros(w.weight[j].shape, _wide(w.weight[j].dtype)) for j in live_sites(facts)}
     zero = jnp.zeros((), losses.dtype(along)), grads
     (states, trace, total, grads), _ = _over_windows(body, (list(states), trace, *zero), (inputs, along), length, k)
-    scale = losses.total(along, length)
-    found = param_grads(facts, params, grads, learner._weights)
-    return total / scale, [_divided(g, scale) for g in found], states, trace
+    return total / scale, param_grads(facts, params, grads, learner._weights), states, trace
 
 
 def _wide(dtype: Any) -> Any:
@@ -117,7 +116,9 @@ def _wide(dtype: Any) -> Any:
 
 
 def _divided(g: Any, scale: Any) -> Any:
-    return (g / scale).astype(g.dtype) if jnp.issubdtype(g.dtype, jnp.inexact) else g
+    if isinstance(scale, int) and scale == 1 or not jnp.issubdtype(g.dtype, jnp.inexact):
+        return g
+    return (g / scale).astype(g.dtype)
 
 
 def train_sequence(
@@ -130,7 +131,7 @@ def train_sequence(
         params, opt_state, states, trace = carry
         x, extra = xs
         p = learner._params(params)
-        w = prepared(facts, learner._weights(p), x[0].shape[0])
+        w = prepared(facts, learner._weights(p))
         out = run_window(facts, transport, p, w, states, trace, x, extra, losses)
         scale = losses.total(extra, x[0].shape[0])
         grads = jax.tree.unflatten(

@@ -49,7 +49,7 @@ class OpRule:
     | `features(call, fixed, u)` | the data as one array of numbers (k, …) that a factored trace can average |
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
     | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
-    | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None; from `plan_pays` steps on it pays |
+    | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None |
     | `joins_steps` | whether many steps are computed faster together than one by one |
     | `rows_last` | whether y, and all that is of its shape, is kept with the first axis of the op's result as its last |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
@@ -69,7 +69,6 @@ class OpRule:
     moved: Callable[..., tuple[Array, ...]] | None = None
     rows_last: bool = False
     plan: Callable[[OpCall, Values], Callable[[Array], Callable[..., Array]] | None] = lambda call, fixed: None
-    plan_pays: int = 1
     joins_steps: bool = False
 
     def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from ._base import OpCall, OpRule, register_weight_op, size
 
@@ -93,37 +92,20 @@ def _apply(call, fixed, trace, g):
 
 def _grad(call, fixed, u, g):
     s = _letters(call)
+    summed = [letter for letter in s.u if letter not in s.w]
+    n = len(summed) + 1
+    if _starts(s.u, summed) and _starts(s.y, summed) and s.w == s.u[n - 1 :] + s.y[n - 1 :]:
+        # Steps and samples as one axis: a plain product, of which no operand is turned first.
+        rows = [a.reshape(size(a.shape[:n]), *a.shape[n:]) for a in (u[0], g)]
+        return jnp.tensordot(*rows, ((0,), (0,)))
     return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.w}", u[0], g)
 
 
-def _plan(call, fixed):
-    """The same product, with a turned copy of the weight for its derivative: as it lies, it is read across its rows."""
-    s = _letters(call)
-    back = "".join(x for x in s.y if x in s.w) + "".join(x for x in s.w if x not in s.y)
-    plain = all(jnp.issubdtype(a.dtype, jnp.floating) for a in call.operands)
-    if jax.default_backend() != "cpu" or back == s.w or not plain:
-        return None
-
-    @jax.custom_vjp
-    def product(w, turned, u):
-        operands = (w, u) if call.weight == 0 else (u, w)
-        return lax.dot_general_p.bind(*operands, **call.params)
-
-    def backward(kept, bar):
-        turned, like = kept
-        return None, None, jnp.einsum(f"{s.y},{back}->{s.u}", bar, turned, precision=call.params["precision"]).astype(like.dtype)
-
-    product.defvjp(lambda w, turned, u: (product(w, turned, u), (turned, jnp.zeros((), u.dtype))), backward)
-
-    def with_weight(w):
-        turned = jnp.einsum(f"{s.w}->{back}", w)
-        return lambda u: product(w, turned, u)
-
-    return with_weight
+def _starts(own: str, letters) -> bool:
+    return own[: len(letters)] == "".join(letters)
 
 
 MATMUL = OpRule(
-    "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad,
-    plan=_plan, plan_pays=16, joins_steps=True,
-)  # fmt: skip
+    "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad, joins_steps=True
+)
 register_weight_op("dot_general", MATMUL)
