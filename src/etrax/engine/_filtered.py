@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -60,6 +61,8 @@ def move_filtered(plan: Plan, kappa: float, trace: Any, window: WindowData) -> l
     """Both traces at the window's exit."""
     if not plan.relations:
         return trace
+    if window.steps == 1:
+        return _moved_once(plan, kappa, trace, window)
     whole, fresh = _suffixes(plan, kappa, window.records)
     moved = []
     for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
@@ -68,6 +71,19 @@ def move_filtered(plan: Plan, kappa: float, trace: Any, window: WindowData) -> l
         new_filtered = [plan.outer(k, c, window) for c in fresh.filtered[k]]
         kept = [kappa**window.steps * old + more for old, more in zip(filtered, act(summed, plain), strict=True)]
         moved.append([_plus(act(product, plain), new, plan.dtypes[k]), _plus(kept, new_filtered, plan.dtypes[k])])
+    return moved
+
+
+def _moved_once(plan: Plan, kappa: float, trace: Any, window: WindowData) -> list[Any]:
+    """Over one step: ε moves, and then ε̄ ← κ ε̄ + ε, each in its place."""
+    blocks, rows = jax.tree.map(lambda a: a[0], window.records)
+    moved = []
+    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
+        now = 1 + jnp.asarray(window.after, plan.dtypes[k])  # one, but not before the old trace has been read
+        block = [[None if d is None else plan.at_trace(k, d * now, window.fixed) for d in row] for row in blocks[r.group]]
+        fresh = [plan.outer(k, (f * now)[None].astype(plan.dtypes[k]), window) for f in rows[k]]
+        new = _plus(act(block, plain), fresh, plan.dtypes[k])
+        moved.append([new, tuple(kappa * old + e for old, e in zip(filtered, new, strict=True))])
     return moved
 
 

@@ -78,6 +78,8 @@ class Probes:
         zeros = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in moving}
         blocks = [[[None] * g.size for _ in range(g.size)] for g in self.layouts]
         rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        if len(self.pulls) > MANY:
+            return self._all_at_once(pull, zeros)
         for probes in self.pulls:
             cotangents = dict(zeros)
             for p in probes:
@@ -86,6 +88,32 @@ class Probes:
             h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
+        return blocks, rows
+
+    def _all_at_once(self, pull: Any, zeros: Mapping[int, Any]) -> tuple[list[Block], list[list[Any]]]:
+        """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
+        blocks = [[[None] * g.size for _ in range(g.size)] for g in self.layouts]
+        rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
+        readers: dict[tuple[int, int], list[int]] = {}
+        for n, probes in enumerate(self.pulls):
+            for p in probes:
+                readers.setdefault((p.group, p.slot), []).append(n)
+                for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
+                    stacked[i][n] += c.astype(stacked[i].dtype)
+        h_bar, d_bar = jax.vmap(pull)({i: jnp.asarray(c) for i, c in stacked.items()})
+        for (g, s), at in readers.items():
+            layout = self.layouts[g]
+            colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
+            which = _which(colours, self.facts.groups[g].num_positions)
+            own = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
+            read = jax.vmap(layout.read)(own)
+            for t in np.flatnonzero(layout.links[s]):
+                flat = read[t].reshape(len(at), -1)
+                blocks[g][s][t] = jnp.take_along_axis(flat, which[None], 0)[0].reshape(layout.shape)
+            for k, r in enumerate(self.relations):
+                if r.group == g:
+                    rows[k][s] = _chosen(d_bar[r.site][np.array(at)], r, which)
         return blocks, rows
 
     def alike(self) -> list[int]:
@@ -120,6 +148,27 @@ class Probes:
             if p.colour is not None and r.place is not None:
                 value = jnp.where((r.place >= 0) & p.colour[np.maximum(r.place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
+
+
+# More pulls than this are made as one.
+MANY = 8
+
+
+def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
+    """Per position, which of several pulls reads it."""
+    found = np.zeros(positions, np.int32)
+    for n, colour in enumerate(colours):
+        found[... if colour is None else colour] = n
+    return found
+
+
+def _chosen(stack: Any, relation: Relation, which: np.ndarray) -> Any:
+    """Per element of y, what the pull of its position gave."""
+    if relation.place is None:
+        return stack.sum(0)
+    at = np.broadcast_to(relation.place, stack.shape[1:])
+    found = jnp.take_along_axis(stack, which[np.maximum(at, 0)][None], 0)[0]
+    return jnp.where(at >= 0, found, 0) if (at < 0).any() else found
 
 
 def _plus(a: Any, b: Any) -> Any:
