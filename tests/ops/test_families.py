@@ -110,10 +110,20 @@ def sparse(w):
     return BCOO((w, AT), shape=(4, 5))
 
 
+PADDED = jnp.array([[0, 1], [2, 2], [3, 0], [1, 4], [4, 5], [4, 5]])
+
+
+def padded(w):
+    """The last two entries lie outside of the matrix, where JAX puts those that it does not need."""
+    return BCOO((w, PADDED), shape=(4, 5))
+
+
 case("bcoo @ x", lambda w, x: sparse(w) @ x, (6,), (5, 3), "sparse product")
 case("bcoo @ vector", lambda w, x: sparse(w) @ x, (6,), (5,), "sparse product")
 case("x @ bcoo", lambda w, x: x @ sparse(w), (6,), (3, 4), "sparse product")
 case("vector @ bcoo", lambda w, x: x @ sparse(w), (6,), (4,), "sparse product")
+case("padded bcoo @ x", lambda w, x: padded(w) @ x, (6,), (5, 3), "sparse product")
+case("x @ padded bcoo", lambda w, x: x @ padded(w), (6,), (3, 4), "sparse product")
 case("bcoo.T @ x", lambda w, x: sparse(w).T @ x, (6,), (4, 3), "sparse product")
 
 
@@ -177,6 +187,7 @@ def test_family(name):
     eqn, weight, operands = calls_of(c)
     call = call_of(eqn, weight)
     rule = rule_for(call)
+    call = rule.laid_out(call)
     assert rule.name == c.family
     if c.family == "elementwise":
         return
@@ -186,7 +197,7 @@ def test_family(name):
     def y(w, k):
         values = list(operands[k])
         values[weight] = w
-        return bind(eqn, values)[0]
+        return rule.kept(bind(eqn, values)[0])
 
     shape, w = call.out.shape, operands[0][weight]
     rng = np.random.RandomState(9)
@@ -213,6 +224,22 @@ def test_family(name):
     same = lambda a, b: np.testing.assert_allclose(
         np.asarray(a).reshape(-1), np.asarray(b).reshape(-1), rtol=1e-12, atol=1e-12
     )
+    if rule.moved is not None:
+        old = jnp.asarray(rng.standard_normal((2, *rule.trace_shape(call))))
+        block = [[p, None], [g, p]]
+        moved = jax.jit(lambda u: rule.moved(call, fixed, block, tuple(old), u, (c, 2 * c)))(u)
+        at = lambda v: np.asarray(rule.spread(call, fixed, v))
+        fresh = np.asarray(rule.outer(call, fixed, u, c))
+        keep = np.asarray(rule.outer(call, fixed, [jnp.ones_like(a) for a in u], jnp.ones_like(c))) != 0
+        same(moved[0] * keep, (at(p) * old[0] + fresh) * keep)
+        same(moved[1] * keep, (at(g) * old[0] + at(p) * old[1] + 2 * fresh) * keep)
+    plan = rule.plan(call, fixed)
+    if plan is not None:
+        planned = lambda values: plan(w)(*(values[i] for i in rule.varying(call)))
+        same(planned(operands[0]), y(w, 0))
+        data = rule.varying(call)[0]
+        pull = lambda f: jax.vjp(lambda x: f([x if i == data else v for i, v in enumerate(operands[0])]), operands[0][data])
+        same(pull(planned)[1](g)[0], pull(lambda values: rule.kept(bind(eqn, values)[0]))[1](g)[0])
     trace, applied, grad, scaled, single, totals = pieces(u)
     assert trace.shape == tuple(rule.trace_shape(call))
     assert applied.shape == grad.shape == call.w.shape
@@ -242,4 +269,5 @@ def test_entries_are_pairs():
             return bind(eqn, [w if i == weight else v for i, v in enumerate(operands[0])])[0]
 
         pairs = int((np.asarray(jax.jit(jax.jacrev(y))(operands[0][weight])) != 0).sum())
-        assert int(np.prod(rule_for(call).trace_shape(call))) == pairs, name
+        rule = rule_for(call)
+        assert int(np.prod(rule.trace_shape(rule.laid_out(call)))) == pairs, name

@@ -111,14 +111,14 @@ class _Run:
         known = [j for j in own if j in self.cut and j in self.given and len(self.sites[j].at) == 1]
         # One op may be the site of two weights: its output is the same value.
         data = {j: tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)) for j in own}
-        turned = any(self.sites[j].rule.rows_last for j in own)
+        rule = self.sites[own[0]].rule if own else ALIGNED
         if known and len(eqn.outvars) == 1:
             outs = [self.given[known[0]]]
         elif own and own[0] in self.kernels:
             outs = [self.kernels[own[0]](*data[own[0]])]
         else:
             outs = bind(eqn, values)
-            outs[0] = jnp.moveaxis(outs[0], 0, -1) if turned else outs[0]
+            outs[0] = rule.kept(outs[0]) if own else outs[0]
         for j in own:
             seen[j] = (outs[0], data[j])
         with source_of(eqn):
@@ -126,7 +126,7 @@ class _Run:
                 outs[0] = lax.stop_gradient(outs[0])
             for j in own:
                 outs[0] = _plus(outs[0], deltas[j])
-            outs[0] = jnp.moveaxis(outs[0], -1, 0) if turned else outs[0]
+            outs[0] = rule.given_back(outs[0]) if own else outs[0]
         return outs
 
     def scan(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:

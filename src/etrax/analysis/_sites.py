@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import jax
-
 from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_parts
 from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, rule_for
@@ -181,8 +179,7 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
         rule = ALIGNED
     if rule is ALIGNED and eqn.primitive.name not in _ELEMENTWISE:
         call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
-    if rule.rows_last:
-        call = replace(call, out=jax.ShapeDtypeStruct((*call.out.shape[1:], call.out.shape[0]), call.out.dtype))
+    call = rule.laid_out(call)
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
     others = [o for i, o in enumerate(origins) if i != operand]
     outside = any(o.data for o in others) and not any(o.hidden or o.learned or o.params for o in others)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._compat import JaxprEqn
@@ -74,6 +75,19 @@ class OpRule:
     def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:
         """`grad` for data given as features: the family's own, or `grad` where features are the data."""
         return self.own_feature_grad(call, fixed, x, g) if self.own_feature_grad else self.grad(call, fixed, (x,), g)
+
+    def laid_out(self, call: OpCall) -> OpCall:
+        """The call with y as it is kept."""
+        n = call.out.shape
+        return replace(call, out=jax.ShapeDtypeStruct((*n[1:], *n[:1]), call.out.dtype)) if self.rows_last else call
+
+    def kept(self, y: Array) -> Array:
+        """The op's result as y is kept."""
+        return jnp.moveaxis(y, 0, -1) if self.rows_last and jnp.ndim(y) > 1 else y
+
+    def given_back(self, y: Array) -> Array:
+        """y as the op gives it."""
+        return jnp.moveaxis(y, -1, 0) if self.rows_last and jnp.ndim(y) > 1 else y
 
     def varying(self, call: OpCall) -> tuple[int, ...]:
         """Numbers of the data operands that change from step to step: `u`."""
