@@ -22,7 +22,8 @@ class WeightSite:
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
     its data and output have these leading axes. `scanned` says that such a scan slices the weight as well. The data of a
-    site `from_inputs` are made of the step's inputs and constants alone.
+    site `from_inputs` are made of the step's inputs and constants alone; of data that were concatenated along the axis
+    that the op contracts, `parts_from_inputs` are such: ranges of that axis.
     """
 
     at: Site
@@ -35,6 +36,7 @@ class WeightSite:
     scanned: bool = False
     reads_hidden: bool = False
     from_inputs: bool = False
+    parts_from_inputs: tuple[tuple[int, int], ...] = ()
 
     @property
     def y_shape(self) -> tuple[int, ...]:
@@ -60,13 +62,21 @@ class Addresses:
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a value is made of: parameters (by leaf number), data, hidden states, what weight ops gave."""
+    """What a value is made of: parameters (by leaf number), data, hidden states, what weight ops gave.
+
+    `joined` is the axis of a concatenation, and the ranges of it that came from outside: inputs alone.
+    """
 
     params: frozenset[int] = frozenset()
     data: bool = False
     hidden: bool = False
     scanned: bool = False
     learned: bool = False
+    joined: tuple[int, tuple[tuple[int, int], ...]] | None = None
+
+    @property
+    def outside(self) -> bool:
+        return self.data and not (self.hidden or self.learned or self.params)
 
     @property
     def weight(self) -> bool:
@@ -122,6 +132,8 @@ class _Finder:
 
     def equation(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin]:
         merged = _merge(origins)
+        if eqn.primitive.name == "concatenate" and not merged.params:
+            return [replace(merged, joined=_joined(eqn, origins))]
         if merged.weight or not merged.params:
             return [self._output(merged, eqn, v) for v in eqn.outvars]
         enter = {"scan": self._scan, "cond": self._cond}.get(eqn.primitive.name)
@@ -182,10 +194,23 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
     call = rule.laid_out(call)
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
     others = [o for i, o in enumerate(origins) if i != operand]
-    outside = any(o.data for o in others) and not any(o.hidden or o.learned or o.params for o in others)
+    outside = any(o.outside for o in others) and all(o.outside or o == _CONST for o in others)
+    axis = rule.contracted(call)
+    parts = tuple(ranges for o in others if o.joined is not None and o.joined[0] == axis for ranges in o.joined[1])
     weight = origins[operand]
     source = source_of_eqn(eqn)
-    return WeightSite(at, operand, call, rule, weight.params, source, loops, weight.scanned, hidden, outside)
+    return WeightSite(at, operand, call, rule, weight.params, source, loops, weight.scanned, hidden, outside, parts)
+
+
+def _joined(eqn: JaxprEqn, origins: Sequence[_Origin]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The axis of a concatenation, and which of it came from outside."""
+    axis, at, found = eqn.params["dimension"], 0, []
+    for v, o in zip(eqn.invars, origins, strict=True):
+        n = v.aval.shape[axis]
+        if o.outside:
+            found.append((at, at + n))
+        at += n
+    return axis, tuple(found)
 
 
 # Equations that spread a smaller operand over the shape of their output.

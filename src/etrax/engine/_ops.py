@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
 from .._compat import bind
-from ..analysis import Facts
+from ..analysis import Facts, WeightSite
 from ._weights import Weights, fixed_operands, operands_ahead
 
 
@@ -33,18 +33,58 @@ def prepared(facts: Facts, weights: Weights) -> Weights:
     return weights._replace(ops={j: plan(held[j]) for j, plan in _planned(facts).items()})
 
 
-def ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Sequence[Any]) -> Mapping[int, Any]:
-    """Outputs and data, stacked over the window, of ops that read inputs only: one product for all its steps."""
-    chosen = [j for j, s in enumerate(facts.sites) if s.from_inputs and s.rule.joins_steps and not s.loops]
-    if not chosen or inputs[0].shape[0] == 1:
-        return {}
+class Ahead(NamedTuple):
+    """What is known of weight ops before a window runs, by site and stacked over its steps.
 
-    def one(x: Sequence[Any]) -> dict[int, tuple[Any, tuple[Any, ...]]]:
-        found = {}
-        for j, (eqn, values) in operands_ahead(facts.step, facts.sites, chosen, params, x).items():
+    `outputs` and `data` of ops that read inputs only; `shares` of the output that parts of an op's data give, which are
+    inputs, and `rests`: the op over the other parts.
+    """
+
+    outputs: Mapping[int, Any]
+    data: Mapping[int, tuple[Any, ...]]
+    shares: Mapping[int, Any]
+    rests: Mapping[int, Callable[[Any], Any]]
+
+    def ops(self, outputs: Mapping[int, Any], shares: Mapping[int, Any]) -> dict[int, Callable[..., Any]]:
+        """The ops at one step, given its slices."""
+        whole = {j: lambda *_, y=y: y for j, y in outputs.items()}
+        return whole | {j: lambda u, y=y, rest=self.rests[j]: rest(u) + y for j, y in shares.items()}
+
+
+def look_ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Sequence[Any]) -> Ahead:
+    """One product for all steps of a window where data are inputs."""
+    sites = [s if s.rule.joins_steps and not s.loops and len(s.at) == 1 else None for s in facts.sites]
+    whole = [j for j, s in enumerate(sites) if s is not None and s.from_inputs]
+    parts = [j for j, s in enumerate(sites) if s is not None and s.parts_from_inputs and not s.from_inputs]
+    if not (whole or parts) or inputs[0].shape[0] == 1:
+        return Ahead({}, {}, {}, {})
+    held = lax.stop_gradient(weights.weight)
+
+    def one(x: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
+        outputs, data, shares = {}, {}, {}
+        for j, (eqn, values) in operands_ahead(facts.step, facts.sites, whole + parts, params, x).items():
             site = facts.sites[j]
-            values[site.operand] = weights.weight[j]
-            found[j] = (bind(eqn, values)[0], tuple(values[i] for i in site.rule.varying(site.call)))
-        return found
+            values[site.operand] = held[j]
+            u = tuple(values[i] for i in site.rule.varying(site.call))
+            if j in parts:
+                shares[j] = _over(site, site.parts_from_inputs)(held[j])(*u)
+            else:
+                outputs[j], data[j] = bind(eqn, values)[0], u
+        return outputs, data, shares
 
-    return lax.stop_gradient(jax.vmap(one)(list(inputs)))
+    outputs, data, shares = lax.stop_gradient(jax.vmap(one)(list(inputs)))
+    rests = {j: _over(facts.sites[j], _others(facts.sites[j]))(held[j]) for j in parts}
+    return Ahead(outputs, data, shares, rests)
+
+
+def _over(site: WeightSite, ranges: Sequence[tuple[int, int]]) -> Callable[[Any], Callable[[Any], Any]]:
+    assert site.rule.narrowed is not None
+    return site.rule.narrowed(site.call, ranges)
+
+
+def _others(site: WeightSite) -> list[tuple[int, int]]:
+    """The ranges of the contracted axis that are not inputs."""
+    axis = site.rule.contracted(site.call)
+    (data,) = site.rule.varying(site.call)
+    ends = [0, *(n for ranges in site.parts_from_inputs for n in ranges), site.call.operands[data].shape[axis]]
+    return [(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if b > a]

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import INLINED, JaxprEqn, bind, cond_branches, inner_jaxpr, scan_parts
+from .._compat import INLINED, JaxprEqn, bind, cond_branches, inner_jaxpr, scan_parts, zeros_of
 from ..analysis import Addresses, WeightSite
 from ..ir import Role, Site, Step, interpret
 from ..ops import ALIGNED
@@ -85,10 +85,10 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, .
 def operands_ahead(
     step: Step, sites: Sequence[WeightSite], chosen: Sequence[int], params: Sequence[Any], inputs: Sequence[Any]
 ) -> dict[int, tuple[JaxprEqn, list[Any]]]:
-    """The equations of sites that read inputs only, and their operands."""
+    """The equations of sites and their operands, where these are made of inputs; states count as zero."""
     finder = _Finder(sites)
     given = {Role.PARAM: iter(params), Role.INPUT: iter(inputs)}
-    args = [next(given[leaf.role]) if leaf.role in given else _Lazy(_data) for leaf in step.ins]
+    args = [next(given[leaf.role]) if leaf.role in given else zeros_of(leaf.aval) for leaf in step.ins]
     finder.walk(step.jaxpr, (), [*step.consts, *args], ())
     return {j: (finder.calls[j][0], [_force(v) for v in finder.calls[j][1]]) for j in chosen}
 

@@ -13,7 +13,7 @@ from jax import lax
 from ..analysis import Facts, OpenStep
 from ..ir import Role
 from . import _site_math as site_math
-from ._ops import ahead
+from ._ops import look_ahead
 from ._probes import differentiable
 from ._transport import Trace, Transport, WindowData
 from ._weights import Weights
@@ -47,11 +47,11 @@ def run_window(
     opened = OpenStep(step, facts.sites, frozenset())
     n_states = len(facts.states)
     fixed_weights = lax.stop_gradient(weights.weight)
-    known = ahead(facts, params, weights, inputs)
+    known = look_ahead(facts, params, weights, inputs)
 
     def body(carry: tuple[list[Any], Any], xs: Any) -> tuple[tuple[list[Any], Any], Any]:
         (held, moved), (x, extra, delta, ready) = carry, xs
-        ops = {**weights.ops, **{j: lambda *_, y=y: y for j, y in ready.items()}}
+        ops = {**weights.ops, **known.ops(*ready)}
         leaves = [*params, *held, *x]
         outs, seen = opened(leaves, [delta.get(j) for j in range(len(facts.sites))], fixed_weights, None, ops)
         loss, extras = loss_of(outs[n_states:], extra)
@@ -59,7 +59,7 @@ def run_window(
         record = transport.record(leaves, fixed_weights, ys) if transport.record is not None else ()
         if transport.advance is not None:
             moved = lax.stop_gradient(transport.advance(moved, leaves, fixed_weights, ys))
-        data = lax.stop_gradient({j: seen[j][1] for j in live if j not in known})
+        data = lax.stop_gradient({j: seen[j][1] for j in live if j not in known.data})
         signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
         return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
@@ -69,11 +69,11 @@ def run_window(
         (end, carry), (losses, data, seen, extras) = lax.scan(body, begun, (list(inputs), along, deltas, ready), length=steps)
         return (losses.sum(), {i: end[i] for i in diff}), (end, carry, data, seen, extras)
 
-    ready = {j: y for j, (y, _) in known.items()}
+    ready = (known.outputs, known.shares)
     moving = {i: states[i] for i in diff}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
     (loss, exits), pull_back, (end, carry, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
-    data |= {j: u for j, (_, u) in known.items() if j in live}
+    data |= {j: u for j, u in known.data.items() if j in live}
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
     later = none if transport.ahead is None else none | transport.ahead(trace, end)
     everyone = transport.hears.issuperset(live)
