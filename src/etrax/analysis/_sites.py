@@ -22,7 +22,7 @@ class WeightSite:
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
     its data and output have these leading axes. `scanned` says that such a scan slices the weight as well. The data of a
-    site `from_inputs` are made of the step's inputs and constants alone; of data that were concatenated along the axis
+    site `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were concatenated along the axis
     that the op contracts, `parts_from_inputs` are such: ranges of that axis.
     """
 
@@ -119,6 +119,7 @@ class _Finder:
 
     def __init__(self) -> None:
         self.sites: list[WeightSite] = []
+        self.branches = 0  # how many are open: what is in them may not run
 
     def walk(self, jaxpr: Jaxpr, args: Sequence[_Origin], at: Site, loops: Loops) -> list[_Origin]:
         def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> list[_Origin] | None:
@@ -146,7 +147,9 @@ class _Finder:
             del self.sites[kept:]  # a weight leaves the body or is changed in it: its trace is kept at the body's door
         for i, origin in enumerate(origins):
             if origin.weight and is_inexact(eqn.invars[i].aval) and any(is_inexact(v.aval) for v in eqn.outvars):
-                self.sites.append(_site(at, eqn, i, origins, loops))
+                site = _site(at, eqn, i, origins, loops)
+                rare = self.branches > 0
+                self.sites.append(replace(site, from_inputs=False, parts_from_inputs=()) if rare else site)
         data = replace(merged, params=frozenset(), scanned=False, learned=True)
         return [data for _ in eqn.outvars]
 
@@ -156,7 +159,9 @@ class _Finder:
         return merged
 
     def _cond(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
+        self.branches += 1
         branches = [self.walk(body, origins[1:], (*at, b), loops) for b, (body, _) in enumerate(cond_branches(eqn))]
+        self.branches -= 1
         if any(o.weight for found in branches for o in found):
             return None
         outs = [_merge([origins[0], *found]) for found in zip(*branches, strict=True)]

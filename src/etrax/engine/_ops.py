@@ -53,7 +53,7 @@ class Ahead(NamedTuple):
 
 def look_ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Sequence[Any]) -> Ahead:
     """One product for all steps of a window where data are inputs."""
-    sites = [s if s.rule.joins_steps and not s.loops and len(s.at) == 1 else None for s in facts.sites]
+    sites = [s if s.rule.joins_steps and not s.loops else None for s in facts.sites]
     whole = [j for j, s in enumerate(sites) if s is not None and s.from_inputs]
     parts = [j for j, s in enumerate(sites) if s is not None and s.parts_from_inputs and not s.from_inputs]
     if not (whole or parts) or inputs[0].shape[0] == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -122,10 +122,12 @@ class Learner:
         n = len(self.facts.states)
         return self._tree(outs[:n]), self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:]))
 
-    def memory(self, window: int, *, steps: int | None = None, batch: int | None = None) -> Memory:
+    def memory(
+        self, window: int, *, steps: int | None = None, batch: int | None = None, donate: bool = False
+    ) -> Memory:
         """Bytes that a gradient over `steps` steps (by default one window) takes, before anything is allocated.
 
-        `batch` asks for another batch size than that of the compiled model.
+        `batch` asks for another batch size than that of the compiled model, `donate` for a state that is used up.
 
         >>> import etrax, jax.numpy as jnp
         >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -137,19 +139,21 @@ class Learner:
         if batch is not None:
             if self._at_batch is None:
                 raise ArgumentError("`memory` takes a `batch` only of a model that `etrax.compile` made.")
-            return self._at_batch(batch).memory(window, steps=steps)
-        return predict(self, window, window if steps is None else steps)
+            return self._at_batch(batch).memory(window, steps=steps, donate=donate)
+        return predict(self, window, window if steps is None else steps, donate)
 
     def value_and_grad(
-        self, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"], reduction: str = "mean"
-    ) -> Callable[..., Any]:
+        self, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"], reduction: str = "mean", *,
+        donate: bool = False,
+    ) -> Callable[..., Any]:  # fmt: skip
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
 
-        `window="auto"` takes the longest of up to 64 steps that fits the memory budget; `f.window` says which.
+        `window="auto"` takes the longest of up to 64 steps that fits the memory budget; `f.window` says which. With
+        `donate=True` the given state is used up: its trace is moved in its place, and there is one less in memory.
         """
         losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
-        @jax.jit
+        @partial(jax.jit, donate_argnums=1 if donate else ())
         def run(params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
             p, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
             loss, grads, end, trace = run_sequence(self, p, states, state.trace, x, (targets, weight), losses, k)
@@ -165,15 +169,17 @@ class Learner:
         return _with_window(value_and_grad, k)
 
     def train(
-        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"], reduction: str = "mean"
-    ) -> Callable[..., Any]:
+        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"],
+        reduction: str = "mean", *, donate: bool = False,
+    ) -> Callable[..., Any]:  # fmt: skip
         """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
 
-        Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window.
+        Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window. With
+        `donate=True` the given state is used up, see `value_and_grad`.
         """
         losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
-        @jax.jit
+        @partial(jax.jit, donate_argnums=2 if donate else ())
         def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
             _, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
             start = (params, opt_state, states, state.trace)

@@ -43,7 +43,7 @@ def format_bytes(n: float) -> str:
     return f"{n:.3g} TB"
 
 
-def predict(learner: Any, window: int, steps: int) -> Memory:
+def predict(learner: Any, window: int, steps: int, donate: bool = False) -> Memory:
     """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned."""
     facts, k = learner.facts, check_window(window)
     step = facts.step
@@ -56,7 +56,8 @@ def predict(learner: Any, window: int, steps: int) -> Memory:
     states = [_struct(leaf.aval) for leaf in facts.states]
     inputs = [jax.ShapeDtypeStruct((steps, *leaf.aval.shape), leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
     trace = jax.eval_shape(learner._transport.init)
-    found = jax.jit(run).lower(params, states, trace, inputs).compile().memory_analysis()
+    compiled = jax.jit(run, donate_argnums=(1, 2) if donate else ()).lower(params, states, trace, inputs).compile()
+    found = compiled.memory_analysis()
     if found is None:
         raise ArgumentError("this JAX backend does not say how much memory a program needs.")
     whole = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes

@@ -31,8 +31,9 @@ class Online:
         self.params = learner.params if params is None else params
         self.params = jax.tree.map(jnp.asarray, self.params)
         self.opt_state = optimizer.init(self.params)
-        self.state = learner.init(self.params) if state is None else state
-        self._train = learner.train(optimizer, loss_fn, window=window)
+        # The stream's own, which it uses up.
+        self.state = learner.init(self.params) if state is None else jax.tree.map(jnp.copy, state)
+        self._train = learner.train(optimizer, loss_fn, window=window, donate=True)
         self._step = jax.jit(learner.plain_step)
         self._now = self.state.hidden
         self._kept: list[tuple[Any, Any]] = []

@@ -76,11 +76,13 @@ def _over_windows(
     """Scan over whole windows, each read where it is, then run the shorter last one."""
     found = []
 
-    def whole(carry: Any, n: Any) -> tuple[Any, Any]:
-        return body(carry, jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, n * k, k), xs))
+    def whole(counted: Any, _: Any) -> tuple[Any, Any]:
+        carry, start = counted
+        carry, y = body(carry, jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, k), xs))
+        return (carry, start + k), y
 
     if length // k:
-        carry, ys = lax.scan(whole, carry, jnp.arange(length // k))
+        (carry, _), ys = lax.scan(whole, (carry, jnp.zeros((), jnp.int32)), None, length // k)
         found.append(ys)
     if length % k:
         carry, y = body(carry, jax.tree.map(lambda a: a[length // k * k :], xs))

@@ -1,0 +1,157 @@
+"""What was measured, as text for people: docs/performance.md, and the table in the README.
+
+python -m benchmarks.page     write both from the stored results
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import REFERENCE, Row, ratios
+from benchmarks.tables import MIB, load
+
+ROOT = Path(__file__).parent.parent
+STORED = Path(__file__).parent / "results" / "default.json"
+BEGIN, END = "<!-- from benchmarks/page.py -->", "<!-- to here -->"
+TITLES = {
+    "gru": "GRU", "online gru": "GRU, a gradient at every step", "costly gru": "GRU, rules that look at pairs of units",
+    "alif": "Recurrent spiking network, three layers of ALIF", "lif": "Recurrent spiking network, three layers of LIF",
+    "lstm": "LSTM", "lru": "Linear recurrent unit, complex", "conv lif": "Convolutional recurrent spiking network",
+    "coba": "E/I network with conductances, 10 % sparse", "sparse lif": "Sparse recurrent LIF network",
+}  # fmt: skip
+# What the README shows: the heading of a column, the beginning of its case's name.
+COLUMNS = {
+    "GRU 256, batch 16": "gru B16 H256 T1024", "GRU 256, batch 1": "gru B1 H256 T1024",
+    "ALIF 3 × 512, batch 32": "alif B32",
+}  # fmt: skip
+LINES = [
+    ("BPTT", "BPTT"), ("BPTT, checkpointed", "BPTT checkpointed"), ("Etrax `tbptt`", "etrax tbptt K={}"),
+    ("Etrax `d_rtrl`", "etrax d_rtrl K={}"), ("Etrax `pp_prop`", "etrax pp_prop K={}"),
+    ("braintrace D_RTRL, its default", "braintrace D_RTRL default"),
+    ("braintrace D_RTRL, windowed", "braintrace D_RTRL K={}"),
+    ("braintrace pp_prop, its default", "braintrace pp_prop default"),
+    ("braintrace pp_prop, windowed", "braintrace pp_prop K={}"),
+]  # fmt: skip
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < 9.95 else f"{value:,.0f}"
+
+
+def _mib(value: int | None) -> str:
+    return "" if value is None else f"{value / MIB:,.1f}" if value < 99.95 * MIB else f"{value / MIB:,.0f}"
+
+
+def _time(row: Row, base: Row | None) -> str:
+    if base is None:
+        return ""
+    found = ratios(row, base)
+    return f"{_number(median(found))} ({_number(min(found))}–{_number(max(found))})"
+
+
+def case_table(rows: Sequence[Row]) -> list[str]:
+    """One case: every rival a line."""
+    base = next((r for r in rows if r.rival == REFERENCE and r.seconds), None)
+    lines = [
+        "| | ms a step | × BPTT (spread) | MiB | resident | of matmul peak | of bandwidth | cosine | compile, s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row.error:
+            lines.append(f"| {row.rival} | it failed: {row.error[:80]} | | | | | | | |")
+            continue
+        steps = f" ({row.steps} steps)" if base is not None and row.steps != base.steps else ""
+        cosine = "" if row.cosine is None else f"{row.cosine:.3f}"
+        lines.append(
+            f"| {row.rival}{steps} | {1e3 * row.per_step:.3g} | {_time(row, base)} | {_mib(row.working)} "
+            f"| {_mib(row.resident)} | {row.matmul:.0%} | {row.bandwidth:.0%} | {cosine} | {row.compile:.1f} |"
+        )
+    return lines
+
+
+def growth_table(rows: Sequence[Row], sweep: str) -> list[str]:
+    """A size varied: time a step and memory of every rival."""
+    inside = [r for r in rows if r.sweep == sweep and r.seconds]
+    names = list(dict.fromkeys(r.rival for r in inside))
+    if sweep == "K":
+        pairs = [f"| {r.rival} | {1e3 * r.per_step:.3g} ms, {_mib(r.working)} MiB |" for r in inside]
+        return ["| | |", "|---|---|", *pairs]
+    sizes = sorted({r.sizes[sweep] for r in inside})
+    lines = [f"| {sweep} | " + " | ".join(f"{n:,}" for n in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
+    for name in names:
+        found = {r.sizes[sweep]: r for r in inside if r.rival == name}
+        cells = [f"{1e3 * found[n].per_step:.3g} ms, {_mib(found[n].working)} MiB" if n in found else "" for n in sizes]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def bar_table(bars: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["| what must hold | at most | measured | |", "|---|---|---|---|"]
+    for bar in bars:
+        value = "" if bar["value"] is None else f"{bar['value']:.3g}"
+        met = {True: "met", False: "**not met**", None: "not measured"}[bar["met"]]
+        lines.append(f"| {bar['text']} | {bar['limit']:.3g} | {value} | {met} |")
+    return lines
+
+
+def performance(content: dict[str, Any], rows: Sequence[Row], comment: str) -> str:
+    """The whole page."""
+    machine = content["machine"]
+    about = ", ".join(f"{k} {v}" for k, v in machine["about"].items())
+    lines = [
+        "# Performance", "",
+        "This page is written by `make bench` (`benchmarks/page.py`) from `benchmarks/results/default.json`.", "",
+        f"Measured on: {about}; matrix products at {machine['flops'] / 1e9:.0f} GFlop/s, memory at "
+        f"{machine['bandwidth'] / 1e9:.0f} GB/s. What the columns are is said in `benchmarks/README.md`.", "",
+        comment.strip(), "", "## Bars", "", *bar_table(content["bars"]), "",
+        "## Growth", "", "![time and memory against each size](../benchmarks/results/default.png)", "",
+    ]  # fmt: skip
+    for sweep in dict.fromkeys(r.sweep for r in rows if r.sweep):
+        lines += [*growth_table(rows, sweep), ""]
+    lines += ["## Cases", ""]
+    for case in dict.fromkeys(r.case for r in rows if not r.sweep):
+        own = [r for r in rows if r.case == case]
+        family = max((k for k in TITLES if case.startswith(k)), key=len)
+        sizes = ", ".join(f"{k} {v:,}" for k, v in own[0].sizes.items())
+        lines += [f"### {TITLES[family]}: {sizes}", "", *case_table(own), ""]
+    return "\n".join(lines)
+
+
+def readme_table(rows: Sequence[Row]) -> str:
+    """A line a rival, time and memory a case."""
+    lines = ["| | " + " | | ".join(COLUMNS) + " | |", "|---" * (2 * len(COLUMNS) + 1) + "|"]
+    lines.append("|" + " | time | memory" * len(COLUMNS) + " |")
+    for shown, pattern in LINES:
+        cells = []
+        for case in COLUMNS.values():
+            own = [r for r in rows if r.case.startswith(case) and not r.sweep]
+            k = 10 if case.startswith("alif") else 64
+            row, base = (
+                next((r for r in own if r.rival == n and r.seconds), None) for n in (pattern.format(k), REFERENCE)
+            )
+            found = row is not None and base is not None
+            cells += [_number(median(ratios(row, base))), f"{_mib(row.working)} MiB"] if found else ["", ""]
+        if any(cells):
+            lines.append(f"| {shown} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def with_table(readme: str, table: str) -> str:
+    before, rest = readme.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+
+
+def write(stored: Path = STORED) -> None:
+    content, rows = json.loads(stored.read_text(encoding="utf-8")), load(stored)
+    comment = (Path(__file__).parent / "comment.md").read_text(encoding="utf-8")
+    (ROOT / "docs" / "performance.md").write_text(performance(content, rows, comment), encoding="utf-8")
+    readme = ROOT / "README.md"
+    readme.write_text(with_table(readme.read_text(encoding="utf-8"), readme_table(rows)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
