@@ -79,6 +79,8 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	@touch $@
 
 bench: $(VENV)/.installed-bench  ## measure against jax.grad and braintrace; writes benchmarks/results (minutes)
+	$(VENV)/bin/python -m benchmarks.startup
+	$(VENV)/bin/python -m benchmarks.memory
 	$(VENV)/bin/python -m benchmarks.run
 
 bench-quick: $(VENV)/.installed-bench  ## the same on tiny sizes, to see that it runs

@@ -112,13 +112,13 @@ def _prepared(case: Case, rival: Rival, workload: Workload, data: Any) -> tuple[
         took = time.perf_counter() - start
         found, resident = _resident(program)
     except Exception as error:  # of another library: its failure is a result
-        if rival.name.startswith(("BPTT", "etrax")):
+        if rival.name.startswith(("BPTT", "etrax", "forward")):
             raise
         return _blank(case, rival, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"), None, None
     memory = program.compiled.memory_analysis()
     # All return the gradients; whoever also returns states has to hold them.
     result = sum(a.nbytes for a in workload.params.values())
-    working = memory.temp_size_in_bytes + memory.output_size_in_bytes - result
+    working = memory.temp_size_in_bytes + max(memory.output_size_in_bytes - result, 0)
     row = row._replace(compile=took, working=working, resident=resident, trace=program.trace_bytes)
     return row, program, jax.tree.map(np.asarray, program.gradients(found))
 
@@ -156,7 +156,7 @@ def measure(case: Case, machine: Machine, most: int = 9) -> list[Row]:
     rows = []
     for (row, program, gradients), rival, times in zip(prepared, case.rivals, seconds, strict=True):
         if program is not None:
-            cosine = _cosine(gradients, reference[row.steps]) if reference else None
+            cosine = _cosine(gradients, reference[row.steps]) if reference and gradients else None
             row = _fractions(row._replace(seconds=times, cosine=cosine), rival, workload, machine)
         rows.append(row)
     return rows

@@ -25,11 +25,10 @@ STORED = Path(__file__).parent / "results" / "memory.json"
 # Name: workload, rule, steps, window.
 CASES: dict[str, tuple[Callable[[], Workload], str, int, int]] = {
     "GRU 256, batch 16, d_rtrl": (partial(gated.gru, 16, 256), "d_rtrl", 1024, 64),
-    "GRU 256, batch 16, pp_prop": (partial(gated.gru, 16, 256), "pp_prop", 1024, 64),
-    "LSTM 512, batch 32, d_rtrl": (partial(gated.lstm, 32, 512), "d_rtrl", 256, 32),
+    "LSTM 256, batch 32, d_rtrl": (partial(gated.lstm, 32, 256), "d_rtrl", 128, 32),
     "ALIF 3 × 512, batch 32, pp_prop": (partial(spiking.alif, 32), "pp_prop", 500, 10),
-    "sparse LIF 131,072, batch 32, pp_prop": (partial(sparse.sparse_lif, 32), "pp_prop", 10, 2),
-    "sparse LIF 131,072, batch 32, d_rtrl": (partial(sparse.sparse_lif, 32), "d_rtrl", 10, 1),
+    "sparse LIF 131,072, batch 32, pp_prop": (partial(sparse.sparse_lif, 32), "pp_prop", 6, 2),
+    "sparse LIF 131,072, batch 32, d_rtrl": (partial(sparse.sparse_lif, 32), "d_rtrl", 6, 1),
 }
 
 

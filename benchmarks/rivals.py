@@ -23,7 +23,7 @@ class Program(NamedTuple):
     call: Callable[..., Any]
     args: tuple[Any, ...]
     trace_bytes: int
-    gradients: Callable[[Any], dict[str, Array]]
+    gradients: Callable[[Any], dict[str, Array] | None]
 
     def run(self) -> Any:
         return jax.block_until_ready(self.call(*self.args))
@@ -73,6 +73,24 @@ def checkpointed(steps: int) -> Rival:
     """√T segments, of which only the first state is kept and the rest computed again: memory ~ √T, one more forward."""
     segment = next(s for s in range(round(steps**0.5), 0, -1) if steps % s == 0)
     return Rival("BPTT checkpointed", partial(_bptt, segment=segment))
+
+
+def _forward(workload: Workload, inputs: Array, targets: Array) -> Program:
+    step = partial(workload.step, PLAIN)
+
+    def run(params: Any, inputs: Array, targets: Array) -> Any:
+        def body(hidden: Any, xy: tuple[Array, Array]) -> tuple[Any, Array]:
+            hidden, output = step(params, hidden, xy[0])
+            return hidden, loss(output, xy[1])
+
+        return lax.scan(body, workload.hidden, (inputs, targets))[1].mean()
+
+    return compiled(run, workload, inputs, targets)._replace(gradients=lambda found: None)
+
+
+def forward() -> Rival:
+    """No gradient at all: what nobody who runs the model can do without."""
+    return Rival("forward alone", _forward)
 
 
 def ours(

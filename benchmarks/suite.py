@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from benchmarks.harness import Case
 from benchmarks.recursion import per_step
-from benchmarks.rivals import Rival, bptt, checkpointed, ours
+from benchmarks.rivals import Rival, bptt, checkpointed, forward, ours
 from benchmarks.workload import Workload
 
 import etrax
@@ -48,7 +48,7 @@ def online_case(b: int, h: int, steps: int) -> Case:
     """Rules with a counterpart, a gradient at every step."""
     key = jax.random.key(0)
     rivals = [
-        bptt(), per_step(),
+        bptt(), forward(), per_step(),
         ours("d_rtrl", 1), theirs("D_RTRL"),
         ours("pp_prop", 1), theirs("pp_prop", **PP),
         ours(etrax.e_prop(0.9), 1), theirs("EProp", kappa_filter_decay=0.9),
