@@ -76,7 +76,8 @@ def main() -> None:
         found.append(json.loads(done.stdout.splitlines()[-1]))
         row = found[-1]
         ratio = row["predicted"] / row["measured"]
-        print(f"{name:42} predicted {row['predicted'] / 2**20:8.1f} MiB, measured {row['measured'] / 2**20:8.1f}: {ratio:.3f}")
+        mib = {k: row[k] / 2**20 for k in ("predicted", "measured")}
+        print(f"{name:42} predicted {mib['predicted']:8.1f} MiB, measured {mib['measured']:8.1f}: {ratio:.3f}")
     STORED.parent.mkdir(parents=True, exist_ok=True)
     STORED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

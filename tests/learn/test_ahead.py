@@ -59,14 +59,28 @@ def in_a_loop(p, h, x):
     return h, h
 
 
-MODELS = {f.__name__: f for f in (plain, joined, joined_in_the_middle, weight_first, two_in_a_row, other_axis, rarely, in_a_loop)}
-KNOWN = {"plain": {"w": ()}, "joined": {"c": ((0, I),)}, "joined_in_the_middle": {"c": ((2, 2 + I),)},
-         "weight_first": {"c": ((0, I),)}, "two_in_a_row": {"w": ()}, "other_axis": {"w": ()}, "rarely": {}, "in_a_loop": {}}  # fmt: skip
+MODELS = {
+    f.__name__: f
+    for f in (plain, joined, joined_in_the_middle, weight_first, two_in_a_row, other_axis, rarely, in_a_loop)
+}
+# Per parameter: the parts of its data that are inputs; () for all of them.
+KNOWN = {
+    "plain": {"w": ()},
+    "joined": {"c": ((0, I),)},
+    "joined_in_the_middle": {"c": ((2, 2 + I),)},
+    "weight_first": {"c": ((0, I),)},
+    "two_in_a_row": {"w": ()},
+    "other_axis": {"w": ()},
+    "rarely": {},
+    "in_a_loop": {},
+}
 
 
 def used(step):
     """The parameters that a step reads."""
-    names = {"plain": "wr", "two_in_a_row": "wr", "other_axis": "w", "rarely": "w", "in_a_loop": "w"}.get(step.__name__, "c")
+    names = {"plain": "wr", "two_in_a_row": "wr", "other_axis": "w", "rarely": "w", "in_a_loop": "w"}.get(
+        step.__name__, "c"
+    )
     return {k: PARAMS[k] for k in names}
 
 
@@ -77,7 +91,9 @@ def test_what_is_known_ahead(name):
     found = {}
     for j, site in enumerate(facts.sites):
         if not site.loops and (site.from_inputs or site.parts_from_inputs):
-            found[facts.params_of(j)[0].removeprefix("params").strip("[]'\"")] = () if site.from_inputs else site.parts_from_inputs
+            found[facts.params_of(j)[0].removeprefix("params").strip("[]'\"")] = (
+                () if site.from_inputs else site.parts_from_inputs
+            )
     assert found == KNOWN[name]
     ahead = look_ahead(facts, learner._params(learner.params), learner._weights(learner._params(learner.params)), [XS])
     assert len(ahead.outputs) + len(ahead.shares) == len(found)

@@ -238,7 +238,9 @@ def test_family(name):
         planned = lambda values: plan(w)(*(values[i] for i in rule.varying(call)))
         same(planned(operands[0]), y(w, 0))
         data = rule.varying(call)[0]
-        pull = lambda f: jax.vjp(lambda x: f([x if i == data else v for i, v in enumerate(operands[0])]), operands[0][data])
+        pull = lambda f: jax.vjp(
+            lambda x: f([x if i == data else v for i, v in enumerate(operands[0])]), operands[0][data]
+        )
         same(pull(planned)[1](g)[0], pull(lambda values: rule.kept(bind(eqn, values)[0]))[1](g)[0])
     trace, applied, grad, scaled, single, totals = pieces(u)
     assert trace.shape == tuple(rule.trace_shape(call))

@@ -21,9 +21,9 @@ class WeightSite:
 
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
-    its data and output have these leading axes. `scanned` says that such a scan slices the weight as well. The data of a
-    site `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were concatenated along the axis
-    that the op contracts, `parts_from_inputs` are such: ranges of that axis.
+    its data and output have these leading axes. `scanned` says that such a scan slices the weight as well. The data of
+    a site `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were
+    concatenated along the axis that the op contracts, `parts_from_inputs` are such: ranges of that axis.
     """
 
     at: Site

@@ -62,10 +62,7 @@ def factored_transport(
         return moved
 
     # Sites whose trace is data like that of any step: they are read by the window's own product.
-    plain = {
-        j for j in factored
-        if facts.sites[j].rule.own_feature_grad is None and not facts.sites[j].loops and _same(facts.sites[j], factored[j])
-    }  # fmt: skip
+    plain = {j for j, dtype in factored.items() if _is_data(facts.sites[j], dtype)}
 
     def signals(trace: Any, g: Mapping[int, Any], window: WindowData, chosen: Callable[[int], bool]) -> dict[int, Any]:
         """Σ_s g_s f̂_s per site, of y's shape."""
@@ -126,8 +123,10 @@ def factored_transport(
     )
 
 
-def _same(site: WeightSite, dtype: Any) -> bool:
-    """Whether the op and its data are of the trace's type."""
+def _is_data(site: WeightSite, dtype: Any) -> bool:
+    """Whether a trace of the op's data could be its data, in form and type."""
+    if site.rule.own_feature_grad is not None or site.loops:
+        return False
     data = [site.call.operands[i].dtype for i in site.rule.varying(site.call)]
     return len(data) == 1 and data[0] == site.call.out.dtype == dtype
 

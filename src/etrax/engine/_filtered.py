@@ -80,7 +80,9 @@ def _moved_once(plan: Plan, kappa: float, trace: Any, window: WindowData) -> lis
     moved = []
     for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
         now = 1 + jnp.asarray(window.after, plan.dtypes[k])  # one, but not before the old trace has been read
-        block = [[None if d is None else plan.at_trace(k, d * now, window.fixed) for d in row] for row in blocks[r.group]]
+        block = [
+            [None if d is None else plan.at_trace(k, d * now, window.fixed) for d in row] for row in blocks[r.group]
+        ]
         fresh = [plan.outer(k, (f * now)[None].astype(plan.dtypes[k]), window) for f in rows[k]]
         new = _plus(act(block, plain), fresh, plan.dtypes[k])
         moved.append([new, tuple(kappa * old + e for old, e in zip(filtered, new, strict=True))])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
-from .._compat import bind
+from .._compat import bind, is_concrete
 from ..analysis import Facts, WeightSite
 from ._weights import Weights, fixed_operands, operands_ahead
 
@@ -20,7 +20,7 @@ def _planned(facts: Facts) -> dict[int, Callable[[Any], Callable[..., Any]]]:
     found = {}
     for j, fixed in enumerate(fixed_operands(facts.step, facts.sites)):
         site = facts.sites[j]
-        known = not any(a is None or isinstance(a, jax.core.Tracer) for a in fixed)
+        known = all(a is not None and is_concrete(a) for a in fixed)
         plan = site.rule.plan(site.call, fixed) if known and not site.loops else None
         if plan is not None:
             found[j] = plan

@@ -76,8 +76,7 @@ class Probes:
 
         _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
         zeros = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in moving}
-        blocks = [[[None] * g.size for _ in range(g.size)] for g in self.layouts]
-        rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        blocks, rows = self._blank()
         if len(self.pulls) > MANY:
             return self._all_at_once(pull, zeros)
         for probes in self.pulls:
@@ -90,10 +89,13 @@ class Probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
         return blocks, rows
 
+    def _blank(self) -> tuple[list[Block], list[list[Any]]]:
+        rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        return [[[None] * g.size for _ in range(g.size)] for g in self.layouts], rows
+
     def _all_at_once(self, pull: Any, zeros: Mapping[int, Any]) -> tuple[list[Block], list[list[Any]]]:
         """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
-        blocks = [[[None] * g.size for _ in range(g.size)] for g in self.layouts]
-        rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        blocks, rows = self._blank()
         stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
         readers: dict[tuple[int, int], list[int]] = {}
         for n, probes in enumerate(self.pulls):

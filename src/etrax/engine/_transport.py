@@ -45,7 +45,7 @@ class Transport:
     | `init()` | the trace of a parameter that has not acted yet |
     | `record(leaves, weights, ys)` | facts of one step, given what its ops gave; read inside the window's loop |
     | `begin(trace)`, `advance(carry, leaves, weights, ys)` | what moves step by step, inside the window's loop |
-    | `joined(trace, g, window)` | per site, data and cotangents (1, …) of one step more: credit by the window's product |
+    | `joined(trace, g, window)` | per site, data, cotangents (1, …) of one step more: credit by the window's product |
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
     | `nbytes` | size of the trace |

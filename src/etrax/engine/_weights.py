@@ -43,7 +43,7 @@ def _data() -> Any:
 
 
 class Weights(NamedTuple):
-    """Per site: its weight, and its op's constant operands; where there is a faster way, its op as a function of data."""
+    """Per site: its weight, and its op's constant operands; `ops`, where there is a faster way to compute one."""
 
     weight: list[Any]
     fixed: list[tuple[Any, ...]]

@@ -66,7 +66,9 @@ def run_window(
     def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, transport.begin(trace))
-        (end, carry), (losses, data, seen, extras) = lax.scan(body, begun, (list(inputs), along, deltas, ready), length=steps)
+        (end, carry), (losses, data, seen, extras) = lax.scan(
+            body, begun, (list(inputs), along, deltas, ready), length=steps
+        )
         return (losses.sum(), {i: end[i] for i in diff}), (end, carry, data, seen, extras)
 
     ready = (known.outputs, known.shares)

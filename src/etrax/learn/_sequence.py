@@ -118,7 +118,7 @@ def _wide(dtype: Any) -> Any:
 
 
 def _divided(g: Any, scale: Any) -> Any:
-    if isinstance(scale, int) and scale == 1 or not jnp.issubdtype(g.dtype, jnp.inexact):
+    if (isinstance(scale, int) and scale == 1) or not jnp.issubdtype(g.dtype, jnp.inexact):
         return g
     return (g / scale).astype(g.dtype)
 

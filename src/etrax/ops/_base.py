@@ -54,7 +54,7 @@ class OpRule:
     | `contracted(call)` | the one axis of the data that the op sums over, if there is one |
     | `narrowed(call, ranges)` | w → (u → y): the op's sum over some ranges of that axis only |
     | `joins_steps` | whether many steps are computed faster together than one by one |
-    | `rows_last` | whether y, and all that is of its shape, is kept with the first axis of the op's result as its last |
+    | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
     """
 

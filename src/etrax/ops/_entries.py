@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._compat import is_concrete
+
 # Samples that are read together: few enough to stay in the cache, enough to hide the loads of the indices.
 TOGETHER = 4
 # Entries of a row that are added up in one expression; longer rows are added in several rounds.
@@ -38,7 +40,7 @@ class Entries(NamedTuple):
 
 def entries_of(rows: Any, cols: Any, shape: tuple[int, int]) -> Entries:
     """Entries by their indices, which are arrays or, inside a compiled program, unknown."""
-    if isinstance(rows, jax.core.Tracer) or isinstance(cols, jax.core.Tracer):
+    if not is_concrete((rows, cols)):
         counts = (rows >= 0) & (rows < shape[0]) & (cols >= 0) & (cols < shape[1])
         return Entries(jnp.where(counts, rows, 0), jnp.where(counts, cols, 0), counts)
     rows, cols = np.asarray(rows), np.asarray(cols)
@@ -193,9 +195,7 @@ def plan_product(at: Entries, shape: tuple[int, int]) -> Callable[[Any], Callabl
     def product(weights: Any, u: Any) -> Any:
         return forth(weights[0], u)
 
-    product.defvjp(
-        lambda weights, u: (product(weights, u), weights), lambda weights, g: (None, back(weights[1], g))
-    )
+    product.defvjp(lambda weights, u: (product(weights, u), weights), lambda weights, g: (None, back(weights[1], g)))
 
     def with_weights(w: Any) -> Callable[[Any], Any]:
         weights = forth.weights(w[counts]), back.weights(w[counts])

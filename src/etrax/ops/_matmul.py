@@ -112,6 +112,11 @@ def _contracted(call: OpCall) -> int | None:
     return own[0] if len(own) == 1 else None
 
 
+def _settings(call: OpCall):
+    known = ("dimension_numbers", "precision", "preferred_element_type", "out_sharding")
+    return {k: call.params[k] for k in known if k in call.params}
+
+
 def _narrowed(call, ranges):
     (lhs, rhs), _ = call.params["dimension_numbers"]
     data, weight = (rhs[0], lhs[0]) if call.weight == 0 else (lhs[0], rhs[0])
@@ -124,8 +129,8 @@ def _narrowed(call, ranges):
         part = some(w, weight)
 
         def run(u):
-            operands = (part, some(u, data)) if call.weight == 0 else (some(u, data), part)
-            return lax.dot_general_p.bind(*operands, **call.params)
+            first, second = (part, some(u, data)) if call.weight == 0 else (some(u, data), part)
+            return lax.dot_general(first, second, **_settings(call))
 
         return run
 

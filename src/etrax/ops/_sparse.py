@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._compat import is_concrete
 from ._base import OpCall, OpRule, register_weight_op, size
 from ._entries import Entries, by_entry, by_trace, entries_of, on_traces, plan_product
 
@@ -32,7 +33,7 @@ def _bcoo_shape(call: OpCall) -> tuple[int, int]:
 
 def _bcoo_entries(call: OpCall, fixed) -> Entries:
     inner = call.params["dimension_numbers"][0][0][0]
-    indices = fixed[0] if isinstance(fixed[0], jax.core.Tracer) else np.asarray(fixed[0])
+    indices = np.asarray(fixed[0]) if is_concrete(fixed[0]) else fixed[0]
     return entries_of(indices[:, 1 - inner], indices[:, inner], _bcoo_shape(call))
 
 
@@ -52,7 +53,7 @@ def _csr_shape(call: OpCall) -> tuple[int, int]:
 
 def _csr_entries(call: OpCall, fixed) -> Entries:
     indices, indptr = fixed[:2]
-    if isinstance(indices, jax.core.Tracer) or isinstance(indptr, jax.core.Tracer):
+    if not is_concrete((indices, indptr)):
         along = jnp.repeat(jnp.arange(indptr.shape[0] - 1), jnp.diff(indptr), total_repeat_length=indices.shape[0])
     else:
         indices, indptr = np.asarray(indices), np.asarray(indptr)
@@ -118,9 +119,7 @@ def _rule(accepts, entries, data, shape, fixed_operands: tuple[int, ...]) -> OpR
         outer=outer,
         spread=lambda call, fixed, p: _samples(p, 0)[:, entries(call, fixed).rows],
         apply=lambda call, fixed, trace, g: by_trace(entries(call, fixed), trace, _samples(g, 0)),
-        grad=lambda call, fixed, u, g: by_entry(
-            entries(call, fixed), _samples(data(call, u[0]), 0), _samples(g, 0)
-        ),
+        grad=lambda call, fixed, u, g: by_entry(entries(call, fixed), _samples(data(call, u[0]), 0), _samples(g, 0)),
         fixed_operands=fixed_operands,
         rows_last=True,
         moved=moved,
