@@ -200,7 +200,7 @@ def test_trace_memory_is_that_of_the_table(rule):
     learner, _ = learner_of(recurrent, rule)
     size = sum(a.size for a in jax.tree.leaves(learner.init().trace) if jnp.issubdtype(a.dtype, jnp.floating))
     weights = I * H + H * H
-    want = {"d_rtrl": B * weights, "rtrl": B * H * weights, "pp_prop": B * (I + H) + 2 * B * H}
+    want = {"d_rtrl": B * weights, "rtrl": B * H * weights, "pp_prop": B * (I + H) + B * H}
     assert size == want[rule]
     assert learner.report.memory[rule] == 8 * size + (4 if rule == "pp_prop" else 0)
 

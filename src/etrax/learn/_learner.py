@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._compat import is_concrete
+from .._compat import is_concrete, staged_copy
 from ..analysis import Facts
 from ..engine import Transport, Weights, evolve, prepared, watched, weights
 from ..ir import Role, leaves_with_paths
@@ -84,9 +84,10 @@ class Learner:
         if params is not None:
             self._params(params)
         hidden = self.hidden if hidden is None else hidden
-        states = self._states(hidden)
+        # Arrays of its own: a state may be given away.
+        states = jax.tree.map(staged_copy, self._states(hidden))
         trace = self._transport.init()
-        trace = trace if learned is None else self._transport.renew(trace, learned)
+        trace = trace if learned is None else self._transport.renew(trace, jax.tree.map(staged_copy, learned))
         return LearnerState(self._tree(states), trace, jnp.zeros((), jnp.int32))
 
     def learned(self, state: LearnerState) -> Any:

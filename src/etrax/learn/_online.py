@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._compat import staged_copy
 from ._checks import check_window
 
 
@@ -32,7 +33,7 @@ class Online:
         self.params = jax.tree.map(jnp.asarray, self.params)
         self.opt_state = optimizer.init(self.params)
         # The stream's own, which it uses up.
-        self.state = learner.init(self.params) if state is None else jax.tree.map(jnp.copy, state)
+        self.state = learner.init(self.params) if state is None else jax.tree.map(staged_copy, state)
         self._train = learner.train(optimizer, loss_fn, window=window, donate=True)
         self._step = jax.jit(learner.plain_step)
         self._now = self.state.hidden

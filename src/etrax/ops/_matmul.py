@@ -97,8 +97,8 @@ def _grad(call, fixed, u, g):
     n = len(summed) + 1
     if _starts(s.u, summed) and _starts(s.y, summed) and s.w == s.u[n - 1 :] + s.y[n - 1 :]:
         # Steps and samples as one axis: a plain product, of which no operand is turned first.
-        rows = [a.reshape(size(a.shape[:n]), *a.shape[n:]) for a in (u[0], g)]
-        return jnp.tensordot(*rows, ((0,), (0,)))
+        data, bar = (a.reshape(size(a.shape[:n]), *a.shape[n:]) for a in (u[0], g))
+        return jnp.tensordot(data, bar, ((0,), (0,)))
     return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.w}", u[0], g)
 
 

@@ -133,8 +133,10 @@ def _read(learner: Learner, transport: Transport, p: Any, w: Any, held: Any, tra
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
         return jnp.zeros(()), ()
 
+    joined = transport.joined
     reader = replace(
         transport,
+        joined=None if joined is None else lambda trace, _, window: joined(trace, g, window),
         credit=lambda trace, _, window: transport.credit(trace, g, window),
         move=lambda trace, window: (),
         signal=None,
