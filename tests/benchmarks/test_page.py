@@ -1,0 +1,38 @@
+"""The performance page and the README's table say what is stored, and nothing else."""
+
+from benchmarks import page, tables
+
+from .sizes import row
+
+
+def test_the_page_is_that_of_the_stored_results():
+    assert (page.ROOT / "docs" / "performance.md").read_text(encoding="utf-8") == page.performance(page.STORED.parent)
+
+
+def test_the_readme_is_that_of_the_stored_results():
+    readme = (page.ROOT / "README.md").read_text(encoding="utf-8")
+    assert page.with_table(readme, page.readme_table(tables.load(page.STORED))) == readme
+
+
+def test_a_case():
+    rows = [
+        row("gru B1", "BPTT", [2.0, 2.0], working=20 * 2**20),
+        row("gru B1", "etrax d_rtrl K=1", [1.0, 3.0], working=2**20, steps=5),
+        row("gru B1", "braintrace X", [])._replace(error="ValueError: no"),
+    ]
+    lines = page.case_table(rows)[2:]
+    assert lines[0].startswith("| BPTT | ") and "1.00 (1.00–1.00) | 20.0 |" in lines[0]
+    assert "etrax d_rtrl K=1 (5 steps)" in lines[1] and "| 1.0 |" in lines[1]
+    assert "it failed: ValueError: no" in lines[2]
+
+
+def test_growth():
+    rows = [row(rival="BPTT", seconds=[s], working=w * 2**20, sweep="T", T=t) for t, s, w in ((10, 1.0, 1), (20, 2.0, 2))]
+    assert page.growth_table(rows, "T")[0] == "| T | 10 | 20 |"
+    assert page.growth_table(rows, "T")[2].startswith("| BPTT | ")
+
+
+def test_a_bar_that_is_not_met_is_seen():
+    bar = {"text": "a", "limit": 0.5, "value": 0.7, "met": False}
+    assert page.bar_table([bar])[2] == "| a | 0.5 | 0.7 | **not met** |"
+    assert "not measured" in page.bar_table([{**bar, "value": None, "met": None}])[2]
