@@ -81,7 +81,7 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 bench: $(VENV)/.installed-bench  ## measure against jax.grad and braintrace; writes benchmarks/results (minutes)
 	$(VENV)/bin/python -m benchmarks.startup
 	$(VENV)/bin/python -m benchmarks.memory
-	$(VENV)/bin/python -m benchmarks.run
+	TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m benchmarks.run
 
 bench-quick: $(VENV)/.installed-bench  ## the same on tiny sizes, to see that it runs
 	$(VENV)/bin/python -m benchmarks.run --quick

@@ -110,15 +110,15 @@ def growth_cases(size: str) -> list[Case]:
         found.append(grown._replace(turns=1 if steps > 10_000 else 3))
     for units in (8, 16) if small else (64, 128, 256, 512) + (1024,) * full:
         found.append(case("grow H", partial(gated.gru, b, units), t // 2, [bptt(), *_pair(32)], "H", B=b, H=units))
-    for batch in (1, 4) if small else (1, 4, 16, 64) + (128,) * full:
+    for batch in (1, 4) if small else (1, 8, 64, 256):
         found.append(case("grow B", partial(gated.gru, batch, h), t // 2, [bptt(), *_pair(32)], "B", B=batch, H=h))
     windows = (1, 8) if small else (1, 4, 16, 64, 256)
     rivals = [bptt(), *(r for k in windows for r in _pair(k))]
     found.append(case("grow K", partial(gated.gru, b, h), t, rivals, "K", B=b, H=h))
-    for n in (128, 256) if small else (4096, 16384, 65536):
+    for n in (128, 256) if small else (16384, 65536, 262144):
         make = partial(sparse.sparse_lif, 4, n, 8 * n)
         found.append(case("grow synapses", make, 10, [bptt(), *_pair(5)], "synapses", B=4, N=n, synapses=8 * n))
-    return found
+    return [c._replace(budget=2.0) for c in found]
 
 
 def full_cases() -> list[Case]:
