@@ -92,7 +92,7 @@ def _fractions(row: Row, rival: Rival, workload: Workload, machine: Machine) -> 
     written once a window.
     """
     seconds = row.per_step
-    flops = 3 * 2 * workload.products * workload.batch
+    flops = rival.products * 2 * workload.products * workload.batch
     traffic = 2 * row.trace / (rival.window or 1)
     return row._replace(matmul=flops / seconds / machine.flops, bandwidth=traffic / seconds / machine.bandwidth)
 

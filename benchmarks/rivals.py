@@ -30,12 +30,16 @@ class Program(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """`build(workload, inputs, targets)` compiles; a slow one is measured on fewer `steps`, and compared per step."""
+    """`build(workload, inputs, targets)` compiles; a slow one is measured on fewer `steps`, and compared per step.
+
+    `products` says how many a weight op needs: forward, to data, to weights.
+    """
 
     name: str
     build: Callable[[Workload, Array, Array], Program]
     window: int | None = None
     steps: int | None = None
+    products: int = 3
 
 
 def compiled(run: Callable[..., Any], workload: Workload, inputs: Array, targets: Array, trace: int = 0) -> Program:
@@ -90,7 +94,7 @@ def _forward(workload: Workload, inputs: Array, targets: Array) -> Program:
 
 def forward() -> Rival:
     """No gradient at all: what nobody who runs the model can do without."""
-    return Rival("forward alone", _forward)
+    return Rival("forward alone", _forward, products=1)
 
 
 def ours(

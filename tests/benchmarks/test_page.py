@@ -27,7 +27,9 @@ def test_a_case():
 
 
 def test_growth():
-    rows = [row(rival="BPTT", seconds=[s], working=w * 2**20, sweep="T", T=t) for t, s, w in ((10, 1.0, 1), (20, 2.0, 2))]
+    rows = [
+        row(rival="BPTT", seconds=[s], working=w * 2**20, sweep="T", T=t) for t, s, w in ((10, 1.0, 1), (20, 2.0, 2))
+    ]
     assert page.growth_table(rows, "T")[0] == "| T | 10 | 20 |"
     assert page.growth_table(rows, "T")[2].startswith("| BPTT | ")
 

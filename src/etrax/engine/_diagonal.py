@@ -71,14 +71,15 @@ def diagonal_transport(
             site = facts.sites[r.site]
             signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
             for entry, s in zip(entries, signal, strict=True):
-                term = site_math.apply(site, window.fixed[r.site], entry, gather(s).astype(entry.dtype))
+                term = site_math.apply(site, window.fixed[r.site], entry, gather(s).astype(wide_dtype(entry.dtype)))
                 out[r.site] = out[r.site] + term if r.site in out else term
         return out
 
     def move(trace: Any, window: WindowData) -> Any:
         if not relations:
             return trace
-        whole, suffixes = suffix_products(probes, gathers, dtypes, window.records, window.after)
+        kinds = [wide_dtype(d) for d in dtypes]  # narrow traces are stored so, and computed with as others
+        whole, suffixes = suffix_products(probes, gathers, kinds, window.records, window.after)
         moved = []
         for k, (r, gather, entries) in enumerate(zip(relations, gathers, trace, strict=True)):
             site, fixed = facts.sites[r.site], window.fixed[r.site]
@@ -93,8 +94,8 @@ def diagonal_transport(
             data = window.data(r.site)
             new = []
             for old, entry, c in zip(kept, entries, suffixes[k], strict=True):
-                fresh = site_math.outer(site, fixed, [_as(u, c.dtype) for u in data], c).astype(entry.dtype)
-                new.append(fresh if old is None else old.astype(entry.dtype) + fresh)
+                fresh = site_math.outer(site, fixed, [_as(u, c.dtype) for u in data], c)
+                new.append((fresh if old is None else old + fresh).astype(entry.dtype))
             moved.append(tuple(new))
         return moved
 

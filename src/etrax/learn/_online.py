@@ -23,6 +23,7 @@ class Online:
     """A stream: feed samples, read outputs; parameters are updated after every window.
 
     Each call runs one compiled step; every K-th also learns from the last K samples, which is the longest a call takes.
+    `state` is moved in its place: copy it (`jax.tree.map(jnp.copy, stream.state)`) to keep it.
     """
 
     def __init__(

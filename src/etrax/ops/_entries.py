@@ -95,9 +95,11 @@ def on_traces(
         new = []
         for s, row in enumerate(block):
             kept = [_at(p, f)[at.rows] * old[t] for t, p in enumerate(row) if p is not None]
-            start = sum(kept, jnp.zeros_like(old[s])).astype(old[s].dtype)
+            start = sum(kept, jnp.zeros_like(old[s], jnp.promote_types(old[s].dtype, c[s].dtype)))
             new.append(fresh(_at(u, f, 1), _at(c[s], f, 1), start))
-        return tuple(lax.dynamic_update_index_in_dim(t, row, f, 0) for t, row in zip(traces, new, strict=True))
+        return tuple(
+            lax.dynamic_update_index_in_dim(t, row.astype(t.dtype), f, 0) for t, row in zip(traces, new, strict=True)
+        )
 
     return lax.fori_loop(0, traces[0].shape[0], one, tuple(traces))
 
