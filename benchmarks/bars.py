@@ -67,14 +67,24 @@ def _line(rows: Sequence[Row], sweep: str, rival: str) -> list[Row]:
 
 
 def _slope(sweep: str, rival: str) -> Callable[[Sequence[Row]], float | None]:
-    """The exponent of time in a size, between the two largest."""
+    """The exponent of time in a size, from the smallest to the largest."""
 
     def measure(rows: Sequence[Row]) -> float | None:
-        line = _line(rows, sweep, rival)[-2:]
+        line = _line(rows, sweep, rival)
         if len(line) < 2:
             return None
-        a, b = line
+        a, b = line[0], line[-1]
         return math.log(median(b.seconds) / median(a.seconds)) / math.log(b.sizes[sweep] / a.sizes[sweep])
+
+    return measure
+
+
+def _against(sweep: str, rival: str) -> Callable[[Sequence[Row]], float | None]:
+    """The exponent as a multiple of BPTT's: what is above one in both is the machine's."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        own, other = (_slope(sweep, name)(rows) for name in (rival, "BPTT"))
+        return own / max(other, 1e-9) if own is not None and other is not None else None
 
     return measure
 
@@ -105,6 +115,7 @@ def _growth() -> list[Bar]:
     for rule in ("d_rtrl", "pp_prop"):
         found.append(Bar(f"{rule}: time in B, exponent", 1.1, _slope("B", f"etrax {rule} K=32")))
         found.append(Bar(f"{rule}: time in synapses, exponent", 1.1, _slope("synapses", f"etrax {rule} K=5")))
+        found.append(Bar(f"{rule}: the same against BPTT's", 1.05, _against("synapses", f"etrax {rule} K=5")))
     return found
 
 

@@ -32,7 +32,7 @@ class Case(NamedTuple):
     sizes: dict[str, int]
     sweep: str = ""
     turns: int = 3
-    budget: float = 5.0
+    budget: float = 4.0
 
 
 class Row(NamedTuple):

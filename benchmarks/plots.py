@@ -29,6 +29,14 @@ def lines(rows: Sequence[Row], sweep: str) -> dict[str, list[tuple[float, float,
     return {name: sorted(points) for name, points in found.items()}
 
 
+def _short(n: float) -> str:
+    """A size as a tick: 65,536 is 64k."""
+    for unit, name in ((2**20, "M"), (2**10, "k")):
+        if n >= unit:
+            return f"{n / unit:.0f}{name}"
+    return f"{n:.0f}"
+
+
 def _label(axis: Any, ends: dict[str, tuple[float, float]]) -> None:
     """Names at the right ends of lines, moved apart where they would meet."""
     low, high = axis.get_ylim()
@@ -65,6 +73,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 axis.plot(xs, ys, style, marker="o", markersize=4, color=COLOURS[name])
                 ends[name] = (xs[-1] * 1.12, ys[-1])
             axis.set(xscale="log", yscale="log", xlabel=text, ylabel=unit)
+            ticks = sorted({x for points in found.values() for x, *_ in points})
+            axis.set_xticks(ticks, [_short(x) for x in ticks])
+            axis.set_xticks([], minor=True)
             axis.margins(x=0.3, y=0.12)
             axis.grid(alpha=0.25)
             if ends:

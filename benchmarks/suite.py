@@ -104,18 +104,18 @@ def growth_cases(size: str) -> list[Case]:
     found, small, full = [], size == "quick", size == "full"
     h, b, t = (16, 4, 64) if small else (256, 16, 256)
     units = 16 if small else 64
-    for steps in (64, 128) if small else (128, 1024, 8192, 65536):
+    for steps in (64, 128) if small else (128, 1024, 65536):
         rivals = [bptt(), checkpointed(steps), *_pair(64)]
         grown = case("grow T", partial(gated.gru, 1, units), steps, rivals, "T", B=1, H=units)
         found.append(grown._replace(turns=1 if steps > 10_000 else 3))
-    for units in (8, 16) if small else (64, 128, 256, 512) + (1024,) * full:
+    for units in (8, 16) if small else (64, 256, 512) + (1024,) * full:
         found.append(case("grow H", partial(gated.gru, b, units), t // 2, [bptt(), *_pair(32)], "H", B=b, H=units))
-    for batch in (1, 4) if small else (1, 8, 64, 256):
+    for batch in (1, 4) if small else (1, 64, 256):
         found.append(case("grow B", partial(gated.gru, batch, h), t // 2, [bptt(), *_pair(32)], "B", B=batch, H=h))
     windows = (1, 8) if small else (1, 4, 16, 64, 256)
     rivals = [bptt(), *(r for k in windows for r in _pair(k))]
     found.append(case("grow K", partial(gated.gru, b, h), t, rivals, "K", B=b, H=h))
-    for n in (128, 256) if small else (16384, 65536, 262144):
+    for n in (128, 256) if small else (4096, 16384, 65536, 262144):
         make = partial(sparse.sparse_lif, 4, n, 8 * n)
         found.append(case("grow synapses", make, 10, [bptt(), *_pair(5)], "synapses", B=4, N=n, synapses=8 * n))
     return [c._replace(budget=2.0) for c in found]

@@ -41,7 +41,7 @@ def test_bars_on_growth():
     name = "etrax d_rtrl K=64"
     rows = [
         row(rival=name, seconds=[s], working=w, sweep="T", T=t)
-        for t, s, w in ((10, 9.0, 7), (100, 1, 7), (400, 16, 14))
+        for t, s, w in ((10, 1.0, 7), (100, 1, 7), (400, 1600, 14))
     ]
     assert value(rows, "d_rtrl: time in T, exponent").value == pytest.approx(2.0)
     assert value(rows, "d_rtrl: memory at T 65,536 against T 128").value == pytest.approx(2.0)
