@@ -165,7 +165,7 @@ def readme_table(rows: Sequence[Row]) -> str:
     first = next(iter(COLUMNS.values()))
     own = {r.rival: r for r in rows if r.case.startswith(first) and not r.sweep}
     shown = [(name, own.get(pattern.format(64))) for name, pattern in LINES if not name.startswith("BPTT")]
-    cosines = ", ".join(f"{name} {row.cosine:.3f}" for name, row in shown if row is not None and row.cosine is not None)
+    cosines = "; ".join(f"{name} {row.cosine:.3f}" for name, row in shown if row is not None and row.cosine is not None)
     return "\n".join([*lines, "", f"Cosine with BPTT's gradient in the first case: {cosines}."])
 
 
