@@ -6,6 +6,9 @@ t counts steps. f̂ is as small as y, and moves step by step inside the window's
 
     x̂_K = α^K x̂_0 + Σ_k α^{K−k} u_k
 
+Ops whose outputs are summed before anything else happens to them have the same f̂, which is kept once. Where x̂ is of the
+form of the op's data, its credit is one step more in the window's own product.
+
 An elementwise weight has no data of its own: its trace is as large as f̂ already, so it is carried unfactored.
 """
 
