@@ -65,3 +65,11 @@ def test_long_rows_are_added_in_rounds():
     assert max(len(at) for r in plan.rounds for at in r.which) <= _entries.WIDE
     found = plan(plan.weights(jnp.ones(rows.size)), jnp.arange(float(rows.size))[None])
     np.testing.assert_allclose(found[0], [np.arange(1000).sum(), 1000 + 1001 + 1002, 0, np.arange(1003, 1020).sum()])
+
+
+def test_narrow_numbers_are_summed_wide():
+    """Two hundred and fifty-seven ones: bfloat16 would stop counting at 256."""
+    rows, cols = np.zeros(1, int), np.zeros(1, int)
+    ones = jnp.ones((257, 1), jnp.bfloat16)
+    found = by_entry(entries_of(rows, cols, (1, 1)), ones, ones)
+    assert found.dtype == jnp.float32 and found[0] == 257

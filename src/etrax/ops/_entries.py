@@ -50,14 +50,17 @@ def entries_of(rows: Any, cols: Any, shape: tuple[int, int]) -> Entries:
 
 def by_entry(at: Entries, u: Any, y: Any) -> Any:
     """g[e], for u (f, columns) and y (f, rows)."""
-    kind = jnp.promote_types(u.dtype, y.dtype)
-    return at.keep(_added([u, y], lambda u, y: u[at.cols] * y[at.rows], jnp.zeros(at.rows.shape, kind)))
+    return at.keep(_added([u, y], lambda u, y: u[at.cols] * y[at.rows], jnp.zeros(at.rows.shape, _wide(u, y))))
 
 
 def by_trace(at: Entries, trace: Any, y: Any) -> Any:
     """Σ_f trace[f, e] y[f, r(e)], for y (f, rows)."""
-    kind = jnp.promote_types(trace.dtype, y.dtype)
-    return at.keep(_added([trace, y], lambda t, y: t * y[at.rows], jnp.zeros(at.rows.shape, kind)))
+    return at.keep(_added([trace, y], lambda t, y: t * y[at.rows], jnp.zeros(at.rows.shape, _wide(trace, y))))
+
+
+def _wide(*arrays: Any) -> Any:
+    """Sums over samples are of at least float32."""
+    return jnp.result_type(jnp.float32, *(a.dtype for a in arrays))
 
 
 def _added(arrays: Sequence[Any], term: Callable[..., Any], total: Any) -> Any:
@@ -66,7 +69,7 @@ def _added(arrays: Sequence[Any], term: Callable[..., Any], total: Any) -> Any:
 
     def some(total: Any, few: Sequence[Any]) -> tuple[Any, None]:
         for i in range(few[0].shape[0]):
-            total = total + term(*(a[i] for a in few))
+            total = total + term(*(a[i] for a in few)).astype(total.dtype)
         return total, None
 
     whole = n - n % TOGETHER
@@ -88,7 +91,7 @@ def on_traces(
         return tuple(traces)
 
     def fresh(seen: Any, late: Any, like: Any) -> Any:
-        return at.keep(_added([seen, late], lambda a, b: (a[at.cols] * b[at.rows]).astype(like.dtype), like))
+        return at.keep(_added([seen, late], lambda a, b: a[at.cols] * b[at.rows], like))
 
     def one(f: Any, traces: tuple[Any, ...]) -> tuple[Any, ...]:
         old = [_at(t, f) for t in traces]
