@@ -133,13 +133,26 @@ def test_ops_that_are_summed_share_a_trace():
     assert count(apart) == 2
 
 
-def test_many_pulls_are_one(monkeypatch):
-    """OSTL reads a position at a time: the same whether one by one or stacked."""
+def compartments(p, h, x):
+    """Ten states in a chain, and one that follows from the last."""
+    new = {"v0": jnp.tanh(0.5 * h["v0"] + x @ p["w"] + h["s"] @ p["r"])}
+    for i in range(1, 10):
+        new[f"v{i}"] = 0.5 * h[f"v{i}"] + 0.3 * h[f"v{i - 1}"]
+    new["s"] = jnp.tanh(2 * new["v9"])
+    return new, new["s"] + sum(new[f"v{i}"] for i in range(10))
+
+
+@pytest.mark.parametrize("rule", [etrax.ostl(), etrax.d_rtrl(), etrax.pp_prop(0.8)], ids=str)
+@pytest.mark.parametrize("step", [plain, compartments])
+def test_many_pulls_are_one(step, rule, monkeypatch):
+    """A position at a time (OSTL) or many state variables: the same whether one by one or stacked."""
+    hidden = {f"v{i}": HIDDEN for i in range(10)} | {"s": jnp.tanh(2 * HIDDEN)} if step is compartments else HIDDEN
     found = []
     for many in (0, 10**6):
         monkeypatch.setattr(_probes, "MANY", many)
-        learner = etrax.compile(plain, etrax.ostl(), XS[0], params=used(plain), hidden=HIDDEN)
+        learner = etrax.compile(step, rule, XS[0], params=used(plain), hidden=hidden)
         run = learner.value_and_grad(lambda o, y: ((o - y) ** 2).mean(), window=2)
         found.append(run(used(plain), learner.init(), XS, YS)[0][1])
     for key in found[0]:
         np.testing.assert_allclose(found[0][key], found[1][key], rtol=1e-12)
+        assert jnp.abs(found[0][key]).max() > 1e-6

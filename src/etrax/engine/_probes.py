@@ -76,9 +76,9 @@ class Probes:
 
         _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
         zeros = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in moving}
-        blocks, rows = self._blank()
         if len(self.pulls) > MANY:
             return self._all_at_once(pull, zeros)
+        blocks, rows = self._blank()
         for probes in self.pulls:
             cotangents = dict(zeros)
             for p in probes:
@@ -102,7 +102,8 @@ class Probes:
             for p in probes:
                 readers.setdefault((p.group, p.slot), []).append(n)
                 for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
-                    stacked[i][n] += c.astype(stacked[i].dtype)
+                    if i in stacked:  # a state that follows from others is not probed
+                        stacked[i][n] += c.astype(stacked[i].dtype)
         h_bar, d_bar = jax.vmap(pull)({i: jnp.asarray(c) for i, c in stacked.items()})
         for (g, s), at in readers.items():
             layout = self.layouts[g]

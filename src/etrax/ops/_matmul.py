@@ -80,7 +80,7 @@ def _apply(call, fixed, trace, g):
     s = _letters(call)
     summed = [letter for letter in s.trace if letter not in s.w]
     n = size([trace.shape[s.trace.index(letter)] for letter in summed])
-    if jax.default_backend() != "cpu" or s.trace[: len(summed)] != "".join(summed) or not 1 < n <= _UNROLLED:
+    if jax.default_backend() != "cpu" or not _starts(s.trace, summed) or not 1 < n <= _UNROLLED:
         return jnp.einsum(f"{s.trace},{s.y}->{s.w}", trace, g)
     # On CPU a sum over samples, written out, runs at memory speed; the contraction it stands for does not.
     rest, wide = s.trace[len(summed) :], _expand(g, s.y, s.trace)
