@@ -16,6 +16,11 @@ def test_against_the_recursion(name, windows):
     agrees(name, etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA), windows)
 
 
+def test_one_step_a_window():
+    """The filter is moved in another way there."""
+    agrees("gru", etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA), (1,))
+
+
 @pytest.mark.parametrize("name", ["gru", "alif_vjp"])
 def test_without_a_filter_it_is_d_rtrl(name):
     for k in (1, 3):
