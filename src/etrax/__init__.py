@@ -13,6 +13,7 @@ from ._compile_graph import find_hidden_groups_from_minfo as find_hidden_groups_
 from ._compile_graph import find_hidden_groups_from_module as find_hidden_groups_from_module
 from ._compile_graph import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
 from ._compile_graph import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
+from ._errors import ArgumentError as ArgumentError
 from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
 from ._errors import NotSupportedError as NotSupportedError

@@ -59,7 +59,7 @@ def compile(
         warnings.warn(text, RuleWarning, stacklevel=2)
     budget = parse_bytes(memory_budget)
     if budget is not None:
-        _check_budget(facts, rule, budget)
+        _check_budget(facts, rule, budget, trace_dtype)
 
     def at_batch(batch: int) -> Learner:
         with warnings.catch_warnings():
@@ -102,13 +102,13 @@ def with_batch(tree: Any, step: Step, batch: int) -> Any:
     return jax.tree.map(one, tree)
 
 
-def _check_budget(facts: Facts, rule: Rule, budget: float) -> None:
+def _check_budget(facts: Facts, rule: Rule, budget: float, trace_dtype: Any) -> None:
     """Refuse a rule whose trace alone passes the budget, and name those whose trace does not."""
-    needed = rule.trace_bytes(facts)
+    needed = rule.size(facts, trace_dtype)
     if needed <= budget:
         return
-    sizes = {name: make().trace_bytes(facts) for name, make in RULES.items() if name in ("tbptt", "pp_prop", "d_rtrl")}
-    sizes["ottt(0.9)"], sizes["rflo(0.9)"] = (make(0.9).trace_bytes(facts) for make in (learn.ottt, learn.rflo))
+    others = (learn.tbptt(), learn.pp_prop(), learn.d_rtrl(), learn.ottt(0.9), learn.rflo(0.9))
+    sizes = {str(r): r.size(facts, trace_dtype) for r in others}
     fitting = [f"{name} ({format_bytes(n)})" for name, n in sorted(sizes.items(), key=lambda kv: -kv[1]) if n <= budget]
     raise CompilationError(
         f"the trace of {rule} takes {format_bytes(needed)}, more than `memory_budget` ({format_bytes(budget)}). These "

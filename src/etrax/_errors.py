@@ -11,5 +11,9 @@ class CompilationError(EtraxError, ValueError):
     """A model or call that cannot be compiled: bad structure, shape, dtype or use."""
 
 
+class ArgumentError(EtraxError, ValueError):
+    """An argument whose type, structure, shape, dtype or length does not fit."""
+
+
 class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""

@@ -194,6 +194,31 @@ def test_units():
         bound.encode((0.5, x), {})
 
 
+def test_modulator_sees_the_units_that_the_loss_sees():
+    seen = {}
+
+    def modulator(output, target):
+        seen["modulator"] = output[1].unit
+        return (output[1] / u.mV).sum() * target
+
+    def loss(output, target):
+        seen["loss"] = output[1].unit
+        return ((output[1] / u.mV) ** 2).sum()
+
+    model, dt = WithUnits(), jnp.full(4, 0.5) * u.ms
+    learner = etrax.compile(model, etrax.three_factor(modulator), 0.5 * u.ms, jnp.ones(I))
+    run = learner.value_and_grad(loss, window=2)
+    (_, grads), _ = run(learner.params, learner.init(), (dt, jnp.ones((4, I))), jnp.ones(4))
+    assert seen == {"modulator": u.mV, "loss": u.mV}
+    # dv/dw is the same trace for every neuron: ε ← 0.95 ε + 0.15 x, and m_t the sum of v.
+    v, trace, want = np.full(H, 2.0), 0.0, 0.0
+    for _ in range(4):
+        v = v + (-v + np.ones(I) @ np.linspace(0.0, 1.0, I * H).reshape(I, H) * 3.0) * 0.05
+        trace = 0.95 * trace + 0.15
+        want += v.sum() * trace / 4
+    np.testing.assert_allclose(grads["w"]["in"], np.full((I, H), want), rtol=1e-10)
+
+
 def test_units_in_the_graph():
     model = WithUnits()
     args = (0.5 * u.ms, jnp.ones(I))

@@ -64,6 +64,16 @@ def test_budget_names_what_fits():
         learner_of(memory_budget="plenty")
 
 
+@pytest.mark.parametrize("rule", ["d_rtrl", "rtrl", etrax.ottt(0.9), etrax.rflo(0.9)])
+def test_budget_counts_the_asked_type(rule):
+    """What is refused in float64 fits at half of its size in float32."""
+    whole = learner_of(rule).memory(window=2).trace
+    half = learner_of(rule, trace_dtype=jnp.float32, memory_budget=0.6 * whole)
+    assert 2 * half.memory(window=2).trace == whole == 2 * half.report.memory[half.rule.name]
+    with pytest.raises(ValueError, match="more than `memory_budget`"):
+        learner_of(rule, memory_budget=0.6 * whole)
+
+
 def test_window_by_memory():
     loss = lambda o, t: (o**2).mean()
     wide = learner_of(memory_budget="1 GB").value_and_grad(loss, window="auto")

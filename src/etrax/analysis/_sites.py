@@ -96,6 +96,11 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
     )
 
 
+def _has_gradient(aval: Any) -> bool:
+    """Whole numbers have none, and an array without elements has nothing to have one of."""
+    return is_inexact(aval) and bool(aval.size)
+
+
 def find_sites(step: Step) -> tuple[WeightSite, ...]:
     """All weight ops of a step, in program order."""
     finder = _Finder()
@@ -103,12 +108,12 @@ def find_sites(step: Step) -> tuple[WeightSite, ...]:
     args: list[_Origin] = [_CONST] * len(step.consts)
     for leaf in step.ins:
         if leaf.role is Role.PARAM:
-            args.append(_Origin(frozenset({number[id(leaf)]})) if is_inexact(leaf.aval) else _CONST)
+            args.append(_Origin(frozenset({number[id(leaf)]})) if _has_gradient(leaf.aval) else _CONST)
         else:
             args.append(_Origin(data=True, hidden=leaf.role in (Role.HIDDEN, Role.OTHER)))
     outs = finder.walk(step.jaxpr, args, (), ())
     for k, (origin, leaf) in enumerate(zip(outs, step.outs, strict=True)):
-        if origin.weight and is_inexact(leaf.aval):
+        if origin.weight and _has_gradient(leaf.aval):
             call = OpCall("output", {}, 0, (leaf.aval,), leaf.aval)
             finder.sites.append(WeightSite((len(step.jaxpr.eqns) + k,), 0, call, ALIGNED, origin.params, None))
     return tuple(finder.sites)
@@ -146,7 +151,7 @@ class _Finder:
                 return outs
             del self.sites[kept:]  # a weight leaves the body or is changed in it: its trace is kept at the body's door
         for i, origin in enumerate(origins):
-            if origin.weight and is_inexact(eqn.invars[i].aval) and any(is_inexact(v.aval) for v in eqn.outvars):
+            if origin.weight and _has_gradient(eqn.invars[i].aval) and any(_has_gradient(v.aval) for v in eqn.outvars):
                 site = _site(at, eqn, i, origins, loops)
                 rare = self.branches > 0
                 self.sites.append(replace(site, from_inputs=False, parts_from_inputs=()) if rare else site)
@@ -154,7 +159,7 @@ class _Finder:
         return [data for _ in eqn.outvars]
 
     def _output(self, merged: _Origin, eqn: JaxprEqn, var: Any) -> _Origin:
-        if merged.weight and (not is_inexact(var.aval) or eqn.primitive.name == "stop_gradient"):
+        if merged.weight and (not _has_gradient(var.aval) or eqn.primitive.name == "stop_gradient"):
             return replace(merged, params=frozenset())
         return merged
 

@@ -32,6 +32,8 @@ def unless_trivial(facts: Facts, param: int) -> Verdict | None:
     leaf = facts.step.select(Role.PARAM)[param]
     if not is_inexact(leaf.aval):
         return Verdict(Kind.UNUSED, f"it holds {leaf.aval.dtype} numbers, which have no gradient")
+    if not leaf.aval.size:
+        return Verdict(Kind.UNUSED, f"it has no elements (its shape is {list(leaf.aval.shape)})")
     sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
     if not sites:
         return Verdict(

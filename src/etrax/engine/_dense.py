@@ -74,7 +74,7 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
 MANY = 1 << 18
 
 
-def dense_bytes(facts: Facts) -> int:
+def dense_bytes(facts: Facts, trace_dtype: Any = None) -> int:
     """Size of the influence matrices that RTRL would keep; an estimate where it is out of the question."""
     sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and facts.remembers(("y", j))]
     leaves = {n[1] for edge in facts.edges.dep for n in edge if n[0] == "h"}
@@ -88,7 +88,7 @@ def dense_bytes(facts: Facts) -> int:
         widths = {r.site: slot_count(facts, samples.groups[r.group]) for r in samples.relations}
     total = 0
     for j, width in widths.items():
-        itemsize = np.dtype(wide_dtype(facts.sites[j].call.out.dtype)).itemsize
+        itemsize = np.dtype(wide_dtype(facts.sites[j].call.out.dtype, trace_dtype)).itemsize
         total += int(np.prod(site_math.trace_shape(facts.sites[j]), dtype=np.int64)) * itemsize * width
     return total
 

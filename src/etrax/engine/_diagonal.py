@@ -32,16 +32,15 @@ def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list
 
 
 def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:
-    """At least float32; complex where the op is complex."""
-    dtype = facts.sites[relation.site].call.out.dtype
-    complex_op = np.issubdtype(dtype, np.complexfloating)
+    """The type of a relation's trace."""
+    return wide_dtype(facts.sites[relation.site].call.out.dtype, asked)
+
+
+def wide_dtype(dtype: Any, asked: Any = None) -> Any:
+    """Traces accumulate in at least float32 unless asked otherwise; complex where the op is complex."""
     if asked is not None:
+        complex_op = np.issubdtype(dtype, np.complexfloating)
         return jnp.promote_types(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
-    return wide_dtype(dtype)
-
-
-def wide_dtype(dtype: Any) -> Any:
-    """Traces accumulate in at least float32."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
@@ -112,14 +111,14 @@ def diagonal_transport(
     )
 
 
-def diagonal_bytes(facts: Facts) -> int:
+def diagonal_bytes(facts: Facts, trace_dtype: Any = None) -> int:
     """Size of the traces that D-RTRL would keep."""
     total = 0
     for r in carried_relations(facts):
         shape = site_math.trace_shape(facts.sites[r.site])
         total += (
             int(np.prod(shape, dtype=np.int64))
-            * trace_dtype_of(facts, r, None).itemsize
+            * trace_dtype_of(facts, r, trace_dtype).itemsize
             * slot_count(facts, facts.groups[r.group], derived_leaves(facts, r.group))
         )
     return total

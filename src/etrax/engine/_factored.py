@@ -149,9 +149,9 @@ def _shared(facts: Facts, relations: Sequence[Relation], dtypes: Sequence[Any], 
     return [keys.index(key) for key in keys]
 
 
-def factored_bytes(facts: Facts) -> int:
+def factored_bytes(facts: Facts, trace_dtype: Any = None) -> int:
     """Size of the traces that pp_prop would keep."""
-    return factored_transport(facts, 0.5).nbytes
+    return factored_transport(facts, 0.5, None, trace_dtype).nbytes
 
 
 def _faded(a: Any, decay: float, dtype: Any) -> Any:

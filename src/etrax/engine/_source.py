@@ -20,12 +20,13 @@ from ..ir import Role
 
 
 class Moment(NamedTuple):
-    """One step as a source sees it: output leaves, the derivative of the loss in them, what runs along, the loss.
+    """One step as a source sees it: its output, as the loss function is given it, what runs along, and the loss.
 
-    `activity` is what the step shows of each group, per position.
+    `errors` are the derivatives of the loss in the leaves of the output; `activity` is what the step shows of each
+    group, per position.
     """
 
-    outputs: list[Any]
+    output: Any
     errors: list[Any]
     along: Any
     loss: Any
@@ -100,7 +101,7 @@ def moment_of(visible: Visible, shown: Shown, outputs: list[Any], along: Any, lo
     value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
     found = pull(jnp.ones_like(value))[0]
     errors = [found.get(k) for k in range(len(outputs))]
-    return Moment(outputs, errors, along, value, _activity(visible.facts, visible, shown.seen))
+    return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, shown.seen))
 
 
 def _activity(facts: Facts, visible: Visible, seen: Sequence[Any]) -> list[Any]:

@@ -9,13 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import shape_struct
-from .._errors import EtraxError
+from .._errors import ArgumentError
 from ..ir import Leaf, Step, format_path, leaves_with_paths
 from ..ir import Role as Role
-
-
-class ArgumentError(EtraxError, ValueError):
-    """An argument whose structure, shape, dtype or length does not fit."""
 
 
 def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -> list[Any]:

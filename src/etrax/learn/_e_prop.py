@@ -65,7 +65,7 @@ def e_prop(
     options = {"kappa": kappa, "feedback": feedback}
     if feedback == "adaptive":
         options |= {"feedback_rate": feedback_rate, "feedback_decay": feedback_decay}
-    return Rule("e_prop", transport, verdict, lambda facts: transport(facts).nbytes, options)
+    return Rule("e_prop", transport, verdict, options=options)
 
 
 def _symmetric(kappa: float) -> Rule:
@@ -79,7 +79,7 @@ def _symmetric(kappa: float) -> Rule:
             return diagonal(facts, param)
         return replaced(facts, param, f"its trace is low-pass filtered by {kappa:g}, which BPTT does not do")
 
-    return Rule("e_prop", transport, verdict, lambda facts: transport(facts).nbytes, {"kappa": kappa})
+    return Rule("e_prop", transport, verdict, options={"kappa": kappa})
 
 
 def guided(facts: Facts, param: int, how: str) -> Verdict:

@@ -57,7 +57,7 @@ class Learner:
         self._transport: Transport = rule.transport(facts, None, trace_dtype)
         if check_finite:
             self._transport = watched(facts, self._transport)
-        self._watches = check_finite
+        self._watches, self._trace_dtype = check_finite, trace_dtype
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
         self._frozen = rule.frozen(facts)
@@ -74,7 +74,7 @@ class Learner:
     @cached_property
     def report(self) -> Any:
         """What each parameter's gradient is worth under this rule, and why."""
-        return self._make_report(self.facts, self.rule, self._transport.nbytes)
+        return self._make_report(self.facts, self.rule, self._transport.nbytes, self._trace_dtype)
 
     def init(self, params: Any = None, hidden: Any = None, learned: Any = None) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.

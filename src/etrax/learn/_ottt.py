@@ -35,4 +35,4 @@ def ottt(decay: float) -> Rule:
         what = f"only the data of its weight op are remembered, with a leak of {decay:g}"
         return replaced(facts, param, f"{what}, and not what its outputs did to the states")
 
-    return Rule("ottt", transport, verdict, lambda facts: transport(facts).nbytes, {"decay": decay})
+    return Rule("ottt", transport, verdict, options={"decay": decay})

@@ -45,7 +45,7 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     everyone = [*rules.values(), *([default] if default is not None else [])]
     if any(r.name == "partition" for r in everyone):
         raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
-    if len({id(r) for r in everyone if r.name == "synthetic"}) > 1:
+    if len({r for r in everyone if r.name == "synthetic"}) > 1:
         raise ArgumentError(
             "`partition` holds at most one `synthetic`: a state has one future. Use the same rule twice."
         )
@@ -65,11 +65,10 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
         _check_used(facts, rules)
         owner = {j: _rule_of(facts, j, choose) for j in range(len(facts.sites)) if sites is None or j in sites}
         parts = []
-        for rule in dict.fromkeys(map(id, everyone)):
-            own = frozenset(j for j, r in owner.items() if r is not None and id(r) == rule)
-            chosen = next(r for r in everyone if id(r) == rule)
+        for rule in dict.fromkeys(everyone):
+            own = frozenset(j for j, r in owner.items() if r == rule)
             if own:
-                parts.append(chosen.transport(facts, own, trace_dtype))
+                parts.append(rule.transport(facts, own, trace_dtype))
         return combined_transport(parts, frozenset(j for j, r in owner.items() if r is None))
 
     def verdict(facts: Facts, param: int) -> Verdict:
@@ -80,11 +79,10 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
 
     def warns(facts: Facts, inputs: Sequence[Any] | None) -> list[str]:
         owners = [choose(facts, i) for i in range(len(facts.step.select(Role.PARAM)))]
-        used = {id(r): r for r in owners}
-        return [text for r in used.values() for text in r.warns(facts, inputs)]
+        return [text for r in dict.fromkeys(owners) for text in r.warns(facts, inputs)]
 
     shown = {_name(key): rule for key, rule in rules.items()} | ({} if default is None else {"default": default})
-    return Rule("partition", transport, verdict, lambda facts: transport(facts).nbytes, shown, held, warns)
+    return Rule("partition", transport, verdict, None, shown, held, warns)
 
 
 def frozen() -> Rule:
@@ -99,7 +97,7 @@ def frozen() -> Rule:
     def held(facts: Facts) -> frozenset[int]:
         return frozenset(range(len(facts.step.select(Role.PARAM))))
 
-    return Rule("frozen", tbptt().transport, verdict, lambda facts: 0, frozen=held)
+    return Rule("frozen", tbptt().transport, verdict, lambda facts, dtype: 0, frozen=held)
 
 
 def _applies(key: Chooser, path: Path) -> bool:
@@ -129,11 +127,11 @@ def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> R
     """The rule of a weight op; None if all of its parameters are frozen."""
     leaves = facts.step.select(Role.PARAM)
     asked = {p: choose(facts, p) for p in sorted(facts.sites[site].params) if is_inexact(leaves[p].aval)}
-    found = {id(r): r for r in asked.values() if r.name != "frozen"}
+    found = list(dict.fromkeys(r for r in asked.values() if r.name != "frozen"))
     if len(found) > 1 and facts.remembers(("y", site)):
         listed = ", ".join(f"{format_path(leaves[p].path, 'params')} by {r}" for p, r in asked.items())
         raise CompilationError(
             f"the weight of {facts.sites[site].label} is made of parameters with different rules ({listed}), and one "
             "trace cannot follow two rules. Give them the same rule, or freeze all but one."
         )
-    return next(iter(found.values()), None)
+    return found[0] if found else None

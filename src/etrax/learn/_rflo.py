@@ -34,7 +34,7 @@ def rflo(decay: float) -> Rule:
     def verdict(facts: Facts, param: int) -> Verdict:
         return replaced(facts, param, f"the recurrence of every state is replaced by a leak of {decay:g}")
 
-    return Rule("rflo", transport, verdict, lambda facts: transport(facts).nbytes, {"decay": decay})
+    return Rule("rflo", transport, verdict, options={"decay": decay})
 
 
 def replaced(facts: Facts, param: int, how: str) -> Verdict:

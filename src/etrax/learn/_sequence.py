@@ -51,13 +51,17 @@ class Losses:
 
     def __call__(self, outs: list[Any], along: Any) -> tuple[Any, Any]:
         target, weight = along
-        output = self.decode(jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs))
+        output = self.output(outs)
         if weight is None:
             return self.loss_fn(output, target), ()
         if weight.ndim == 0:
             return self.loss_fn(output, target) * weight, ()
         each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
         return (each * weight).sum(), ()
+
+    def output(self, outs: list[Any]) -> Any:
+        """The model's own output, with its units, from its leaves."""
+        return self.decode(jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs))
 
     def total(self, along: Any, steps: int) -> Any:
         """What the summed loss is divided by; 1 where every step is masked."""

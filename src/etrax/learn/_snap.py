@@ -37,7 +37,7 @@ def snap(n: int) -> Rule:
             f"`snap` takes a whole number of steps, at least 1, got {n!r}. SnAp-0 is `tbptt` with windows of one step."
         )
     if n == 1:
-        return Rule("snap", whole_transport, _own_position, lambda facts: whole_transport(facts).nbytes, {"n": 1})
+        return Rule("snap", whole_transport, _own_position, options={"n": 1})
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
         return reaching_transport(facts, n, sites, trace_dtype)
@@ -45,7 +45,7 @@ def snap(n: int) -> Rule:
     def verdict(facts: Facts, param: int) -> Verdict:
         return _within(facts, param, n)
 
-    return Rule("snap", transport, verdict, lambda facts: transport(facts).nbytes, {"n": n})
+    return Rule("snap", transport, verdict, options={"n": n})
 
 
 def ostl() -> Rule:
@@ -54,7 +54,7 @@ def ostl() -> Rule:
     >>> print(ostl())
     ostl()
     """
-    return Rule("ostl", whole_transport, _own_position, lambda facts: whole_transport(facts).nbytes)
+    return Rule("ostl", whole_transport, _own_position)
 
 
 def _own_position(facts: Facts, param: int) -> Verdict:

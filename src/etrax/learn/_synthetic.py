@@ -44,4 +44,4 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
         )
 
     options = {"rate": rate, "discount": discount}
-    return Rule("synthetic", transport, verdict, lambda facts: transport(facts).nbytes, options)
+    return Rule("synthetic", transport, verdict, options=options)

@@ -14,6 +14,10 @@ from ..analysis._verdicts import windowed
 from ..engine import Transport
 from ._rule import Rule
 
+_NOTHING = Transport(
+    init=lambda: (), record=None, credit=lambda trace, g, window: {}, move=lambda trace, w: trace, nbytes=0
+)
+
 
 def tbptt() -> Rule:
     """Truncated back-propagation through time: the gradient inside each window, no trace.
@@ -21,7 +25,4 @@ def tbptt() -> Rule:
     >>> print(tbptt())
     tbptt()
     """
-    nothing = Transport(
-        init=lambda: (), record=None, credit=lambda trace, g, window: {}, move=lambda trace, w: trace, nbytes=0
-    )
-    return Rule("tbptt", lambda facts, sites, dtype: nothing, windowed, lambda facts: 0)
+    return Rule("tbptt", lambda facts, sites, dtype: _NOTHING, windowed, lambda facts, dtype: 0)

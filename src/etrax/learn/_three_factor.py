@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from ..analysis import Facts, Verdict
 from ..engine import Moment, Source, Transport, guided_transport, sample_of_position
-from ..ir import Role, format_path
+from ..ir import format_path
 from ._checks import ArgumentError, check_decay
 from ._e_prop import guided
 from ._rule import Rule
@@ -52,9 +51,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
         what = "the modulator" if modulator is not None else "the loss of each step"
         return guided(facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss")
 
-    return Rule(
-        "three_factor", transport, verdict, lambda facts: transport(facts).nbytes, {"kappa": kappa} if kappa else {}
-    )
+    return Rule("three_factor", transport, verdict, options={"kappa": kappa} if kappa else {})
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:
@@ -62,8 +59,7 @@ def _source(facts: Facts, modulator: Modulator | None) -> Source:
         if modulator is None:
             return [jnp.full(g.num_positions, moment.loss) for g in facts.groups], ()
         target, weight = moment.along
-        output = jax.tree.unflatten(facts.step.trees[Role.OUTPUT], moment.outputs)
-        found = modulator(output, target)
+        found = modulator(moment.output, target)
         weight = jnp.ones(()) if weight is None else weight
         return [_on_group(facts, g, found) * _broadcast(facts, g, weight, "mask") for g in facts.groups], ()
 

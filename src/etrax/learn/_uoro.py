@@ -41,4 +41,4 @@ def uoro(key: Any) -> Rule:
             Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time"
         )
 
-    return Rule("uoro", transport, verdict, lambda facts: transport(facts).nbytes)
+    return Rule("uoro", transport, verdict)

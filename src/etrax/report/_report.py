@@ -42,11 +42,11 @@ class Report:
         return {p.path: p.verdict for p in self.parameters}
 
     @classmethod
-    def of(cls, facts: Facts, rule: Any, own_bytes: int) -> Report:
+    def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None) -> Report:
         from .. import learn
 
         others = (learn.tbptt(), learn.pp_prop(), learn.d_rtrl(), learn.rtrl())
-        memory = {r.name: r.trace_bytes(facts) for r in others} | {rule.name: own_bytes}
+        memory = {r.name: r.size(facts, trace_dtype) for r in others} | {rule.name: own_bytes}
         reads = find_reads(facts)
         count = len(facts.step.select(Role.PARAM))
         return cls(
