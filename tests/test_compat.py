@@ -248,3 +248,26 @@ def test_a_traced_value_is_not_concrete():
     seen = []
     jax.jit(lambda x: seen.append(compat.is_concrete({"x": x})) or x)(jnp.ones(3))
     assert seen == [False] and compat.is_concrete({"x": jnp.ones(3), "n": 1.0, "a": np.ones(2)})
+
+
+@pytest.mark.parametrize(
+    "around", [jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum()), lambda f: lambda x: lax.map(f, x)]
+)
+def test_a_traced_value_lives_as_long_as_its_transformation(around):
+    """Also inside further ones: each knows the one around it."""
+    kept, inside = [], []
+
+    def f(x):
+        kept.append(x)
+        inside.append(compat.is_live(kept))
+        seen = lambda y: inside.append(compat.is_live(kept)) or y
+        jax.jit(seen)(x)
+        jax.vmap(seen)(jnp.stack([x, x]))
+        jax.vjp(seen, x)
+        lax.scan(lambda c, y: (c, seen(y)), 0.0, jnp.stack([x, x]))
+        jax.eval_shape(seen, x)
+        return x
+
+    around(f)(jnp.ones(3))
+    assert len(inside) >= 5 and all(inside)
+    assert not compat.is_live(kept) and compat.is_live({"x": jnp.ones(3), "n": 1.0})

@@ -240,3 +240,13 @@ def zeros_of(aval: Any) -> Any:
 def is_concrete(tree: Any) -> bool:
     """Whether the leaves of a tree are numbers rather than stand-ins inside `jit`, `vmap` or `scan`."""
     return not any(isinstance(a, _core.Tracer) for a in jax.tree.leaves(tree))
+
+
+def is_live(tree: Any) -> bool:
+    """Whether no leaf of a tree is a stand-in of a transformation that has ended."""
+    running, trace = [], _core.trace_ctx.trace
+    while trace is not None:
+        running.append(trace)
+        trace = getattr(trace, "parent_trace", None)
+    tracers = [a for a in jax.tree.leaves(tree) if isinstance(a, _core.Tracer)]
+    return all(any(a._trace is t for t in running) for a in tracers)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import jax
 
 from . import learn
-from ._compat import shape_struct
+from ._compat import is_live, shape_struct
 from ._compile_graph import compiling
 from ._errors import CompilationError
 from .analysis import Facts, analyse
 from .analysis.graph import build_graph
-from .frontends import bind
+from .frontends import Bound, bind
 from .ir import Role, Step
 from .learn import Learner, Rule, RuleWarning
 from .learn._memory import format_bytes, parse_bytes
@@ -73,8 +74,7 @@ def compile(
     return Learner(
         facts,
         rule,
-        bound.params,
-        merged(bound.hidden, bound.other),
+        _initial(bound),
         trace_dtype=trace_dtype,
         check_finite=check_finite,
         memory_budget=budget,
@@ -84,6 +84,20 @@ def compile(
         graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),
         report=Report.of,
     )
+
+
+def _initial(bound: Bound) -> Callable[[], tuple[Any, Any]]:
+    """Parameters and states as they are at this moment; those of a trace that has ended since are read again."""
+    kept: list[tuple[Any, Any]] = []
+
+    def initial() -> tuple[Any, Any]:
+        if not kept or not is_live(kept):
+            params, hidden, other = bound.read()
+            kept[:] = [(params, merged(hidden, other))]
+        return kept[0]
+
+    initial()
+    return initial
 
 
 def with_batch(tree: Any, step: Step, batch: int) -> Any:

@@ -55,7 +55,7 @@ def test_roles_and_paths():
     assert paths(bound, Role.HIDDEN) == [("h",)]
     assert paths(bound, Role.OTHER) == [(OUTSIDE, "RandomState_0"), ("count",)]
     assert paths(bound, Role.OUTPUT) == [("h",), ("n",)]
-    assert bound.params["layer"]["weight"]["weight"] is model.layer.weight.value["weight"]
+    assert bound.read()[0]["layer"]["weight"]["weight"] is model.layer.weight.value["weight"]
     assert bound.step.select(Role.HIDDEN)[0].handle is model.h
     found = {s.path: s.num_leaves for s in bound.states}
     assert found == {
@@ -74,8 +74,8 @@ def test_the_pure_step_is_the_model():
     brainstate.random.seed(7)
     x = jnp.arange(3.0)
     bound = bind_brainstate(model, (x,))
-    leaves = jax.tree.leaves((bound.params, bound.hidden, bound.other, bound.encode((x,), {})))
-    hidden, other, out = jax.jit(bound.fn)(bound.params, bound.hidden, bound.other, *bound.encode((x,), {}))
+    leaves = jax.tree.leaves((*bound.read(), bound.encode((x,), {})))
+    hidden, other, out = jax.jit(bound.fn)(*bound.read(), *bound.encode((x,), {}))
     np.testing.assert_array_equal(model.h.value, jnp.ones(H))
     assert model.count.value == 0
     flat = bound.step.run(leaves)
@@ -106,7 +106,7 @@ def test_keywords_and_fixed_arguments():
 def test_batch_size():
     cell = etrax.nn.GRUCell(I, H)
     bound = bind_brainstate(cell, (jnp.ones((5, I)),), batch_size=5)
-    assert bound.hidden["h"].shape == (5, H)
+    assert bound.read()[1]["h"].shape == (5, H)
 
 
 def test_states_created_anew_are_found():
@@ -116,7 +116,7 @@ def test_states_created_anew_are_found():
     brainstate.nn.init_all_states(cell)
     cell.h.value = jnp.full(H, 2.0)
     np.testing.assert_array_equal(bound.read()[1]["h"], cell.h.value)
-    bound.fn(bound.params, bound.hidden, bound.other, jnp.ones(I))
+    bound.fn(*bound.read(), jnp.ones(I))
     np.testing.assert_array_equal(cell.h.value, jnp.full(H, 2.0))
 
 
@@ -135,7 +135,7 @@ def test_inner_transformations():
     model = Inner()
     brainstate.nn.init_all_states(model)
     bound = bind_brainstate(model, (jnp.ones(I),))
-    _, _, out = bound.fn(bound.params, bound.hidden, bound.other, jnp.ones(I))
+    _, _, out = bound.fn(*bound.read(), jnp.ones(I))
     np.testing.assert_allclose(out, model(jnp.ones(I)), rtol=1e-12)
 
 
@@ -179,7 +179,7 @@ def test_units():
     assert paths(bound, Role.INPUT) == [(0,), (1,)] and paths(bound, Role.OUTPUT) == [(0,), (1,)]
     inputs = bound.encode((500.0 * u.us, x), {})
     np.testing.assert_allclose(inputs[0], 0.5)
-    hidden, _, out = bound.fn(bound.params, bound.hidden, bound.other, *inputs)
+    hidden, _, out = bound.fn(*bound.read(), *inputs)
     plain, with_unit = bound.decode_output(out)
     expected = model(dt, x)
     np.testing.assert_allclose(plain, expected[0], rtol=1e-12)

@@ -146,9 +146,98 @@ def test_threads_share_a_model():
     assert all(structure(found[0]) == structure(found[k]) for k in range(1, 4))
 
 
-def test_random_states_have_a_lock_of_their_own():
-    """Borrowing takes it by name: a second lock beside it could be waited for from both sides."""
-    assert "_KEY_RMW_LOCK" in brainstate.random.RandomState.split_key.__globals__
+def test_a_thread_may_wait_for_one_that_compiles_a_part():
+    """The step of a model waits for another thread, which compiles, runs and writes a submodule of that model."""
+    part = etrax.nn.GRUCell(I, H)
+    brainstate.nn.init_all_states(part)
+    alone = api.compile_etrace_graph(part, jnp.ones(I))
+    expected, found, errors = part(jnp.ones(I)), {}, []
+    brainstate.nn.init_all_states(part)
+
+    def elsewhere():
+        try:
+            found["graph"] = api.compile_etrace_graph(part, jnp.ones(I))
+            found["learner"] = etrax.compile(part, "d_rtrl", jnp.ones(I))
+            found["output"] = part(jnp.ones(I))
+        except Exception as error:
+            errors.append(error)
+
+    def wait(x):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join(timeout=120)
+        assert not thread.is_alive(), "the other thread never returned"
+
+    class Whole(brainstate.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part, self.waits = part, Fails(inner=None, fail=False)
+
+        def update(self, x):
+            y = self.part(x)
+            if not found:
+                wait(x)
+            return y + self.waits(x)
+
+    model = Whole()
+    whole = api.compile_etrace_graph(model, jnp.ones(I))
+    assert not errors
+    assert structure(found["graph"]) == structure(alone)
+    assert {("part", "h"), ("waits", "h")} == set(whole.hid_path_to_group)
+    np.testing.assert_allclose(found["output"], expected, rtol=1e-12)
+    np.testing.assert_allclose(part.h.value, expected, rtol=1e-12)  # what that thread wrote is not undone
+    assert type(part.h) is brainstate.HiddenState
+
+
+def test_two_threads_meet_states_outside_their_models():
+    """Each model reads two states that are not its own, in opposite order, and waits in between."""
+    a, b = brainstate.ShortTermState(jnp.ones(H)), brainstate.ShortTermState(2 * jnp.ones(H))
+    meet, found, errors = threading.Barrier(2, timeout=60), {}, []
+
+    class Reads(brainstate.nn.Module):
+        def __init__(self, first, second):
+            super().__init__()
+            self.h = brainstate.HiddenState(jnp.zeros(H))
+            self.read = lambda: (first.value, self.pause(), second.value)
+            self.pause = lambda: None
+
+        def update(self, x):
+            first, _, second = self.read()
+            self.h.value = 0.9 * self.h.value + x * first * second
+            return self.h.value
+
+    def work(k):
+        try:
+            model = Reads(*((a, b) if k else (b, a)))
+            seen = []
+            model.pause = lambda: seen.append(k) or (meet.wait() if len(seen) == 1 else None)
+            found[k] = api.compile_etrace_graph(model, 1.0)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(timeout=120)
+    assert not errors and set(found) == {0, 1}
+    np.testing.assert_array_equal(a.value, jnp.ones(H))
+
+
+def test_a_thread_that_runs_a_model_sees_its_true_values():
+    """While another compiles it, and holds it in the middle of its step."""
+    inside, done = threading.Event(), threading.Event()
+    model = Fails(inner=lambda x: (inside.set(), done.wait(60)), fail=False)
+    thread = threading.Thread(target=lambda: api.compile_etrace_graph(model, jnp.ones(I)))
+    thread.start()
+    assert inside.wait(60)
+    seen = model.h.value
+    model.h.value = jnp.full(H, 5.0)
+    done.set()
+    thread.join(timeout=120)
+    assert not isinstance(seen, jax.core.Tracer)
+    np.testing.assert_array_equal(seen, jnp.zeros(H))
+    np.testing.assert_array_equal(model.h.value, jnp.full(H, 5.0))
 
 
 def test_compile_inside_compile():

@@ -18,9 +18,17 @@ def _is_array(x: Any) -> bool:
     return is_quantity(x) or isinstance(x, (bool, int, float, complex)) or (hasattr(x, "shape") and hasattr(x, "dtype"))
 
 
+def abstract(tree: Any) -> Any:
+    """The same with shapes and dtypes in place of numbers; units, and leaves that are no arrays, stay."""
+    return jax.tree.map(lambda x: shape_struct(x) if _is_array(x) else x, tree)
+
+
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """Example arguments `(args, kwargs)`. Strings and other objects that are no arrays are fixed when compiling."""
+    """Example arguments `(args, kwargs)`, as `abstract` gives them.
+
+    Strings and other objects that are no arrays are fixed when compiling.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -1,91 +1,178 @@
-"""Run a model on other values than its states hold, and leave the states as they were."""
+"""Run a model on other values than its states hold, and leave the model as it was.
+
+A state that is borrowed has a value of its own on the thread that borrowed it, and its true value on every other
+thread. No thread therefore waits for another, whatever the step does, and none sees the values of a trace that is
+another's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
-
-# States can be shared (the global random state is in every model that draws numbers), so two threads that trace at
-# once take turns on the states they share, and on those only.
-_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
-_LOCKS_GUARD = threading.Lock()
-# Random states are guarded by their own library while a key is split. That lock is the one to take for them: with a
-# second one, a thread could hold either and wait for the other.
-_RANDOM_LOCK = "_KEY_RMW_LOCK"
 
 
-def _random_lock(state: Any) -> Any | None:
-    split = getattr(type(state), "split_key", None)
-    return getattr(split, "__globals__", {}).get(_RANDOM_LOCK)
+class _Borrowed(threading.local):
+    """By `id` of a state, the attributes that this thread sees in place of the state's own."""
+
+    def __init__(self) -> None:
+        self.views: dict[int, dict[str, Any]] = {}
 
 
-def _lock_of(state: Any) -> Any:
-    shared = _random_lock(state)
-    if shared is not None:
-        return shared
-    with _LOCKS_GUARD:
-        return _LOCKS.setdefault(state, threading.RLock())
+@dataclass
+class _Lent:
+    """An object that some thread has borrowed: what it was before the first did, and how many have it now."""
+
+    thing: Any
+    before: Any
+    count: int = 0
 
 
-def _turn(state: Any) -> tuple[bool, int]:
-    """One order for all threads, random states last, so that none waits for another for ever."""
-    return _random_lock(state) is not None, id(state)
+_BORROWED = _Borrowed()
+_STATES: dict[int, _Lent] = {}
+_MODULES: dict[int, _Lent] = {}
+# Held while an object is entered in these tables or taken out, never while a model runs.
+_GUARD = threading.Lock()
+_OWN = ("_value", "_been_writen")
+
+
+@cache
+def _with_views(kind: type) -> type:
+    """The same class, whose values are those of the thread's view where it has one."""
+
+    def own(name: str) -> property:
+        def attributes(state: Any) -> dict[str, Any]:
+            return _BORROWED.views.get(id(state), vars(state))
+
+        return property(lambda s: attributes(s).get(name), lambda s, value: attributes(s).__setitem__(name, value))
+
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind)(kind.__name__, (kind,), {name: own(name) for name in _OWN} | named)
+
+
+def _lend_state(state: Any) -> None:
+    with _GUARD:
+        lent = _STATES.setdefault(id(state), _Lent(state, type(state)))
+        if not lent.count:
+            object.__setattr__(state, "__class__", _with_views(lent.before))
+        lent.count += 1
+
+
+def _return_state(state: Any) -> None:
+    with _GUARD:
+        lent = _STATES[id(state)]
+        lent.count -= 1
+        if not lent.count:
+            object.__setattr__(state, "__class__", lent.before)
+            del _STATES[id(state)]
+
+
+def _lend_module(module: Any) -> None:
+    """Remember the attributes of a module, and what is in those that are containers."""
+    with _GUARD:
+        if id(module) not in _MODULES:
+            inside = [v for v in vars(module).values() if isinstance(v, (dict, list, set))]
+            _MODULES[id(module)] = _Lent(module, [(v, v.copy()) for v in (vars(module), *inside)])
+        _MODULES[id(module)].count += 1
+
+
+def _return_module(module: Any) -> None:
+    with _GUARD:
+        lent = _MODULES[id(module)]
+        lent.count -= 1
+        if not lent.count:
+            for now, before in lent.before:
+                _restore(now, before)
+            del _MODULES[id(module)]
+
+
+def _restore(now: Any, before: Any) -> None:
+    """Give a container its former content; one that has it is not touched, as other threads may be reading it."""
+    parts = [list(c.items()) if isinstance(c, dict) else [(x, x) for x in c] for c in (now, before)]
+    same = len(parts[0]) == len(parts[1]) and all(a is c and b is d for (a, b), (c, d) in zip(*parts, strict=True))
+    if not same:
+        now.clear()
+        now.extend(before) if isinstance(now, list) else now.update(before)
 
 
 class Loan:
-    """States whose values, and modules whose attributes, are put back when the loan ends.
+    """States and modules that this thread runs a model with. What it does to them is forgotten when the loan ends.
 
     Attributes matter too: modules keep things there between the parts of a step (inputs by name, a bound conductance),
     and a step that fails half-way, or that creates an attribute, would leave values of a finished trace behind.
     """
 
-    def __init__(self, modules: Sequence[Any]) -> None:
-        self._kept: dict[int, tuple[Any, Any, Any]] = {}
-        self._locks: list[Any] = []
-        self._attributes = [(vars(m), dict(vars(m))) for m in modules]
-        inside = [v for _, kept in self._attributes for v in kept.values() if isinstance(v, (dict, list, set))]
-        self._containers = [(v, v.copy()) for v in inside]
+    def __init__(self) -> None:
+        self._states: dict[int, tuple[Any, dict[str, Any] | None]] = {}
+        self._modules: list[Any] = []
 
     def take(self, state: Any) -> None:
-        """Remember the value of a state, once, and keep other threads off it."""
-        if id(state) in self._kept:
+        """Borrow a state, once."""
+        if id(state) in self._states:
             return
-        lock = _lock_of(state)
-        lock.acquire()
-        self._locks.append(lock)
-        self._kept[id(state)] = (state, vars(state)["_value"], vars(state).get("_been_writen"))
+        view = {name: getattr(state, name, None) for name in _OWN}
+        _lend_state(state)
+        self._states[id(state)] = (state, _BORROWED.views.get(id(state)))
+        _BORROWED.views[id(state)] = view
+
+    def take_module(self, module: Any) -> None:
+        _lend_module(module)
+        self._modules.append(module)
 
     def end(self) -> None:
-        for now, kept in [*self._attributes, *self._containers]:
-            now.clear()
-            now.extend(kept) if isinstance(now, list) else now.update(kept)
-        for state, value, written in self._kept.values():
-            vars(state).update(_value=value, _been_writen=written)
-        self._kept.clear()
-        while self._locks:
-            self._locks.pop().release()
+        for module in self._modules:
+            _return_module(module)
+        for state, outer in self._states.values():
+            if outer is None:
+                del _BORROWED.views[id(state)]
+            else:
+                _BORROWED.views[id(state)] = outer
+            _return_state(state)
+        self._modules.clear()
+        self._states.clear()
 
 
 @contextlib.contextmanager
 def borrowed(states: Sequence[Any], modules: Sequence[Any]) -> Iterator[Loan]:
     """Within it, states may hold anything; afterwards they hold what they held, also when it fails."""
-    loan = Loan(modules)
+    loan = Loan()
     try:
-        for state in sorted(states, key=_turn):
+        for module in modules:
+            loan.take_module(module)
+        for state in states:
             loan.take(state)
-        yield loan
+        with _unseen():
+            yield loan
     finally:
         loan.end()
 
 
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """Within it, transformations of brainstate around the caller are not told what is read and written.
+
+    Such a transformation swaps the value of a state for a tracer when the state is first read. If that happened to a
+    borrowed state, the swap would be forgotten with the loan: later reads would find the old value, a constant to JAX.
+    As many empty stacks take the places of those hidden, since states know the depth at which they were created.
+    """
+    traced = sys.modules["brainstate._state"].TRACE_CONTEXT
+    around = traced.state_stack
+    traced.state_stack = [sys.modules["brainstate"].StateTraceStack() for _ in around]
+    try:
+        yield
+    finally:
+        traced.state_stack = around
+
+
 def put(state: Any, value: Any) -> None:
     """Give a borrowed state a value, unseen by the hooks and traces of its library."""
-    vars(state)["_value"] = value
+    object.__setattr__(state, "_value", value)
 
 
 def held(state: Any) -> Any:
-    """The value of a borrowed state, unseen by the hooks and traces of its library."""
-    return vars(state)["_value"]
+    """The value of a state, unseen by the hooks and traces of its library."""
+    return state._value

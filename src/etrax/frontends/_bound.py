@@ -24,9 +24,9 @@ class Bound:
     """A model as a pure step, with its values and the way between its own arguments and those of the step.
 
     `fn(params, hidden, other, *inputs) -> (hidden, other, output)` takes and gives plain arrays: no physical units, no
-    objects of a modelling library. `params`, `hidden`, `other` are the values at the time of binding, `read()` gives
-    those of now. `states` are in the order of the step's leaves; `known` holds every state of the model by path,
-    whether the step touches it or not.
+    objects of a modelling library. `read()` gives (params, hidden, other) as they are now; the record itself holds no
+    values, so that one made inside `jit` keeps nothing of that trace. `states` are in the order of the step's leaves;
+    `known` holds every state of the model by path, whether the step touches it or not.
 
     | piece | from | to |
     |---|---|---|
@@ -38,9 +38,6 @@ class Bound:
 
     step: Step
     fn: Callable[..., tuple[Any, Any, Any]]
-    params: Any
-    hidden: Any
-    other: Any
     states: tuple[BoundState, ...]
     known: Mapping[Path, Any]
     read: Callable[[], tuple[Any, Any, Any]]

@@ -11,7 +11,7 @@ import jax
 
 from .._errors import CompilationError
 from ..ir import Path, Role, format_path, leaves_with_paths, trace_step
-from ._arguments import Arguments
+from ._arguments import Arguments, abstract
 from ._borrow import borrowed, held, put
 from ._bound import Bound, BoundState
 from ._brainstate_errors import check_no_new_state, explained
@@ -39,7 +39,7 @@ class _Touched:
     path: Path
     role: Role
     state: Any
-    example: Any  # its value at binding: structure and units
+    example: Any  # structure, shapes and units of its value; no numbers, which may be those of a trace around
 
     def leaves(self, value: Any) -> list[Any]:
         return jax.tree.leaves(conform(self.role.value, self.path, self.example, value))
@@ -61,7 +61,7 @@ def bind_brainstate(
         brainstate.nn.init_all_states(model, batch_size=batch_size)
     known = dict(model.states())
     modules = list(model.nodes().values())
-    arguments = Arguments(tuple(args), dict(kwargs or {}))
+    arguments = Arguments(abstract(tuple(args)), abstract(dict(kwargs or {})))
     touched, output = _discover(brainstate, model, known, arguments)
     by_path = {t.path: t for t in touched}
 
@@ -88,14 +88,12 @@ def bind_brainstate(
             new = {t.path: conform(t.role.value, t.path, t.example, held(states[t.path])) for t in touched}
         return tree(Role.HIDDEN, new), tree(Role.OTHER, new), out
 
-    params, hidden, other = read()
+    examples = {t.path: t.example for t in touched}
+    params, hidden, other = (tree(role, examples) for role in (Role.PARAM, Role.HIDDEN, Role.OTHER))
     step = trace_step(fn, params, hidden, arguments.structs, other, _handles(brainstate, touched))
     return Bound(
         step=step,
         fn=fn,
-        params=params,
-        hidden=hidden,
-        other=other,
         states=_in_step_order(touched),
         known=known,
         read=read,
@@ -116,17 +114,19 @@ def _discover(
     brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments
 ) -> tuple[list[_Touched], Any]:
     """The states of the step, and the structure of its output with units, from one abstract run."""
-    with borrowed(list(known.values()), list(model.nodes().values())) as loan:
-        # Asked of every state at its first access: states outside the module are borrowed when they are met.
-        stack = brainstate.StateTraceStack(name="etrax", new_arg=lambda state: (loan.take(state), held(state))[1])
+    modules = list(model.nodes().values())
+    stack = brainstate.StateTraceStack(name="etrax")
 
-        def run(*inputs: Any) -> Any:
-            positional, named = arguments.rebuild(inputs)
-            with stack:
-                return model(*positional, **named)
+    def run(*inputs: Any) -> Any:
+        positional, named = arguments.rebuild(inputs)
+        with borrowed(list(known.values()), modules) as loan, stack:
+            # Asked of every state at its first access: states outside the module are borrowed when they are met.
+            stack.set_new_arg(lambda state: (loan.take(state), held(state))[1])
+            out = model(*positional, **named)
+            check_no_new_state(model, known)
+        return out
 
-        output = explained(model, known, lambda: jax.eval_shape(run, *arguments.structs))
-        check_no_new_state(model, known)
+    output = explained(model, known, lambda: jax.eval_shape(run, *arguments.structs))
     paths = {id(state): path for path, state in known.items()}
     states, written = list(stack.states), dict(zip(map(id, stack.states), stack.been_writen, strict=True))
     outside = [s for s in states if id(s) not in paths]
@@ -134,7 +134,8 @@ def _discover(
         name = type(state).__name__
         paths[id(state)] = (OUTSIDE, f"{name}_{sum(type(o).__name__ == name and id(o) in paths for o in outside)}")
     params = [s for s in known.values() if isinstance(s, brainstate.ParamState) and id(s) not in written]
-    touched = [_Touched(paths[id(s)], _role(brainstate, s), s, s.value) for s in [*states, *params]]
+    # Read outside the loan: the transformations around the caller, if any, take part in this.
+    touched = [_Touched(paths[id(s)], _role(brainstate, s), s, abstract(s.value)) for s in [*states, *params]]
     for t in touched:
         if t.role is Role.PARAM and written.get(id(t.state)):
             raise CompilationError(

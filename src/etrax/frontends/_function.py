@@ -30,9 +30,6 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
     return Bound(
         step=traced,
         fn=fn,
-        params=params,
-        hidden=hidden,
-        other=None,
         states=tuple(BoundState(leaf.path, leaf.role, leaf, 1) for leaf in leaves),
         known={leaf.path: v for leaf, v in zip(leaves, values, strict=True)},
         read=lambda: (params, hidden, None),

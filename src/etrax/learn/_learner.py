@@ -39,8 +39,7 @@ class Learner:
         self,
         facts: Facts,
         rule: Rule,
-        params: Any,
-        hidden: Any,
+        initial: Callable[[], tuple[Any, Any]],
         *,
         encode: Callable[..., tuple[Any, ...]],
         decode: Callable[[Any], Any],
@@ -51,8 +50,11 @@ class Learner:
         memory_budget: float | None = None,
         at_batch: Callable[[int], Learner] | None = None,
     ):
-        """`encode` and `decode` lead from the model's own arguments to the step's and back (units, for one)."""
-        self.facts, self.rule, self.params, self.hidden = facts, rule, params, hidden
+        """`encode` and `decode` lead from the model's own arguments to the step's and back (units, for one).
+
+        `initial` gives the parameters and states of the model.
+        """
+        self.facts, self.rule, self._initial = facts, rule, initial
         self._encode, self._decode, self._make_graph, self._make_report = encode, decode, graph, report
         self._transport: Transport = rule.transport(facts, None, trace_dtype)
         if check_finite:
@@ -61,10 +63,21 @@ class Learner:
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
         self._frozen = rule.frozen(facts)
+        hidden = self.hidden
         self._hidden_tree = jax.tree.structure(hidden)
         paths = [path for path, _ in leaves_with_paths(hidden)]
         # The hidden tree may hold its leaves in another order than the step (which puts other states last).
         self._order = [paths.index(leaf.path) for leaf in facts.states]
+
+    @property
+    def params(self) -> Any:
+        """The parameters that the model was compiled with."""
+        return self._initial()[0]
+
+    @property
+    def hidden(self) -> Any:
+        """The states that the model was compiled with."""
+        return self._initial()[1]
 
     @cached_property
     def graph(self) -> Any:

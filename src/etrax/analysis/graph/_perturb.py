@@ -81,9 +81,10 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
     paths = [p for p, v in info.hidden_path_to_invar.items() if is_inexact(v.aval)]
     number = {info.hidden_path_to_outvar[p]: k for k, p in enumerate(paths)}
     originals = len(info.step.jaxpr.eqns)
-    clean: dict[Any, Any] = {}
 
     def run(values: Sequence[Any], flat: Sequence[Any], p: Sequence[Any]) -> list[Any]:
+        clean: dict[Any, Any] = {}
+
         def handle(site: Site, eqn: JaxprEqn, operands: list[Any]) -> list[Any] | None:
             hit = [k for k, v in enumerate(eqn.outvars) if v in number]
             if not hit:
