@@ -14,8 +14,10 @@ from ._compile_graph import find_hidden_groups_from_module as find_hidden_groups
 from ._compile_graph import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
 from ._compile_graph import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
 from ._errors import ArgumentError as ArgumentError
+from ._errors import ArgumentTypeError as ArgumentTypeError
 from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
+from ._errors import MissingPackageError as MissingPackageError
 from ._errors import NotSupportedError as NotSupportedError
 from ._executor import ETraceGraphExecutor as ETraceGraphExecutor
 from ._input_data import MultiStepData as MultiStepData

@@ -18,6 +18,7 @@ from .analysis.graph import build_graph
 from .frontends import Bound, bind
 from .ir import Role, Step
 from .learn import Learner, Rule, RuleWarning
+from .learn._checks import check_flag, check_trace_dtype
 from .learn._memory import format_bytes, parse_bytes
 from .report import Report
 
@@ -49,6 +50,8 @@ def compile(
     >>> str(learner.report.verdicts["w",].kind)
     'exact'
     """
+    trace_dtype, budget = check_trace_dtype(trace_dtype), parse_bytes(memory_budget)
+    check_flag("check_finite", check_finite)
     if isinstance(rule, str):
         rule = _by_name(rule)
     if not isinstance(rule, Rule):
@@ -58,7 +61,6 @@ def compile(
         facts = analyse(bound.step)
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
-    budget = parse_bytes(memory_budget)
     if budget is not None:
         _check_budget(facts, rule, budget, trace_dtype)
 

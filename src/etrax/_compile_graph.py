@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._errors import CompilationError
+from ._errors import ArgumentTypeError, CompilationError, NotSupportedError
 from .analysis import Facts, analyse
 from .analysis.graph import (
     ETraceGraph,
@@ -32,7 +32,7 @@ _THREAD = threading.local()
 def compiling() -> Iterator[None]:
     """One compile at a time on a thread; a failed one leaves nothing behind."""
     if getattr(_THREAD, "busy", False):
-        raise NotImplementedError(
+        raise NotSupportedError(
             "a model is being compiled on this thread, and its step compiles another one. Compile the inner model "
             "before, and let the step use what that gives."
         )
@@ -44,9 +44,9 @@ def compiling() -> Iterator[None]:
 
 
 def require_module(model: Any, what: str) -> None:
-    """Raise `TypeError` unless a model is a `brainstate.nn.Module`."""
+    """Raise (a `TypeError`) unless a model is a `brainstate.nn.Module`."""
     if not is_brainstate_module(model):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"`{what}` takes a `brainstate.nn.Module`, got {type(model).__name__}. For a step function or a module of "
             "another library use `etrax.compile(model, rule, ...)`, and read its `.graph`."
         )

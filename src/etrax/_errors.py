@@ -15,5 +15,13 @@ class ArgumentError(EtraxError, ValueError):
     """An argument whose type, structure, shape, dtype or length does not fit."""
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument that is another kind of thing than is asked for."""
+
+
+class MissingPackageError(EtraxError, ImportError):
+    """An optional package that is not installed."""
+
+
 class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""

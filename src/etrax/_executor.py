@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from ._compile_graph import compile_with_facts, require_module
+from ._errors import CompilationError
 from ._input_data import example_of, single_step_of
 from ._jacobians import HiddenToWeight, Key, jacobians
 from .analysis._facts import Facts
@@ -48,7 +49,7 @@ class ETraceGraphExecutor:
     @property
     def _found(self) -> tuple[ETraceGraph, Facts]:
         if self._compiled is None:
-            raise ValueError("the model has not been compiled: call `compile_graph(*example_args)` first.")
+            raise CompilationError("the model has not been compiled: call `compile_graph(*example_args)` first.")
         return self._compiled
 
     @property

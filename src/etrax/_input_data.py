@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from ._errors import ArgumentTypeError
+
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def example_of(x: Any) -> Any:
 def single_step_of(x: Any) -> Any:
     """The data of an argument of one step; a stack of steps is refused."""
     if isinstance(x, MultiStepData):
-        raise TypeError(
+        raise ArgumentTypeError(
             "this runs one step, but an argument is `MultiStepData`: loop over its steps (`jax.lax.scan`, "
             "`brainstate.transform.for_loop`), and pass one step at a time."
         )

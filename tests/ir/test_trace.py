@@ -145,7 +145,7 @@ BAD = {
     "shape": (
         lambda w, h, x: (h + jnp.zeros((5, 2, 4)), 0.0),
         {"v": H},
-        ["'v'", "float64[2, 4]", "float64[5, 2, 4]", "Give an initial state"],
+        ["'v'", "float64[2, 4]", "float64[5, 2, 4]", "one step of them", "its batch axis"],
     ),
     "dtype": (
         lambda w, h, x: (h.astype(jnp.float32), 0.0),
@@ -184,16 +184,25 @@ def test_what_is_no_array_is_refused(role, kwargs):
 def test_inputs_that_do_not_fit_are_explained():
     with pytest.raises(CompilationError) as error:
         step_of(leaky, inputs=(jnp.ones((2, 7)),))
-    for word in ("float64[2, 7]", "hidden state", "float64[2, 4]", "TypeError", "Pass example inputs of one step"):
+    for word in ("float64[2, 7]", "hidden: float64[2, 4]", "TypeError", "inputs of one step", "test_trace.py"):
         assert word in str(error.value)
 
 
-def test_errors_of_the_model_pass_through():
-    def step(w, h, x):
-        raise RuntimeError("the model's own")
+@pytest.mark.parametrize(
+    "kind", [RuntimeError, KeyError, AttributeError, StopIteration, OSError, jax.errors.JaxRuntimeError]
+)
+def test_errors_of_the_model_are_explained(kind):
+    """Which one, where, what it was given; who expects its type still catches it."""
 
-    with pytest.raises(RuntimeError, match="the model's own"):
+    def step(w, h, x):
+        raise kind("the model's own")
+
+    with pytest.raises(CompilationError, match="the model's own") as error:
         step_of(step)
+    for word in (kind.__name__, "test_trace.py", "(step)", "hidden: float64[2, 4]"):
+        assert word in str(error.value)
+    assert isinstance(error.value, kind) or kind in (OSError, StopIteration)
+    assert isinstance(error.value.__cause__, kind)
 
 
 def broken(step, **changes):

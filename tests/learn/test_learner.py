@@ -256,14 +256,14 @@ BAD = {
     "shape of params": (calls(lambda L, p: {**p, "b": jnp.ones(H + 1)}, start, XS, YS), r"'b'.*\[6\].*\[5\]"),
     "dtype of params": (calls(lambda L, p: {**p, "b": jnp.ones(H, jnp.float32)}, start, XS, YS), "float32.*float64"),
     "inputs without time": (calls(good, start, XS[0], YS), "leading time axis"),
-    "inputs of two": (calls(good, start, (XS, XS), YS), "structure"),
+    "inputs of two": (calls(good, start, (XS, XS), YS), "holds .*but the step takes"),
     "length of targets": (calls(good, start, XS, YS[:-1]), "time axis of 11"),
     "shape of mask": (calls(good, start, XS, YS, jnp.ones((2, T))), "mask"),
     "batch of mask": (calls(good, start, XS, YS, jnp.ones((T, B + 1))), "batch"),
     "loss not scalar": (calls(good, start, XS, YS, loss_fn=lambda o, t: o - t), "one real number"),
     "another learner's state": (
         calls(good, lambda L, p: learner_of(cell, "rtrl")[0].init(), XS, YS),
-        "another learner",
+        "`state.trace` is another than this learner's",
     ),
     "hidden of another shape": (lambda L, p: (L.init, (p, HIDDEN[:, :2])), r"\[3, 2\].*\[3, 5\]"),
 }

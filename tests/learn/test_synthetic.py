@@ -119,4 +119,4 @@ def test_bad_rate(make):
 
 def test_two_futures():
     with pytest.raises(ValueError, match="at most one `synthetic`"):
-        etrax.partition({"a": etrax.synthetic()}, default=etrax.synthetic())
+        etrax.partition({"a": etrax.synthetic()}, default=etrax.synthetic(0.2))

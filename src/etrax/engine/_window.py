@@ -43,7 +43,8 @@ def run_window(
 ) -> WindowResult:  # fmt: skip
     """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold."""
     step, live, diff = facts.step, live_sites(facts), differentiable(facts)
-    steps = jax.tree.leaves((inputs, along))[0].shape[0]
+    leaves = jax.tree.leaves((inputs, along))
+    steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(step, facts.sites, frozenset())
     n_states = len(facts.states)
     fixed_weights = lax.stop_gradient(weights.weight)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._errors import CompilationError
+from .._errors import ArgumentError, ArgumentTypeError, CompilationError
+from ..ir import explained
 from ._bound import Bound as Bound
 from ._bound import BoundState as BoundState
 from ._brainstate import bind_brainstate as bind_brainstate
 from ._brainstate import is_brainstate_module as is_brainstate_module
 from ._function import bind_function as bind_function
 
+# Libraries whose modules look like functions, and what leads from them to a step.
+_MODULES = {
+    "flax": "`nnx.split` (or the `init` and `apply` of linen)",
+    "equinox": "`eqx.partition`",
+    "haiku": "`hk.transform`",
+    "torch": "JAX arrays in place of its tensors",
+    "keras": "its `stateless_call`",
+}
+
 
 def bind(
-    model: Any, inputs: tuple[Any, ...], *, params: Any = None, hidden: Any = None, batch_size: int | None = None
-) -> Bound:
+    model: Any, inputs: tuple[Any, ...], *, params: Any = None, hidden: Any = None, batch_size: int | None = None,
+    **options: Any,
+) -> Bound:  # fmt: skip
     """Bind a model of any kind that is known to example inputs."""
+    for name in options:
+        raise ArgumentTypeError(f"`compile` has no option `{name}=` for a model of this kind ({type(model).__name__}).")
+    check_batch_size(batch_size)
     if is_brainstate_module(model):
         if params is not None or hidden is not None:
             raise CompilationError(
@@ -27,12 +41,37 @@ def bind(
             f"`model` is a {type(model).__name__}; pass a function `step(params, hidden, *inputs) -> (hidden, output)` "
             "or a `brainstate.nn.Module`."
         )
+    if isinstance(model, type):
+        raise CompilationError(f"`model` is the class `{model.__name__}` itself: pass an instance, or a function.")
+    library = next((m for c in type(model).__mro__ if (m := c.__module__.split(".")[0]) in _MODULES), None)
+    if library is not None and params is None:
+        raise CompilationError(
+            f"`model` is a {library} module (`{type(model).__name__}`), for which there is no front end here. Pass it "
+            "as a function `step(params, hidden, *inputs) -> (hidden, output)` with its parameters as `params=`: "
+            f"{_MODULES[library]} makes one."
+        )
     if params is None:
         raise CompilationError(
-            "a plain function needs `params=`: its parameters, as arrays or `jax.ShapeDtypeStruct`s."
+            "a plain function needs `params=`: its parameters, as arrays or `jax.ShapeDtypeStruct`s (`params={}` if it "
+            "has none)."
         )
     if batch_size is not None:
         raise CompilationError(
             "`batch_size=` is for modules that create their states; a plain function takes `hidden=` with a batch axis."
         )
-    return bind_function(model, inputs, params, {} if hidden is None else hidden)
+    if hidden is not None:
+        return bind_function(model, inputs, params, hidden)
+    try:
+        return bind_function(model, inputs, params, {})
+    except CompilationError as error:
+        text = (
+            f"{error}\n`hidden=` was not given: a step that has a state needs its initial value, as arrays or "
+            "`jax.ShapeDtypeStruct`s."
+        )
+        raise explained(CompilationError, error.__cause__ or error, text) from error
+
+
+def check_batch_size(batch_size: Any) -> None:
+    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+    if batch_size is not None and not (whole and batch_size > 0):
+        raise ArgumentError(f"`batch_size` is {batch_size!r}; expected a whole number, at least 1, or None.")

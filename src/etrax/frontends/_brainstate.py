@@ -126,7 +126,8 @@ def _discover(
             check_no_new_state(model, known)
         return out
 
-    output = explained(model, known, lambda: jax.eval_shape(run, *arguments.structs))
+    given = {"inputs": arguments.structs}
+    output = explained(model, known, lambda: jax.eval_shape(run, *arguments.structs), given)
     paths = {id(state): path for path, state in known.items()}
     states, written = list(stack.states), dict(zip(map(id, stack.states), stack.been_writen, strict=True))
     outside = [s for s in states if id(s) not in paths]

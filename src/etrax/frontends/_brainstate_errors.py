@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._errors import CompilationError, EtraxError
-from ..ir import Path, format_path, leaves_with_paths
+from ..ir import Path, explain, format_path, leaves_with_paths
+from ..ir import explained as typed
 from ._borrow import held
 from ._units import strip
 
@@ -18,7 +19,7 @@ def is_brainstate_module(model: Any) -> bool:
     return nn is not None and isinstance(model, nn.Module)
 
 
-def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any]) -> Any:
+def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any], given: Mapping[str, Any]) -> Any:
     """Run, and say what to do where a model without its states or its settings fails."""
     name = type(model).__name__
     try:
@@ -27,7 +28,7 @@ def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any]) -> 
         raise
     except AttributeError as error:
         if not is_brainstate_module(error.obj):
-            raise
+            raise typed(CompilationError, error, explain(f"`{name}`", error, given)) from error
         raise CompilationError(
             f"`{name}` could not be run: {error}. If that is a state, it has not been created: call "
             "`brainstate.nn.init_all_states(model)` first (with `batch_size=` if the inputs have a batch axis)."
@@ -38,14 +39,14 @@ def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any]) -> 
             f"`{name}` could not be run: KeyError: {key}. If that is a setting of its environment, such as the time "
             "step `dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
         ) from error
-    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+    except Exception as error:  # the user's code may raise anything
         found = "".join(f"\n  state {format_path(p)}: {_shapes(s)}" for p, s in known.items())
-        raise CompilationError(
-            f"`{name}` could not be run on these arguments. It raised {type(error).__name__}: {error}\n"
-            f"Its states are:{found or ' none'}\n"
+        text = (
+            f"{explain(f'`{name}`', error, given)}\nIts states are:{found or ' none'}\n"
             "Pass example arguments of one step, and states of the same batch size: "
             "`brainstate.nn.init_all_states(model, batch_size=...)`."
-        ) from error
+        )
+        raise typed(CompilationError, error, text) from error
 
 
 def _shapes(state: Any) -> str:

@@ -1,6 +1,9 @@
 """What a traced step is. See README.md in this folder."""
 
 from ._check import check_step as check_step
+from ._explain import describe as describe
+from ._explain import explain as explain
+from ._explain import explained as explained
 from ._numbering import number_outputs as number_outputs
 from ._paths import Path as Path
 from ._paths import format_path as format_path

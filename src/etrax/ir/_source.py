@@ -9,8 +9,8 @@ from .._compat import LIBRARIES, PLUMBING, JaxprEqn, is_in, source_frames
 
 # Files of a library that say nothing about the model.
 _PLUMBING_FILES = ("_module.py", "_node.py")
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OWN_MODELS = _HERE + "nn" + os.sep
+OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OWN_MODELS = OWN_FILES + "nn" + os.sep
 
 
 class Source(NamedTuple):
@@ -31,11 +31,11 @@ def source_of_eqn(eqn: JaxprEqn) -> Source | None:
     """
     frames = []
     for file, line, function in source_frames(eqn):
-        if file.startswith(_HERE) and not file.startswith(_OWN_MODELS):
+        if file.startswith(OWN_FILES) and not file.startswith(OWN_MODELS):
             break  # what lies outside is the call of the compiler, not the model
         if not is_in(file, PLUMBING):
             frames.append(Source(file, line, function))
-    library = [f for f in frames if is_in(f.file, LIBRARIES) or f.file.startswith(_OWN_MODELS)]
+    library = [f for f in frames if is_in(f.file, LIBRARIES) or f.file.startswith(OWN_MODELS)]
     own = [f for f in frames if f not in library]
     if own:
         return own[0]

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 
 from .._compat import open_jaxpr, shape_struct
-from .._errors import CompilationError
+from .._errors import CompilationError, EtraxError
 from ._check import check_step
+from ._explain import explain, explained
 from ._paths import Path, format_path, leaves_with_paths
 from ._step import Leaf, Role, Step
 from ._walk import inline
@@ -57,19 +58,26 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, An
     args = (structs[Role.PARAM], structs[Role.HIDDEN], structs[Role.OTHER])
     try:
         return jax.make_jaxpr(fn, return_shape=True)(*args, *structs[Role.INPUT])
-    except CompilationError:
+    except EtraxError:
         raise
-    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        found = "\n".join(
-            f"  {role.value} {_name(role, path)}: {leaf.dtype}{list(leaf.shape)}"
-            for role in (Role.INPUT, Role.HIDDEN)
-            for path, leaf in leaves_with_paths(structs[role])
+    except Exception as error:  # the user's code may raise anything
+        given = {_ROOTS[role]: t for role, t in structs.items() if role is not Role.OTHER or jax.tree.leaves(t)}
+        text = f"{explain('the step', error, given)}\n{_remedy(error)}"
+        raise explained(CompilationError, error, text) from error
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, jax.errors.TracerBoolConversionError | jax.errors.ConcretizationTypeError):
+        return (
+            "A step is traced once, without numbers: choose by `jnp.where` or `lax.cond` instead of a Python `if`, and "
+            "give sizes as Python numbers."
         )
-        raise CompilationError(
-            f"the step could not be run on these arguments:\n{found}\n"
-            f"It raised {type(error).__name__}: {error}\n"
-            "Pass example inputs of one step, with the shapes and dtypes (and batch axis) that the model will see."
-        ) from error
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return "A step is traced once, without numbers: compute with `jax.numpy` in it, not with `numpy`."
+    return (
+        "It is called as `step(params, hidden, *inputs)`: pass parameters and hidden state as it reads them, and "
+        "inputs of one step, with the shapes and dtypes (and batch axis) that the model will see."
+    )
 
 
 _ROOTS = {Role.PARAM: "params", Role.HIDDEN: "hidden", Role.OTHER: "other", Role.INPUT: "inputs"}
@@ -119,6 +127,16 @@ def _check_kept(role: Role, old: Any, new: Any) -> None:
         if a.shape != b.shape or a.dtype != b.dtype:
             raise CompilationError(
                 f"the step changes {role.value} {_name(role, path)}: given {a.dtype}{list(a.shape)}, "
-                f"returned {b.dtype}{list(b.shape)}. Give an initial state of the shape and dtype that the step "
-                "returns, or cast inside the step."
+                f"returned {b.dtype}{list(b.shape)}. {_why_changed(a, b)}"
             )
+
+
+def _why_changed(old: Any, new: Any) -> str:
+    if old.dtype != new.dtype and old.shape == new.shape:
+        return f"Give an initial state of type {new.dtype}, or cast inside the step: `.astype({old.dtype})`."
+    if new.shape[1:] == old.shape:
+        return (
+            f"It has one axis more, of {new.shape[0]}: if the example inputs are whole sequences, "
+            "pass one step of them (`xs[0]`); if they are a batch, give the initial state its batch axis."
+        )
+    return "Give an initial state of the shape that the step returns; example inputs are those of one step."

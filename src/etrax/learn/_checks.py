@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from .._compat import shape_struct
-from .._errors import ArgumentError
-from ..ir import Leaf, Step, format_path, leaves_with_paths
+from .._compat import is_concrete, is_inexact, shape_struct
+from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..ir import Leaf, Step, describe, format_path, leaves_with_paths
 from ..ir import Role as Role
+
+
+def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array of numbers; `what` names the argument and the place in it."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise ArgumentError(f"{what} is a shape without values ({value.dtype}{list(value.shape)}): pass an array.")
+    if isinstance(value, jax.Array) and is_concrete(value) and value.is_deleted():
+        raise ArgumentError(
+            f"{what} was given away: a function with `donate=True` (and a stream) uses up the state that it is given. "
+            "Go on with the state that it returned, or give it a copy: `jax.tree.map(jnp.copy, state)`."
+        )
+    try:
+        return shape_struct(value)
+    except (TypeError, ValueError) as error:
+        found = f"an array of {value.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
+        raise ArgumentTypeError(f"{what} is {found}, not an array of numbers.") from error
+
+
+def check_arrays(what: str, tree: Any) -> None:
+    """Every leaf of an argument is an array that can be read."""
+    for path, leaf in leaves_with_paths(tree):
+        struct_of(_at(what, path), leaf)
+
+
+def _at(what: str, path: Any) -> str:
+    return f"`{what}` at {format_path(path, what)}" if path else f"`{what}`"
 
 
 def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -> list[Any]:
     """The leaves of a tree that must look like those that the model was compiled with."""
     if jax.tree.structure(tree) != structure:
-        want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}
-        detail = []
-        if want - got:
-            detail.append("missing: " + ", ".join(sorted(format_path(p, what) for p in want - got)))
-        if got - want:
-            detail.append("not expected: " + ", ".join(sorted(format_path(p, what) for p in got - want)))
-        if not detail:
-            detail.append(f"expected {structure}, got {jax.tree.structure(tree)}")
         raise ArgumentError(
-            f"`{what}` does not have the structure that the model was compiled with ({'; '.join(detail)})."
+            f"`{what}` does not have the structure that the model was compiled with "
+            f"({_difference(what, tree, leaves, structure)})."
         )
     found = jax.tree.leaves(tree)
     for leaf, value in zip(leaves, found, strict=True):
@@ -34,57 +56,124 @@ def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -
     return [v if hasattr(v, "aval") else jnp.asarray(v, leaf.aval.dtype) for v, leaf in zip(found, leaves, strict=True)]
 
 
+def _difference(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -> str:
+    if _without_lists(tree) == structure:
+        return "it holds a list of numbers where an array was: pass `jnp.asarray(...)`"
+    want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}
+    detail = []
+    if want - got:
+        detail.append("missing: " + ", ".join(sorted(format_path(p, what) for p in want - got)))
+    if got - want:
+        detail.append("not expected: " + ", ".join(sorted(format_path(p, what) for p in got - want)[:8]))
+    return "; ".join(detail) or f"expected {structure}, got {jax.tree.structure(tree)}"
+
+
+def _without_lists(tree: Any) -> Any:
+    """The structure of a tree whose lists stand for arrays."""
+    return jax.tree.structure(jax.tree.map(lambda _: 0, tree, is_leaf=lambda x: isinstance(x, list)))
+
+
 def _check_one(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    got = shape_struct(value)
+    got = struct_of(what, value)
     if got.shape != tuple(shape):
         raise ArgumentError(f"{what} has shape {list(got.shape)}, but the model was compiled with {list(shape)}.")
-    if got.dtype != dtype and hasattr(value, "dtype"):
+    if got.dtype != dtype and (hasattr(value, "dtype") or not _holds(value, dtype)):
         raise ArgumentError(
             f"{what} is {got.dtype}, but the model was compiled with {dtype}. Cast it, or compile again."
         )
 
 
-def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int]:
-    """Input leaves with their time axis, and its length. A single array may stand for a tuple of one."""
+def _holds(number: Any, dtype: Any) -> bool:
+    """Whether a Python number may stand for an array of a type."""
+    if isinstance(number, bool | np.bool_):
+        return dtype == jnp.bool_
+    kinds = (
+        (jnp.number,)
+        if isinstance(number, int)
+        else (jnp.inexact,)
+        if isinstance(number, float)
+        else (jnp.complexfloating,)
+    )
+    return any(jnp.issubdtype(dtype, kind) for kind in kinds)
+
+
+def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int | None]:
+    """Input leaves with their time axis, and its length (None for a step without inputs).
+
+    A single array may stand for a tuple of one.
+    """
     structure, leaves = step.trees[Role.INPUT], step.select(Role.INPUT)
     if jax.tree.structure(inputs) != structure and jax.tree.structure((inputs,)) == structure:
         inputs = (inputs,)
+    if inputs is None and not leaves:
+        inputs = jax.tree.unflatten(structure, [])
     if jax.tree.structure(inputs) != structure:
+        one = jax.tree.unflatten(structure, [leaf.aval for leaf in leaves])
         raise ArgumentError(
-            f"`inputs` has the structure {jax.tree.structure(inputs)}, but the step takes {structure}. Pass the tuple "
-            "of the step's inputs, each with a leading time axis (a single array may be passed bare)."
+            f"`inputs` holds {describe(inputs, 'inputs')}, but the step takes {describe(one, 'inputs')} at each step. "
+            "Pass the tuple of the step's inputs, each with a leading time axis (a single array may be passed bare)"
+            f"{_hint(inputs)}."
         )
-    if not leaves:
-        raise ArgumentError("the step takes no inputs, so the number of steps is not known; give it one (a clock).")
     found, length = [], None
     for leaf, value in zip(leaves, jax.tree.leaves(inputs), strict=True):
-        got = shape_struct(value)
-        name = format_path(leaf.path, "inputs")
-        if got.shape[1:] != leaf.aval.shape or not got.shape:
-            raise ArgumentError(
-                f"`inputs` at {name} has shape {list(got.shape)}; expected (T, {', '.join(map(str, leaf.aval.shape))})"
-                ": a leading time axis, then the shape of one step as compiled."
-            )
-        if got.dtype != leaf.aval.dtype:
-            raise ArgumentError(
-                f"`inputs` at {name} is {got.dtype}, but the model was compiled with {leaf.aval.dtype}."
-            )
+        name = f"`inputs` at {format_path(leaf.path, 'inputs')}"
+        got = struct_of(name, value)
+        _check_input(name, got, leaf.aval)
         if length is not None and got.shape[0] != length:
-            raise ArgumentError(f"`inputs` at {name} has {got.shape[0]} steps, another input has {length}.")
+            raise ArgumentError(f"{name} has {got.shape[0]} steps, another input has {length}.")
         length = got.shape[0]
         found.append(jnp.asarray(value) if not hasattr(value, "aval") else value)
-    if not length:
+    if leaves and not length:
         raise ArgumentError("`inputs` holds no steps (T = 0).")
     return found, length
 
 
+def _hint(inputs: Any) -> str:
+    return "; a list of numbers is no array: pass `jnp.asarray(...)`" if isinstance(inputs, list) else ""
+
+
+def _check_input(name: str, got: Any, one: Any) -> None:
+    if got.shape[1:] != one.shape or not got.shape:
+        sizes = ", ".join(map(str, ("T", *one.shape)))
+        more = ""
+        if len(got.shape) > 1 and (got.shape[0], *got.shape[2:]) == one.shape:
+            more = " It looks as if the batch came first: expected time first, `jnp.swapaxes(x, 0, 1)`."
+        elif got.shape == one.shape:
+            more = " It looks like one step: use `learner.step`, or give it a time axis, `x[None]`."
+        raise ArgumentError(
+            f"{name} has shape {list(got.shape)}; expected ({sizes}): a leading time axis, then the shape of one step "
+            f"as compiled.{more}"
+        )
+    if got.dtype != one.dtype:
+        raise ArgumentError(f"{name} is {got.dtype}, but the model was compiled with {one.dtype}. Cast it.")
+
+
+def check_length(length: int | None, targets: Any, mask: Any) -> int:
+    """The number of steps; targets or a mask say it where the step takes no inputs."""
+    if length is not None:
+        return length
+    for what, tree in (("targets", targets), ("mask", mask)):
+        for path, leaf in leaves_with_paths(tree):
+            shape = struct_of(_at(what, path), leaf).shape
+            if not shape or not shape[0]:
+                raise ArgumentError(
+                    f"{_at(what, path)} has shape {list(shape)}; expected (T, …) with at least one step."
+                )
+            return shape[0]
+    raise ArgumentError(
+        "the step takes no inputs, so nothing says how many steps to run: pass `targets`, or a `mask` such as "
+        "`jnp.ones(T)`."
+    )
+
+
 def check_targets(targets: Any, length: int) -> None:
     for path, leaf in leaves_with_paths(targets):
-        shape = shape_struct(leaf).shape
+        shape = struct_of(_at("targets", path), leaf).shape
         if not shape or shape[0] != length:
+            turned = " It looks as if the batch came first: expected time first." if shape[1:2] == (length,) else ""
             raise ArgumentError(
                 f"`targets` at {format_path(path, 'targets')} has shape {list(shape)}; "
-                f"expected a leading time axis of {length}, as `inputs` have."
+                f"expected a leading time axis of {length}, as `inputs` have.{turned}"
             )
 
 
@@ -92,38 +181,151 @@ def check_mask(mask: Any, length: int) -> Any:
     """The mask as floating-point weights of shape (T,) or (T, B), or None."""
     if mask is None:
         return None
-    shape = shape_struct(mask).shape
-    if len(shape) not in (1, 2) or shape[0] != length:
+    if len(jax.tree.leaves(mask)) != 1 or not isinstance(mask, np.ndarray | jax.Array):
+        raise ArgumentTypeError(
+            f"`mask` is a {type(mask).__name__}; expected an array of shape ({length},) or ({length}, B)."
+        )
+    found = struct_of("`mask`", mask)
+    if len(found.shape) not in (1, 2) or found.shape[0] != length:
         raise ArgumentError(
-            f"`mask` has shape {list(shape)}; expected ({length},) or ({length}, B): "
+            f"`mask` has shape {list(found.shape)}; expected ({length},) or ({length}, B): "
             "a weight per step, or per step and sample."
         )
-    kind = jnp.asarray(mask).dtype
-    return jnp.asarray(mask, kind if jnp.issubdtype(kind, jnp.floating) else jnp.float32)
+    if jnp.issubdtype(found.dtype, jnp.complexfloating) or not (
+        jnp.issubdtype(found.dtype, jnp.number) or found.dtype == jnp.bool_
+    ):
+        raise ArgumentTypeError(f"`mask` is {found.dtype}; expected real numbers or booleans.")
+    return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
+
+
+def check_whole(what: str, value: Any, unit: str, least: int = 1) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or value < least:
+        raise ArgumentError(f"`{what}` is {_short(value)}; expected a whole number of {unit}, at least {least}.")
+    return int(value)
 
 
 def check_window(window: Any) -> int:
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise ArgumentError(f"`window` is {window!r}; expected a whole number of steps, at least 1.")
-    return window
+    return check_whole("window", window, "steps")
+
+
+def check_flag(what: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(f"`{what}` is {_short(value)}; expected True or False.")
+    return bool(value)
+
+
+def check_function(what: str, value: Any, takes: str) -> Callable[..., Any]:
+    if not callable(value):
+        raise ArgumentTypeError(f"`{what}` is a {type(value).__name__}; expected a function of {takes}.")
+    return value
+
+
+def check_optimizer(optimizer: Any) -> None:
+    if isinstance(optimizer, type) or not (
+        callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
+    ):
+        raise ArgumentTypeError(
+            f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`."
+        )
+
+
+def check_opt_state(optimizer: Any, params: Any, opt_state: Any) -> None:
+    """The state must be the optimizer's, for these parameters."""
+    want = jax.eval_shape(optimizer.init, params)
+    same = jax.tree.structure(want) == jax.tree.structure(opt_state) and all(
+        jnp.shape(a) == jnp.shape(b) for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(opt_state), strict=True)
+    )
+    if not same:
+        raise ArgumentError(
+            "`opt_state` is not the state of this optimizer for these parameters "
+            f"(it holds {describe(opt_state, 'opt_state')}): make it with `optimizer.init(params)`."
+        )
+
+
+def check_trace_dtype(dtype: Any) -> Any:
+    """A floating-point type, or None."""
+    if dtype is None:
+        return None
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        raise ArgumentError(
+            f"`trace_dtype` is {_short(dtype)}; expected a floating-point type such as `jnp.bfloat16`, or None."
+        )
+    return found
+
+
+def check_number(rule: str, name: str, value: Any, low: float, high: float, text: str, *, ends: str = "[)") -> float:
+    """A number between two bounds, as it is; `ends` says which of them are included."""
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    above = number and (value >= low if ends[0] == "[" else value > low)
+    if not above or not (value <= high if ends[1] == "]" else value < high):
+        raise ArgumentError(f"`{rule}` takes a `{name}` {text}, got {_short(value)}.")
+    return float(value)
 
 
 def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> float:
     """A leak from 0 up to 1 (`closed`: 1 itself included)."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1 or (value == 1 and not closed):
-        end = "to 1" if closed else "up to but not including 1"
-        raise ArgumentError(f"`{rule}` takes a `{name}` from 0 {end}, got {value!r}.")
-    return float(value)
+    end = "to 1" if closed else "up to but not including 1"
+    return check_number(rule, name, value, 0, 1, f"from 0 {end}", ends="[]" if closed else "[)")
 
 
 def check_key(what: str, key: Any) -> Any:
     """A `jax.random` key, or a whole number to make one of."""
-    if isinstance(key, int) and not isinstance(key, bool):
-        return jax.random.key(key)
+    if isinstance(key, Integral) and not isinstance(key, bool | np.bool_) and -(2**31) <= key < 2**32:
+        return jax.random.key(int(key))
     dtype = getattr(key, "dtype", None)
-    if dtype is None or not (
-        jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and jnp.shape(key) == (2,))
-    ):
-        raise ArgumentError(f"{what} needs `key=`, a whole number or a key such as `jax.random.key(0)`; got {key!r}.")
+    typed = dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (typed and jnp.shape(key) == ()) and not (dtype == jnp.uint32 and jnp.shape(key) == (2,)):
+        raise ArgumentError(
+            f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {_short(key)}."
+        )
     return key
+
+
+def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any]], sites: Sequence[Any]) -> None:
+    """What leads from parameters to weights must have a derivative in reverse mode.
+
+    `weights_of` gives the weight of every site from the parameters.
+    """
+    leaves = step.select(Role.PARAM)
+    moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval)]
+
+    def pulled(some: list[Any], rest: list[Any], which: Sequence[int]) -> Any:
+        def values(some: list[Any]) -> list[Any]:
+            given = list(rest)
+            for i, v in zip(moving, some, strict=True):
+                given[i] = v
+            found = weights_of(given)
+            return [found[j] for j in which]
+
+        primal, pull = jax.vjp(values, some)
+        return pull(primal)
+
+    def run(which: Sequence[int]) -> None:
+        avals = [leaf.aval for leaf in leaves]
+        jax.eval_shape(lambda some, rest: pulled(some, rest, which), [avals[i] for i in moving], avals)
+
+    try:
+        run(range(len(sites)))
+    except Exception as error:
+        for j, site in enumerate(sites):
+            try:
+                run([j])
+            except Exception as own:
+                names = ", ".join(format_path(leaves[p].path, "params") for p in sorted(site.params))
+                raise NotSupportedError(
+                    f"the weight of {site.label} is made of {names} by an operation that has no derivative in reverse "
+                    "mode, so neither BPTT nor Etrax can train it. A `while_loop` (or a `fori_loop` whose bounds are "
+                    "not constants) can be a `lax.scan`; an operation of your own can have a rule by `jax.custom_vjp`; "
+                    f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(own).splitlines()[0]}"
+                ) from own
+        raise error
+
+
+def _short(value: Any) -> str:
+    """A value in a message, not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -23,12 +23,13 @@ without weight transport", ICNN, 1994.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..analysis import Facts, Kind, Verdict
 from ..analysis._verdicts import carried_groups, diagonal, unless_trivial
 from ..engine import Transport, diagonal_transport, feedback_source, filtered_transport, guided_transport
-from ._checks import ArgumentError, check_decay, check_key
+from ._checks import ArgumentError, check_decay, check_key, check_number
 from ._rflo import replaced
 from ._rule import Rule
 
@@ -44,15 +45,14 @@ def e_prop(
     >>> print(e_prop(feedback="random", key=0))
     e_prop(kappa=0.0, feedback='random')
     """
-    check_decay("e_prop", "kappa", kappa)
-    if feedback not in ("symmetric", "random", "adaptive"):
+    kappa = check_decay("e_prop", "kappa", kappa)
+    if not isinstance(feedback, str) or feedback not in ("symmetric", "random", "adaptive"):
         raise ArgumentError(f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {feedback!r}.")
     if feedback == "symmetric":
         return _symmetric(kappa)
     key = check_key(f"`e_prop` with {feedback} feedback", key)
-    check_decay("e_prop", "feedback_decay", feedback_decay)
-    if feedback == "adaptive" and not feedback_rate > 0:
-        raise ArgumentError(f"`e_prop` takes a positive `feedback_rate`, got {feedback_rate!r}.")
+    feedback_decay = check_decay("e_prop", "feedback_decay", feedback_decay)
+    feedback_rate = check_number("e_prop", "feedback_rate", feedback_rate, 0, math.inf, "above 0", ends="()")
     rate = feedback_rate if feedback == "adaptive" else None
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:

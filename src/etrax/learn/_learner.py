@@ -12,16 +12,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._compat import is_concrete, staged_copy
+from .._compat import is_concrete, shape_struct, staged_copy
 from ..analysis import Facts
 from ..engine import Transport, Weights, evolve, prepared, watched, weights
 from ..ir import Role, leaves_with_paths
-from ._checks import ArgumentError, check_inputs, check_leaves, check_mask, check_targets, check_window
+from ._checks import (
+    ArgumentError,
+    ArgumentTypeError,
+    check_arrays,
+    check_flag,
+    check_inputs,
+    check_leaves,
+    check_length,
+    check_mask,
+    check_opt_state,
+    check_optimizer,
+    check_targets,
+    check_weights,
+    check_whole,
+    check_window,
+    describe,
+)
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
 from ._online import Online
 from ._rule import Rule, RuleWarning
-from ._sequence import Losses, run_sequence, train_sequence
+from ._sequence import Losses, run_sequence, steps_of, train_sequence
 
 
 class LearnerState(NamedTuple):
@@ -63,6 +79,7 @@ class Learner:
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
         self._frozen = rule.frozen(facts)
+        check_weights(facts.step, lambda params: self._weights(params).weight, facts.sites)
         hidden = self.hidden
         self._hidden_tree = jax.tree.structure(hidden)
         paths = [path for path, _ in leaves_with_paths(hidden)]
@@ -96,22 +113,29 @@ class Learner:
         """
         if params is not None:
             self._params(params)
+        if hidden is None and any(isinstance(a, jax.ShapeDtypeStruct) for a in jax.tree.leaves(self.hidden)):
+            raise ArgumentError(
+                "the model was compiled with shapes only, without values for `hidden`: pass them, "
+                "`learner.init(params, hidden)`."
+            )
         hidden = self.hidden if hidden is None else hidden
         # Arrays of its own: a state may be given away.
         states = jax.tree.map(staged_copy, self._states(hidden))
         trace = self._transport.init()
-        trace = trace if learned is None else self._transport.renew(trace, jax.tree.map(staged_copy, learned))
+        if learned is not None:
+            self._check_like("learned", learned, self._transport.learned(trace), "`learner.learned(state)`")
+            trace = self._transport.renew(trace, jax.tree.map(staged_copy, learned))
         return LearnerState(self._tree(states), trace, jnp.zeros((), jnp.int32))
 
     def learned(self, state: LearnerState) -> Any:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
+        self._check_state(state)
         return self._transport.learned(state.trace)
 
     def step(self, params: Any, state: LearnerState, *inputs: Any) -> tuple[LearnerState, Any]:
         """Evolve hidden state and trace by one step; no gradient."""
-        step = self.facts.step
-        inputs = self._encode(inputs, {})
-        leaves = check_leaves("inputs", inputs, step.select(Role.INPUT), step.trees[Role.INPUT])
+        self._check_both(params, state)
+        step, leaves = self.facts.step, self._one_step(inputs)
         p, states = self._params(params), self._states(state.hidden)
         w = prepared(self.facts, self._weights(p))
         end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
@@ -127,12 +151,13 @@ class Learner:
         """
         if not self._watches:
             raise ArgumentError("`check` needs a model that was compiled with `check_finite=True`.")
+        self._check_state(state)
         raise_if_broken(self.facts, state.trace)
 
     def plain_step(self, params: Any, hidden: Any, inputs: Any) -> tuple[Any, Any]:
         """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
         step = self.facts.step
-        outs = step.run([*self._params(params), *self._states(hidden), *jax.tree.leaves(self._encode(inputs, {}))])
+        outs = step.run([*self._params(params), *self._states(hidden), *self._one_step(inputs)])
         n = len(self.facts.states)
         return self._tree(outs[:n]), self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:]))
 
@@ -150,7 +175,10 @@ class Learner:
         >>> learner.memory(window=16).trace == 8 * 3 * 4 * 4  # samples, inputs, outputs, bytes
         True
         """
+        steps = None if steps is None else check_whole("steps", steps, "steps")
+        check_window(window), check_flag("donate", donate)
         if batch is not None:
+            check_whole("batch", batch, "samples")
             if self._at_batch is None:
                 raise ArgumentError("`memory` takes a `batch` only of a model that `etrax.compile` made.")
             return self._at_batch(batch).memory(window, steps=steps, donate=donate)
@@ -165,16 +193,19 @@ class Learner:
         `window="auto"` takes the longest of up to 64 steps that fits the memory budget; `f.window` says which. With
         `donate=True` the given state is used up: its trace is moved in its place, and there is one less in memory.
         """
+        check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
         @partial(jax.jit, donate_argnums=1 if donate else ())
         def run(params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
             p, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
-            loss, grads, end, trace = run_sequence(self, p, states, state.trace, x, (targets, weight), losses, k)
+            along = targets, weight
+            loss, grads, end, trace = run_sequence(self, p, states, state.trace, x, along, losses, k)
             grads = jax.tree.unflatten(self.facts.step.trees[Role.PARAM], grads)
-            return (loss, grads), LearnerState(self._tree(end), trace, state.step + x[0].shape[0])
+            return (loss, grads), LearnerState(self._tree(end), trace, state.step + steps_of(x, along))
 
         def value_and_grad(params: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+            self._check_given(params, state, inputs, targets, mask)
             self._warn(inputs)
             (loss, grads), state = run(params, state, inputs, targets, mask)
             self._check_finite(state, loss, grads)
@@ -191,20 +222,22 @@ class Learner:
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window. With
         `donate=True` the given state is used up, see `value_and_grad`.
         """
+        check_optimizer(optimizer), check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
         @partial(jax.jit, donate_argnums=2 if donate else ())
         def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
             _, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
-            start = (params, opt_state, states, state.trace)
-            (params, opt_state, end, trace), found = train_sequence(
-                self, optimizer, start, x, (targets, weight), losses, k
-            )
-            return params, opt_state, LearnerState(self._tree(end), trace, state.step + x[0].shape[0]), found
+            check_opt_state(optimizer, params, opt_state)
+            start, along = (params, opt_state, states, state.trace), (targets, weight)
+            (params, opt_state, end, trace), found = train_sequence(self, optimizer, start, x, along, losses, k)
+            return params, opt_state, LearnerState(self._tree(end), trace, state.step + steps_of(x, along)), found
 
         def train(
             params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None
         ) -> Any:
+            self._check_given(params, state, inputs, targets, mask)
+            check_arrays("opt_state", opt_state)
             self._warn(inputs)
             params, opt_state, state, found = run(params, opt_state, state, inputs, targets, mask)
             self._check_finite(state, found)
@@ -219,17 +252,16 @@ class Learner:
         return Online(self, optimizer, loss_fn, window, params, state)
 
     def _arguments(self, params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any, losses: Losses) -> Any:
-        single = len(self.facts.step.trees[Role.INPUT].children()) == 1 and not isinstance(inputs, tuple)
-        x, length = check_inputs(self.facts.step, self._encode((inputs,) if single else inputs, {}, 1))
+        x, length = check_inputs(self.facts.step, self._encode(self._as_tuple(inputs), {}, 1))
+        length = check_length(length, targets, mask)
         check_targets(targets, length)
         weight = check_mask(mask, length)
-        self._check_state(state)
         p, states = self._params(params), self._states(state.hidden)
         losses.check(targets, weight)
         return p, states, x, weight
 
     def _window(self, window: int | Literal["auto"]) -> int:
-        if window != "auto":
+        if not isinstance(window, str) or window != "auto":
             return check_window(window)
         return fitting_window(self, default_budget() if self._budget is None else self._budget)
 
@@ -246,14 +278,50 @@ class Learner:
             self.check(state)
             raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
 
-    def _check_state(self, state: LearnerState) -> None:
-        want, got = jax.eval_shape(self._transport.init), state.trace
-        same = jax.tree.structure(want) == jax.tree.structure(got)
-        if not same or any(
-            a.shape != b.shape for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True)
-        ):
+    def _as_tuple(self, inputs: Any) -> tuple[Any, ...]:
+        """The tuple of the step's inputs; a single one may be passed bare, none as None."""
+        if isinstance(inputs, tuple):
+            return inputs
+        return () if inputs is None and not self.facts.step.trees[Role.INPUT].children() else (inputs,)
+
+    def _one_step(self, inputs: tuple[Any, ...]) -> list[Any]:
+        step = self.facts.step
+        check_arrays("inputs", inputs)
+        return check_leaves("inputs", self._encode(inputs, {}), step.select(Role.INPUT), step.trees[Role.INPUT])
+
+    def _check_given(self, params: Any, state: Any, inputs: Any, targets: Any, mask: Any) -> None:
+        """What can be seen only outside `jit`, which takes arrays alone."""
+        self._check_both(params, state)
+        for what, tree in (("params", params), ("inputs", inputs), ("targets", targets), ("mask", mask)):
+            check_arrays(what, tree)
+
+    def _check_both(self, params: Any, state: Any) -> None:
+        if isinstance(params, LearnerState) and not isinstance(state, LearnerState):
+            raise ArgumentTypeError("`params` and `state` are swapped: pass the parameters first, then the state.")
+        self._check_state(state)
+
+    def _check_state(self, state: Any) -> None:
+        if not isinstance(state, LearnerState):
+            raise ArgumentTypeError(
+                f"`state` is a {type(state).__name__}; pass a `LearnerState`, as `learner.init()` makes it and every "
+                "other function returns it."
+            )
+        want = jax.eval_shape(self._transport.init)
+        self._check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})")
+        self._check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`")
+
+    def _check_like(self, what: str, got: Any, want: Any, made_by: str) -> None:
+        """The structure, shapes and dtypes that were made elsewhere."""
+        check_arrays(what, got)
+        a, b = jax.tree.leaves(want), jax.tree.leaves(got)
+        same = jax.tree.structure(want) == jax.tree.structure(got) and all(
+            (shape_struct(p).shape, shape_struct(p).dtype) == (shape_struct(q).shape, shape_struct(q).dtype)
+            for p, q in zip(a, b, strict=True)
+        )
+        if not same:
             raise ArgumentError(
-                f"`state` holds a trace of another learner than this one ({self.rule}): make it with its `init`."
+                f"`{what}` is another than this learner's: it holds {describe(got, what)}, expected "
+                f"{describe(want, what)}. Make it with {made_by}."
             )
 
     def _params(self, params: Any) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -49,14 +51,18 @@ def predict(learner: Any, window: int, steps: int, donate: bool = False) -> Memo
     step = facts.step
     losses = Losses(step, _any_loss, "mean", lambda output: output)
 
-    def run(params: Any, states: Any, trace: Any, inputs: Any) -> Any:
-        return run_sequence(learner, params, states, trace, inputs, (None, None), losses, k)
+    def run(params: Any, states: Any, trace: Any, inputs: Any, mask: Any) -> Any:
+        return run_sequence(learner, params, states, trace, inputs, (None, mask), losses, k)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
     states = [_struct(leaf.aval) for leaf in facts.states]
     inputs = [jax.ShapeDtypeStruct((steps, *leaf.aval.shape), leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
     trace = jax.eval_shape(learner._transport.init)
-    compiled = jax.jit(run, donate_argnums=(1, 2) if donate else ()).lower(params, states, trace, inputs).compile()
+    # Where the step takes no inputs, something else must say how many steps there are.
+    mask = None if inputs else jax.ShapeDtypeStruct((steps,), jnp.float32)
+    compiled = (
+        jax.jit(run, donate_argnums=(1, 2) if donate else ()).lower(params, states, trace, inputs, mask).compile()
+    )
     found = compiled.memory_analysis()
     if found is None:
         raise ArgumentError("this JAX backend does not say how much memory a program needs.")
@@ -100,10 +106,10 @@ def parse_bytes(budget: Any) -> float | None:
     """
     if budget is None:
         return None
-    found = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
-    if found is not None:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
+    if found is not None and float(found[1]) > 0:
         return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or budget <= 0:
+    if isinstance(budget, bool) or not isinstance(budget, Real) or not 0 < budget < math.inf:
         raise ArgumentError(f"`memory_budget` is {budget!r}; expected a number of bytes, or a text such as '2 GB'.")
     return float(budget)
 

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._compat import staged_copy
-from ._checks import check_window
+from .._compat import shape_struct, staged_copy
+from .._errors import ArgumentError
+from ..ir import describe
+from ._checks import check_arrays, check_optimizer, check_window
+from ._sequence import Losses
 
 
 class Fed(NamedTuple):
@@ -30,19 +33,26 @@ class Online:
         self, learner: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, params: Any, state: Any
     ):
         self.learner, self.window = learner, check_window(window)
+        check_optimizer(optimizer)
         self.params = learner.params if params is None else params
+        learner._params(self.params)  # checks them
         self.params = jax.tree.map(jnp.asarray, self.params)
         self.opt_state = optimizer.init(self.params)
+        if state is not None:
+            learner._check_both(self.params, state)
         # The stream's own, which it uses up.
         self.state = learner.init(self.params) if state is None else jax.tree.map(staged_copy, state)
         self._train = learner.train(optimizer, loss_fn, window=window, donate=True)
+        self._losses = Losses(learner.facts.step, loss_fn, "mean", learner._decode)
         self._step = jax.jit(learner.plain_step)
         self._now = self.state.hidden
         self._kept: list[tuple[Any, Any]] = []
+        self._like: Any = None
 
     def feed(self, inputs: Any, target: Any = None) -> Fed:
         """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended."""
-        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        inputs = self.learner._as_tuple(inputs)
+        self._check(inputs, target)
         self._now, output = self._step(self.params, self._now, inputs)
         self._kept.append((inputs, target))
         loss = self._learn() if len(self._kept) == self.window else None
@@ -52,9 +62,27 @@ class Online:
         """Learn from the samples of an unfinished window; its loss, or None if there are none."""
         return self._learn() if self._kept else None
 
+    def _check(self, inputs: tuple[Any, ...], target: Any) -> None:
+        """A sample that does not fit is refused before it is kept: the stream goes on without it."""
+        self.learner._one_step(inputs)
+        check_arrays("target", target)
+        found = jax.tree.map(shape_struct, target)
+        if self._kept and found != self._like:
+            raise ArgumentError(
+                f"`target` holds {describe(target, 'target')}, but the window began with "
+                f"{describe(self._like, 'target')}: the targets of a window have one structure, shape and type."
+            )
+        if found != self._like:
+            self._losses.check(jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), found), None)
+            self._like = found
+
     def _learn(self) -> Any:
         xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *self._kept)
+        alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
+        mask = jnp.ones(len(self._kept)) if alone else None
         self._kept = []
-        self.params, self.opt_state, self.state, losses = self._train(self.params, self.opt_state, self.state, xs, ys)
+        self.params, self.opt_state, self.state, losses = self._train(
+            self.params, self.opt_state, self.state, xs, ys, mask
+        )
         self._now = self.state.hidden
         return losses[0]

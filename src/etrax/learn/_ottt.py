@@ -26,7 +26,7 @@ def ottt(decay: float) -> Rule:
     >>> print(ottt(0.5))
     ottt(decay=0.5)
     """
-    check_decay("ottt", "decay", decay, closed=True)
+    decay = check_decay("ottt", "decay", decay, closed=True)
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
         return presynaptic_transport(facts, decay, sites, trace_dtype)

@@ -16,12 +16,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import EtraxError
 from ..analysis import Facts, Kind, Verdict
 from ..analysis._ranges import ANY
 from ..analysis._verdicts import diagonal
 from ..engine import factored_bytes, factored_transport
 from ..ops import ALIGNED
+from ._checks import check_decay
 from ._rule import Rule
 
 
@@ -31,8 +31,7 @@ def pp_prop(decay: float = 0.9) -> Rule:
     >>> print(pp_prop(0.95))
     pp_prop(decay=0.95)
     """
-    if not 0 <= decay < 1:
-        raise PpPropError(f"`pp_prop` takes a decay from 0 up to but not including 1, got {decay!r}.")
+    decay = check_decay("pp_prop", "decay", decay)
 
     def verdict(facts: Facts, param: int) -> Verdict:
         plain = diagonal(facts, param)
@@ -81,7 +80,3 @@ def _warns(facts: Facts, inputs: Sequence[Any] | None) -> list[str]:
         f"`pp_prop` factors the trace of {names}, but what these weights are multiplied with can change sign, {why}: "
         "the gradient may be far off. Check with `etrax.testing.compare`, or use `d_rtrl`."
     ]
-
-
-class PpPropError(EtraxError, ValueError):
-    """A decay outside [0, 1)."""

@@ -26,7 +26,7 @@ def rflo(decay: float) -> Rule:
     >>> print(rflo(0.9))
     rflo(decay=0.9)
     """
-    check_decay("rflo", "decay", decay, closed=True)
+    decay = check_decay("rflo", "decay", decay, closed=True)
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
         return leaky_transport(facts, decay, sites, trace_dtype)

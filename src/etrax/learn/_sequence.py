@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import shape_struct
+from .._errors import EtraxError
 from ..engine import live_sites, param_grads, prepared, run_window
-from ..ir import Role, Step
-from ._checks import ArgumentError
+from ..ir import Role, Step, describe, explain, explained
+from ._checks import ArgumentError, check_function
 
 
 class Losses:
@@ -22,7 +23,8 @@ class Losses:
     """
 
     def __init__(self, step: Step, loss_fn: Callable[[Any, Any], Any], reduction: str, decode: Callable[[Any], Any]):
-        if reduction not in ("mean", "sum"):
+        check_function("loss_fn", loss_fn, "(output, target)")
+        if not isinstance(reduction, str) or reduction not in ("mean", "sum"):
             raise ArgumentError(f"`reduction` is {reduction!r}; expected 'mean' or 'sum'.")
         self.step, self.loss_fn, self.reduction, self.decode = step, loss_fn, reduction, decode
 
@@ -37,12 +39,23 @@ class Losses:
                         f"`mask` has shape {list(weight.shape)}, one weight per step and sample, but the output has "
                         f"shape {list(leaf.aval.shape)}: its first axis must be the batch."
                     )
-        found = jax.eval_shape(lambda o, t: self.loss_fn(self.decode(o), t), output, target)
-        if not hasattr(found, "shape") or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
-            shown = f"{found.dtype}{list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
-            raise ArgumentError(
-                f"`loss_fn` must return one real number per step, it returned {shown}. Take a mean or a sum."
-            )
+        found = self._of_one_step(output, target)
+        plain = isinstance(found, jax.ShapeDtypeStruct)
+        if not plain or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+            shown = f"{found.dtype}{list(found.shape)}" if plain else describe(found, "its result")
+            more = f" with a unit ({found.unit}): divide by it" if hasattr(found, "unit") else ". Take a mean or a sum"
+            raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}{more}.")
+
+    def _of_one_step(self, output: Any, target: Any) -> Any:
+        try:
+            return jax.eval_shape(lambda o, t: self.loss_fn(self.decode(o), t), output, target)
+        except EtraxError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            text = explain("`loss_fn`", error, {"output": self.decode(output), "target": target})
+            more = "" if jax.tree.leaves(target) else " (`targets` was not given)"
+            text += f"{more}\nIt is called at every step, as `loss_fn(output, target)`, without the time axis."
+            raise explained(ArgumentError, error, text) from error
 
     def dtype(self, along: Any) -> Any:
         """The type of the weighted loss of one step."""
@@ -74,6 +87,11 @@ class Losses:
         return jnp.where(found == 0, 1, found)
 
 
+def steps_of(inputs: list[Any], along: Any) -> int:
+    """The number of steps: of the inputs, or of the targets and mask where there are none."""
+    return jax.tree.leaves((inputs, along))[0].shape[0]
+
+
 def _over_windows(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int, k: int
 ) -> tuple[Any, list[Any]]:
@@ -99,7 +117,7 @@ def run_sequence(
 ) -> Any:
     """Loss and parameter gradients of a sequence; weights are computed once, their gradients turned to θ's once."""
     facts, transport = learner.facts, learner._transport
-    length = inputs[0].shape[0]
+    length = steps_of(inputs, along)
     w = prepared(facts, learner._weights(params))
     scale = losses.total(along, length)
 
@@ -139,7 +157,7 @@ def train_sequence(
         p = learner._params(params)
         w = prepared(facts, learner._weights(p))
         out = run_window(facts, transport, p, w, states, trace, x, extra, losses)
-        scale = losses.total(extra, x[0].shape[0])
+        scale = losses.total(extra, steps_of(x, extra))
         grads = jax.tree.unflatten(
             tree, [_divided(g, scale) for g in param_grads(facts, p, out.grads, learner._weights)]
         )
@@ -152,5 +170,5 @@ def train_sequence(
 
     params, opt_state, states, trace = start
     carry = (jax.tree.map(jnp.asarray, params), opt_state, list(states), trace)
-    carry, found = _over_windows(body, carry, (inputs, along), inputs[0].shape[0], k)
+    carry, found = _over_windows(body, carry, (inputs, along), steps_of(inputs, along), k)
     return carry, jnp.concatenate(found)

@@ -17,6 +17,7 @@ neural networks", IEEE TNNLS 34, 2023.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from ..analysis import Facts, Kind, Verdict, reach_of, steps_to_fill
@@ -32,10 +33,11 @@ def snap(n: int) -> Rule:
     >>> print(snap(2))
     snap(n=2)
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ArgumentError(
             f"`snap` takes a whole number of steps, at least 1, got {n!r}. SnAp-0 is `tbptt` with windows of one step."
         )
+    n = int(n)
     if n == 1:
         return Rule("snap", whole_transport, _own_position, options={"n": 1})
 

@@ -18,7 +18,7 @@ from typing import Any
 from ..analysis import Facts, Kind, Verdict
 from ..analysis._verdicts import unless_trivial
 from ..engine import Transport, synthetic_transport
-from ._checks import ArgumentError, check_decay
+from ._checks import check_decay, check_number
 from ._rule import Rule
 
 
@@ -28,8 +28,7 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
     >>> print(synthetic())
     synthetic(rate=0.1, discount=1.0)
     """
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 2:
-        raise ArgumentError(f"`synthetic` takes a `rate` between 0 and 2, where its learning is stable; got {rate!r}.")
+    rate = check_number("synthetic", "rate", rate, 0, 2, "between 0 and 2, where its learning is stable", ends="()")
     discount = check_decay("synthetic", "discount", discount, closed=True)
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:

@@ -40,7 +40,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
     >>> print(three_factor())
     three_factor()
     """
-    check_decay("three_factor", "kappa", kappa)
+    kappa = check_decay("three_factor", "kappa", kappa)
     if modulator is not None and not callable(modulator):
         raise ArgumentError(f"`three_factor` takes a function `modulator(output, target)`, got {modulator!r}.")
 

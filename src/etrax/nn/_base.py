@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from .._errors import ArgumentError, MissingPackageError
+
 # The package imports this file before any other of its own, so the missing dependency is named here once.
 try:
     import brainstate
 except ModuleNotFoundError as error:
     if error.name != "brainstate":
         raise
-    raise ImportError(
+    raise MissingPackageError(
         '`etrax.nn` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
     ) from error
 
@@ -40,7 +42,7 @@ def set_sizes(module: brainstate.nn.Module, in_size: Size, out_size: Size) -> tu
     *kept_in, n_in = np.atleast_1d(in_size).tolist()
     *kept_out, n_out = np.atleast_1d(out_size).tolist()
     if kept_in != kept_out:
-        raise ValueError(
+        raise ArgumentError(
             f"`{type(module).__name__}` maps the last axis only: `in_size` {in_size} and `out_size` "
             f"{out_size} must agree in all the others."
         )
@@ -64,7 +66,7 @@ def activation_function(activation: Activation) -> Callable[[jax.Array], jax.Arr
         return activation
     function = getattr(jax.nn, activation, None)
     if not callable(function):
-        raise ValueError(
+        raise ArgumentError(
             f"`activation` is {activation!r}, which `jax.nn` does not have. Pass one of its names or a function."
         )
     return cast(Callable[[jax.Array], jax.Array], function)

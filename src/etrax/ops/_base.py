@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import JaxprEqn
+from .._errors import ArgumentTypeError
 
 Array = Any
 Values = Sequence[Any]
@@ -115,7 +116,13 @@ def register_weight_op(primitive: str, rule: OpRule) -> None:
     'matmul'
     """
     if not isinstance(rule, OpRule):
-        raise TypeError(f"`register_weight_op` takes an `OpRule`, got {type(rule).__name__}")
+        raise ArgumentTypeError(
+            f"`register_weight_op` takes an `OpRule`, got {type(rule).__name__}: `etrax.OpRule(name, mixes, ...)`."
+        )
+    if not isinstance(primitive, str):
+        raise ArgumentTypeError(
+            f"`register_weight_op` takes the name of a primitive, got {type(primitive).__name__}: `primitive.name`."
+        )
     _RULES.setdefault(primitive, []).insert(0, rule)
 
 

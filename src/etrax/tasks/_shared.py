@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import EtraxError
+from .._errors import MissingPackageError
 from ..learn._checks import check_key
 from ._task import TaskError
 
 
-class MissingDataError(EtraxError, ImportError):
+class MissingDataError(MissingPackageError):
     """Data of a package that is not installed."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._errors import EtraxError
+from .._errors import EtraxError, MissingPackageError
 from ._batch import Live
 from ._records import Epoch
 
@@ -45,7 +45,7 @@ class Saver:
         try:
             import orbax.checkpoint as ocp
         except ImportError as error:
-            raise ImportError(
+            raise MissingPackageError(
                 "`checkpoint=` needs orbax-checkpoint: install it with `pip install 'etrax[train]'`."
             ) from error
         self.ocp, self.directory, self.settings = ocp, Path(directory).resolve(), dict(settings)

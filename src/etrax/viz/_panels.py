@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._errors import EtraxError
+from .._errors import MissingPackageError
 from ..ir import Path, format_path
 from ..learn._checks import ArgumentError
 
@@ -19,7 +19,7 @@ STEPS = "time (steps)"
 WIDTH, ROW = 3.6, 1.7
 
 
-class VizError(EtraxError, ImportError):
+class VizError(MissingPackageError):
     """matplotlib is not installed."""
 
 
