@@ -38,12 +38,37 @@ def rflo(name, k, decay):
     return credited(name, k, lambda z: z, lambda e, t, s: decay * e + t.cut_c[s])
 
 
-def e_prop(name, k, kappa):
-    def advance(pair, t, s):
-        e = t.cut_d[s] @ pair[0] + t.cut_c[s]
-        return e, kappa * pair[1] + e
+def _through(e, weight):
+    return np.asarray(e) @ np.asarray(weight).T
 
-    return credited(name, k, lambda z: (z, z), advance, lambda pair: pair[1])
+
+def _two_layers(p, e, h):
+    up = _through(e, p["wo"])
+    return {"k": up, "h": _through(up * (1 - np.tanh(np.asarray(h["h"] @ p["w2"] + p["b2"])) ** 2), p["w2"])}
+
+
+# By hand: ∂ℓ_t/∂h_t, given the output error and the new state. A leaky readout passes its error on to the spikes.
+_READOUT = lambda leaf: lambda p, e, h: {leaf: _through(e, p["wo"])}
+_LEAKY = lambda p, e, h: {"r": e, "z": _through(e, p["wo"])}
+OWN_SIGNALS = {
+    "vanilla": _READOUT("hidden"), "gru": _READOUT("hidden"), "lru": _READOUT("hidden"), "lstm": _READOUT("h"),
+    "alif_vjp": _LEAKY, "alif_jvp": _LEAKY, "two_layers": _two_layers,
+}  # fmt: skip
+
+
+def e_prop(name, k, kappa):
+    """Σ_t s_t · ε̄_t, whatever the window; without a trace, the gradient inside it."""
+    t, case, seen = tape(name), CASES[name], outputs(name)
+    e = filtered = np.zeros_like(t.full_c[0])
+    total = np.zeros(t.full_c.shape[2])
+    for s in range(T):
+        e = t.cut_d[s] @ e + t.cut_c[s]
+        filtered = kappa * filtered + e
+        _, error, new = seen[s]
+        signal = on_states(name, s, **OWN_SIGNALS[name](case.params, error, new))
+        total += t.l_theta[s] + signal @ (filtered - t.cut_c[s])
+    inside_only = sum(inside(t, steps)[0] for steps in windows(k))
+    return t.unravel(np.where(np.any(t.cut_c != 0, (0, 1)), total, inside_only) / T)
 
 
 def outputs(name):

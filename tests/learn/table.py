@@ -15,7 +15,7 @@ WINDOW = 2
 
 
 class Row(NamedTuple):
-    """A rule, and whether its signal is the gradient of the loss (so that one window is BPTT)."""
+    """A rule, and whether it follows the gradient of the loss inside a window (so that one window is BPTT)."""
 
     rule: etrax.Rule
     follows_loss: bool = True
@@ -25,7 +25,7 @@ ROWS = {
     str(row.rule): row
     for row in (
         Row(etrax.tbptt()), Row(etrax.d_rtrl()), Row(etrax.pp_prop(0.9)), Row(etrax.rtrl()), Row(etrax.e_prop()),
-        Row(etrax.e_prop(0.5)), Row(etrax.e_prop(0.5, "random", key=1), False),
+        Row(etrax.e_prop(0.5), False), Row(etrax.e_prop(0.5, "random", key=1), False),
         Row(etrax.e_prop(0.0, "adaptive", key=1), False), Row(etrax.three_factor(), False), Row(etrax.uoro(1)),
         Row(etrax.ottt(0.8)), Row(etrax.rflo(0.8)), Row(etrax.ostl()), Row(etrax.snap(1)), Row(etrax.snap(2)),
         Row(etrax.synthetic()),

@@ -80,14 +80,14 @@ def exact(rule, case):
 
 
 def whole(rule, case):
-    """One window over the sequence is BPTT, unless the signal is not the gradient of the loss."""
+    """One window over the sequence is BPTT, unless the rule has a signal or a filter of its own."""
     s, _ = wide(rule, case)
     (_, grads), _ = s.run(s.xs[0], s.targets[0], window=T)
     errors = {p: relative_error(g, true_gradient(case)[p]) for p, g in leaves_with_paths(grads)}
     if ROWS[rule].follows_loss:
         assert max(errors.values()) < 1e-9, errors
     else:
-        assert max(errors.values()) > 1e-3, "a signal of its own, yet BPTT: the row is wrong"
+        assert max(errors.values()) > 1e-3, "a rule of its own inside a window, yet BPTT: the row is wrong"
 
 
 def memory(rule, case):

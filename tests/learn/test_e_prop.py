@@ -1,9 +1,12 @@
 """e-prop with the symmetric signal: the window engine against the filtered recursion, step by step."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from tests.learn import reference
-from tests.learn.cases import CASES, B, H, I, T
+from tests.learn.cases import CASES, B, H, I, spike_vjp
 from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients, numbers
+from tests.learn.oracle import relative_error
 
 import etrax
 
@@ -16,9 +19,39 @@ def test_against_the_recursion(name, windows):
     agrees(name, etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA), windows)
 
 
-def test_one_step_a_window():
+@pytest.mark.parametrize("name", ["gru", "alif_vjp"])
+def test_one_step_a_window(name):
     """The filter is moved in another way there."""
-    agrees("gru", etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA), (1,))
+    agrees(name, etrax.e_prop(KAPPA), lambda n, k: reference.e_prop(n, k, KAPPA), (1,))
+
+
+def test_a_leaky_layer_by_hand():
+    """h ← 0.9 h + x w, ℓ = h²: Σ_t 2 h_t ε̄_t, and the same for every window."""
+    step = lambda w, h, x: (0.9 * h + x * w,) * 2
+    x, w = jnp.array([1.0, -0.5, 2.0, 0.3, 1.1]), jnp.float64(0.7)
+    want = h = e = filtered = 0.0
+    for value in x:
+        h, e = 0.9 * h + value * w, 0.9 * e + value
+        filtered = KAPPA * filtered + e
+        want += 2 * h * filtered
+    learner = etrax.compile(step, etrax.e_prop(KAPPA), x[0], params=w, hidden=jnp.float64(0))
+    for k in (1, 2, 3, 5):
+        run = learner.value_and_grad(lambda o, _: o**2, window=k, reduction="sum")
+        (_, got), _ = run(w, learner.init(), x, x)
+        assert abs(got - want) < 1e-12 * abs(want), k
+
+
+def test_the_second_step_remembers_the_first():
+    """A vanilla RNN has no trace to carry but the filter's: a loss at the second step alone tells κ from 0."""
+    case = CASES["vanilla"]
+    late = lambda o, t: (o**2).sum() * t
+    found = []
+    for kappa in (0.0, 0.9):
+        learner = etrax.compile(case.model, etrax.e_prop(kappa), case.x[0], params=case.params, hidden=case.hidden)
+        run = learner.value_and_grad(late, window=1, reduction="sum")
+        found.append(run(case.params, learner.init(), case.x[:2], jnp.array([0.0, 1.0]))[0][1])
+    assert relative_error(found[1]["wi"], found[0]["wi"]) > 0.1
+    assert relative_error(found[1]["wo"], found[0]["wo"]) == 0
 
 
 @pytest.mark.parametrize("name", ["gru", "alif_vjp"])
@@ -28,8 +61,60 @@ def test_without_a_filter_it_is_d_rtrl(name):
     assert compiled(name, etrax.e_prop()).report.verdicts == compiled(name, etrax.d_rtrl()).report.verdicts
 
 
-def test_one_window_is_bptt():
-    assert_close(gradients("two_layers", etrax.e_prop(KAPPA), T)[0], reference.bptt("two_layers"))
+def old_state_read_out(p, h, x):
+    """The output shows the state of a step ago."""
+    return 0.8 * h + x @ p["w"], h @ p["o"]
+
+
+def spike_read_before_the_reset(p, v, x):
+    v = 0.8 * v + x @ p["w"]
+    z = spike_vjp(v - 0.3)
+    return v - z, z @ p["o"]
+
+
+def layer_that_reads_the_old_state(p, s, x):
+    return {"a": 0.8 * s["a"] + x @ p["w"], "b": 0.5 * s["b"] + s["a"] @ p["u"]}, s["b"] + s["a"] @ p["u"]
+
+
+def skip_path(p, h, x):
+    y = x @ p["w"]
+    return 0.8 * h + y, h + jnp.tanh(y)
+
+
+def fixed_mixing(p, s, x):
+    """A fixed average between two states: no trace passes, the loss of a step does."""
+    a = 0.8 * s["a"] + x @ p["w"]
+    b = 0.5 * s["b"] + a.mean(-1, keepdims=True)
+    return {"a": a, "b": b}, b
+
+
+@pytest.mark.parametrize(
+    ("step", "hidden", "shapes"),
+    [
+        (old_state_read_out, 0, {"w": (3, 4), "o": (4, 2)}),
+        (spike_read_before_the_reset, 0, {"w": (3, 4), "o": (4, 2)}),
+        (layer_that_reads_the_old_state, ("a", "b"), {"w": (3, 4), "u": (4, 4)}),
+        (skip_path, 0, {"w": (3, 4)}),
+        (fixed_mixing, ("a", "b"), {"w": (3, 4)}),
+    ],
+    ids=lambda v: getattr(v, "__name__", None),
+)
+def test_whatever_the_loss_reads(step, hidden, shapes):
+    """Nothing is frozen; the same for every window; with next to no filter, what D-RTRL gives a step at a time."""
+    rng = np.random.RandomState(2)
+    params = {k: jnp.asarray(rng.standard_normal(s)) for k, s in shapes.items()}
+    hidden = {k: jnp.zeros((2, 4)) for k in hidden} if hidden else jnp.zeros((2, 4))
+    x = jnp.asarray(rng.standard_normal((5, 2, 3)))
+
+    def run(rule, k):
+        learner = etrax.compile(step, rule, x[0], params=params, hidden=hidden)
+        return learner.value_and_grad(lambda o, _: (o**2).sum(), window=k)(params, learner.init(), x, x)[0][1]
+
+    one = run(etrax.e_prop(KAPPA), 1)
+    assert differs(one, run(etrax.e_prop(1e-9), 1)) > 1e-3
+    assert_close(run(etrax.e_prop(1e-13), 1), run(etrax.d_rtrl(), 1))
+    for k in (2, 3):
+        assert_close(run(etrax.e_prop(KAPPA), k), one, context=(k,))
 
 
 def test_the_filter_matters():

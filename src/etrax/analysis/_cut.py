@@ -2,6 +2,7 @@
 
 For site j:  y_j = op(u_j, w_j)  becomes  y_j + δ_j,  and  stop_gradient(y_j) + δ_j  where it is cut. For an elementwise
 weight δ_j is added to the weight itself (broadcast to the op's shape), and a cut stops the gradient of its data.
+A state can be held as well: where the step computes its new value h', what follows reads  stop_gradient(h') + δ.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from .._compat import JaxprEqn, ScanParts, bind, cond_branches, scan_parts, source_of
+from .._compat import JaxprEqn, Literal, ScanParts, bind, cond_branches, scan_parts, source_of
 from ..ir import Site, Step, interpret
 from ..ops import ALIGNED
 from ._sites import Addresses, WeightSite
@@ -37,13 +38,17 @@ class OpenStep:
         weights: Sequence[Any] | None = None,
         given: Mapping[int, Any] | None = None,
         kernels: Mapping[int, Callable[..., Any]] | None = None,
+        held: Mapping[int, Any] | None = None,
     ) -> tuple[list[Any], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
 
         `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
-        site, for what cut ops would compute; `kernels`, by site, compute an op from its data in another way.
+        site, for what cut ops would compute; `kernels`, by site, compute an op from its data in another way; `held` are
+        the perturbations of states to hold, by number. A state that is an old state or a constant is not computed, so
+        it cannot be held.
         """
         run = _Run(self.sites, self.cut, weights, given, kernels)
+        run.held = _defined(self.step, held or {})
         outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), dict(enumerate(deltas)))
         n = len(self.step.jaxpr.eqns)
         for j, s in enumerate(self.sites):
@@ -53,6 +58,16 @@ class OpenStep:
                 seen[j] = (out, ())
                 outs[k] = _plus(out, deltas[j])
         return outs, seen
+
+
+def _defined(step: Step, held: Mapping[int, Any]) -> dict[int, list[tuple[int, Any]]]:
+    """By equation of the step, which of its results are held, and the perturbation of each."""
+    new = [(step.jaxpr.outvars[i], delta) for i, delta in held.items()]
+    by_var = {v: delta for v, delta in reversed(new) if not isinstance(v, Literal)}  # one value may be two states
+    found: dict[int, list[tuple[int, Any]]] = {}
+    for n, eqn in enumerate(step.jaxpr.eqns if by_var else ()):
+        found[n] = [(k, by_var[v]) for k, v in enumerate(eqn.outvars) if v in by_var]
+    return {n: results for n, results in found.items() if results}
 
 
 def _plus(y: Any, delta: Any) -> Any:
@@ -73,6 +88,7 @@ class _Run:
         self.sites, self.cut, self.given, self.kernels = sites, cut, given or {}, kernels or {}
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
+        self.held: dict[int, list[tuple[int, Any]]] = {}
 
     def body(
         self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site, deltas: dict[int, Any]
@@ -80,6 +96,15 @@ class _Run:
         seen: Seen = {}
 
         def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+            outs = opened(site, eqn, values)
+            if len(site) > 1 or site[0] not in self.held:
+                return outs
+            outs = list(bind(eqn, values) if outs is None else outs)
+            for k, delta in self.held[site[0]]:
+                outs[k] = _plus(lax.stop_gradient(outs[k]), delta)
+            return outs
+
+        def opened(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
             if site in self.at.here:
                 return self.weight_op(eqn, values, self.at.here[site], deltas, seen)
             enter: Callable[..., Any] | None = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)

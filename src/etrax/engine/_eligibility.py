@@ -72,8 +72,8 @@ def backward(
     c = {}
     for k, q in seen.q.items():
         g = plan.relations[k].group
-        c[k] = q * _at(plan, k, weight[g].astype(jnp.real(q).dtype), q)
-        c[k] += sum(f * _at(plan, k, x, f) for f, x in zip(rows[k], a[g], strict=True))
+        c[k] = q * at_ops(plan, k, weight[g].astype(jnp.real(q).dtype), q)
+        c[k] += sum(f * at_ops(plan, k, x, f) for f, x in zip(rows[k], a[g], strict=True))
     return entry, c
 
 
@@ -92,7 +92,7 @@ def _wide(a: Any) -> Any:
     return a.astype(jnp.promote_types(a.dtype, jnp.float32))
 
 
-def _at(plan: Plan, k: int, x: Any, like: Any) -> Any:
+def at_ops(plan: Plan, k: int, x: Any, like: Any) -> Any:
     """(steps, positions…) at the elements of y, beside an array with axes of inner loops behind the steps."""
     found = jax.vmap(plan.gathers[k])(x)
     return found.reshape(found.shape[0], *[1] * (like.ndim - found.ndim), *found.shape[1:])

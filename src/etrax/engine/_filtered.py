@@ -1,6 +1,18 @@
-"""Transport by per-position blocks with a low-pass filter on the trace: ε̄ ← κ ε̄ + ε.
+"""Transport by per-position blocks with a low-pass filter on the trace, read step by step (MATH.md §5).
 
-With Q_k = D_K ··· D_{k+1} as in D-RTRL, what a window adds to the filtered trace is a second suffix recursion,
+    g = Σ_t s_t · ε̄_t        ε̄_t = κ ε̄_{t-1} + ε_t        s_t = ∂ℓ_t/∂h_t, of that step alone
+
+The same for every window, in closed form: the filter is turned on the signals, σ̃_k = σ_k + κ σ̃_{k+1}, and one reverse
+recursion a_k = σ̃_k + D_{k+1}ᵀ a_{k+1} takes them back to the entry,
+
+    g = Σ_k u_k ⊗ (δ_k + F_k · (a_k − s_k))  +  (D_1ᵀ a_1) · ε_0  +  (r_1 + κ σ̃_1) · ε̄_0
+
+δ_k is the loss of step k at the op's output, all of it; F_k · s_k is the part that the states of its trace account for,
+so that what they do not (a skip path, a state that no trace reaches) counts as it is. r_k is what the loss of step k
+reads of the states before it, σ_k = s_k + r_{k+1}.
+
+The traces themselves move once per window. With Q_k = D_K ··· D_{k+1} as in D-RTRL, what a window adds to the filtered
+trace is a second suffix recursion,
 
     R_K = I,   R_k = κ^{K−k} I + R_{k+1} D_{k+1}        ε̄_K = κ^K ε̄_0 + (R_1 D_1) ε_0 + Σ_k u_k ⊗ (R_k F_k)
 
@@ -18,7 +30,10 @@ import numpy as np
 from jax import lax
 
 from ..analysis import Facts
-from ._blocks import Block, act, multiply
+from . import _site_math as site_math
+from ._blocks import Block, act, act_transposed, multiply
+from ._eligibility import at_ops, trace_part
+from ._own_loss import Felt, plan_own_loss
 from ._plan import Plan, plan_blocks
 from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
@@ -26,17 +41,26 @@ from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 def filtered_transport(
     facts: Facts, kappa: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
 ) -> Transport:
-    """e-prop with a filter: per relation and state scalar the trace, and the filtered trace, which is read."""
+    """e-prop with a filter: per relation and state scalar the trace, and the filtered trace."""
     plan = plan_blocks(facts, sites, trace_dtype)
+    own_loss = plan_own_loss(plan)
 
     def init() -> list[Any]:
         return filtered_zeros(plan)
 
+    def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Felt:
+        return own_loss(leaves, weights, along, loss_of)
+
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for k, (r, (_, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
-            for entry, s in zip(filtered, plan.signals(k, g), strict=True):
-                add_to(out, r.site, plan.apply(k, entry, s, window.fixed))
+        felt: Felt = window.signals
+        plain, filtered, late = _credit_signals(kappa, window.records[0], felt)
+        out = {j: site_math.grad(facts.sites[j], window.fixed[j], window.data(j), d) for j, d in felt.ops.items()}
+        for k, (r, entries) in enumerate(zip(plan.relations, trace, strict=True)):
+            for entry, a in zip(entries, (plain, filtered), strict=True):
+                add_to(out, r.site, trace_part(plan, k, entry, a[r.group], window.fixed))
+            if window.steps > 1:
+                c = sum(f * at_ops(plan, k, x, f) for f, x in zip(window.records[1][k], late[r.group], strict=True))
+                add_to(out, r.site, plan.grad(k, c, window))
         return out
 
     def move(trace: Any, window: WindowData) -> Any:
@@ -45,11 +69,43 @@ def filtered_transport(
     return Transport(
         init,
         plan.probes if plan.relations else None,
-        credit,
+        credit if plan.relations else lambda *_: {},
         move,
         bytes_of(init),
+        signal if plan.relations else None,
+        frozenset(r.site for r in plan.relations),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace),
     )
+
+
+Signals = dict[int, list[Any]]
+
+
+def _credit_signals(kappa: float, blocks: Sequence[Block], felt: Felt) -> tuple[Signals, Signals, Signals]:
+    """D_1ᵀ a_1 and r_1 + κ σ̃_1 per group, at the entry; a_k − s_k, stacked over steps."""
+
+    def body(carry: Any, step: Any) -> tuple[Any, Signals]:
+        summed, back = carry  # r_{k+1} + κ σ̃_{k+1}, D_{k+1}ᵀ a_{k+1}
+        new, old, d = step
+        late = {g: _added(summed[g], back[g]) for g in new}
+        before = {
+            g: [r + kappa * (s + more) for r, s, more in zip(old[g], new[g], summed[g], strict=True)] for g in new
+        }
+        onward = {g: _fitted(act_transposed(d[g], _added(new[g], late[g])), new[g]) for g in new}
+        return (before, onward), late
+
+    zero = {g: [jnp.zeros_like(s[0]) for s in found] for g, found in felt.new.items()}
+    (filtered, plain), late = lax.scan(body, (zero, zero), (felt.new, felt.old, blocks), reverse=True)
+    return plain, filtered, late
+
+
+def _added(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def _fitted(found: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """Every entry an array, of the types of others."""
+    return [jnp.zeros_like(b) if a is None else a.astype(b.dtype) for a, b in zip(found, like, strict=True)]
 
 
 def filtered_zeros(plan: Plan) -> list[Any]:

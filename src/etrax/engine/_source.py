@@ -93,15 +93,20 @@ def on_activity(visible: Visible, shown: Shown, group: int, signal: Any, errors:
 
 def moment_of(visible: Visible, shown: Shown, outputs: list[Any], along: Any, loss_of: Any) -> Moment:
     """The step as a source sees it."""
+    value, found = errors_of(outputs, along, loss_of)
+    errors = [found.get(k) for k in range(len(outputs))]
+    return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, shown.seen))
+
+
+def errors_of(outputs: Sequence[Any], along: Any, loss_of: Any) -> tuple[Any, dict[int, Any]]:
+    """The loss of a step, and its derivative in each output leaf that has one."""
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
     def loss(moving: Mapping[int, Any]) -> Any:
         return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], along)[0]
 
     value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
-    found = pull(jnp.ones_like(value))[0]
-    errors = [found.get(k) for k in range(len(outputs))]
-    return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, shown.seen))
+    return value, pull(jnp.ones_like(value))[0]
 
 
 def _activity(facts: Facts, visible: Visible, seen: Sequence[Any]) -> list[Any]:

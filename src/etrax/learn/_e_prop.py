@@ -5,7 +5,11 @@
 The filter κ stands for a readout that leaks by κ and is not itself a state of the model: an error at time t is then
 due to all that the readout has summed. The signals:
 
-- `"symmetric"`: the gradient of the loss itself, exact inside a window. With κ = 0, e-prop is then D-RTRL.
+- `"symmetric"`: the gradient of the loss. With κ = 0 e-prop is then D-RTRL, exact inside a window. With a filter,
+  g = Σ_t s_t · ε̄_t, ε̄_t including step t and s_t = ∂ℓ_t/∂h_t of the loss of that step alone, the same for every window.
+  What the loss of a step reads of old states meets the trace of a step ago; what it reads of a weight op beside all
+  states of its trace is differentiated as it is. The filter is on the traces of states, so a spike that is a state
+  (z beside v) has its own eligibility filtered, as in the paper.
 - `"random"`: s_t = B e_t, the output error e_t = ∂ℓ_t/∂o_t through fixed random matrices, one per output leaf and
   hidden group, of shape (outputs × positions of one sample); g = Σ_t s_t · ε̄_t, with ε̄_t including step t.
 - `"adaptive"`: the same, and B follows the readout: B ← (1 − δ) B − η mean_t e_t ⊗ z_t after every window, z the
@@ -77,7 +81,8 @@ def _symmetric(kappa: float) -> Rule:
     def verdict(facts: Facts, param: int) -> Verdict:
         if kappa == 0:
             return diagonal(facts, param)
-        return replaced(facts, param, f"its trace is low-pass filtered by {kappa:g}, which BPTT does not do")
+        how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
+        return replaced(facts, param, f"{how}, which is not BPTT for any window")
 
     return Rule("e_prop", transport, verdict, options={"kappa": kappa})
 

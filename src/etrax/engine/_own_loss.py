@@ -1,0 +1,120 @@
+"""The loss of one step as its hidden groups feel it: through the states that the step itself computes.
+
+    s = ∂ℓ/∂h'        r = ∂ℓ/∂h  not by way of h'        δ_j = ∂ℓ/∂y_j
+
+ℓ is the loss of this step alone. A state that is made of other new states of its group (a spike of its membrane) counts
+for itself, and they for what is left: the trace of the spike holds their share already. The new states of other groups
+count as what the loss sees a group through. Recurrence by weight ops is left out of r, as it is left out of the trace:
+ops that read old states only, on their way to states. A group that the loss sees in no other way keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._compat import is_inexact, open_jaxpr
+from ..analysis import Facts, Group, OpenStep
+from ..ir import Role, interpret
+from ._plan import Plan
+from ._source import errors_of
+
+Pulled = tuple[dict[int, Any], Callable[[dict[int, Any]], Any]]
+
+
+class Felt(NamedTuple):
+    """Per group and state scalar, the loss in its new (s) and its old states (r); per site, the loss in y (δ)."""
+
+    new: dict[int, list[Any]]
+    old: dict[int, list[Any]]
+    ops: dict[int, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLoss:
+    """How to read `Felt` off a step, for the groups and sites of a plan; per group, the ops that are cut."""
+
+    plan: Plan
+    cuts: dict[int, frozenset[int]]
+
+    def __call__(self, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Felt:
+        facts = self.plan.facts
+        leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
+        outputs, pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights)
+        errors = errors_of(outputs, along, loss_of)[1]
+        found = Felt({}, {}, pull(errors)[0])
+        for g, cut in self.cuts.items():
+            layout = self.plan.probes.layouts[g]
+            old, new = _from_states(facts, facts.groups[g], cut, leaves, weights)[1](errors)
+            found.new[g], found.old[g] = ([_wide(a) for a in layout.read(bars)] for bars in (new, old))
+        return found
+
+
+def plan_own_loss(plan: Plan) -> OwnLoss:
+    """Which ops to cut, by group."""
+    facts = plan.facts
+    driven = {t for s, t in facts.edges.dep if s[0] == t[0] == "y"}
+    recurrent = frozenset(j for j in facts.cut if facts.remembers(("y", j)) and ("y", j) not in driven)
+    used = sorted({r.group for r in plan.relations})
+    return OwnLoss(plan, {g: recurrent if _sees(facts, facts.groups[g], recurrent) else frozenset() for g in used})
+
+
+def _from_ops(facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """All outputs of a step, and the pull-back from them to the outputs of weight ops."""
+    opened, n = OpenStep(facts.step, facts.sites, frozenset()), len(facts.states)
+
+    def run(deltas: dict[int, Any]) -> tuple[dict[int, Any], list[Any]]:
+        outputs = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)[0][n:]
+        return {k: outputs[k] for k in _inexact(facts)}, outputs
+
+    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
+    _, pull, outputs = jax.vjp(run, deltas, has_aux=True)
+    return outputs, pull
+
+
+def _from_states(
+    facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Any], weights: Sequence[Any] | None
+) -> Pulled:
+    """Outputs of a step, and the pull-back from them to a group's old states, and to its new ones, held."""
+    opened, n, first = OpenStep(facts.step, facts.sites, cut), len(facts.states), len(facts.step.select(Role.PARAM))
+
+    def run(old: dict[int, Any], new: dict[int, Any]) -> dict[int, Any]:
+        values = list(leaves)
+        for i, value in old.items():
+            values[first + i] = value
+        outs, _ = opened(values, [None] * len(facts.sites), weights, held=new)
+        return {k: outs[n + k] for k in _inexact(facts)}
+
+    old = {i: leaves[first + i] for i in group.leaves}
+    return jax.vjp(run, old, {i: jnp.zeros(a.shape, a.dtype) for i, a in old.items()})
+
+
+def _inexact(facts: Facts) -> list[int]:
+    return [k for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
+
+
+def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> bool:
+    """Whether a derivative of the outputs arrives at a group's states."""
+
+    def pulled(leaves: list[Any], errors: dict[int, Any]) -> Any:
+        return _from_states(facts, group, cut, leaves, None)[1](errors)
+
+    outputs = facts.step.select(Role.OUTPUT)
+    leaves, errors = [leaf.aval for leaf in facts.step.ins], {k: outputs[k].aval for k in _inexact(facts)}
+    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pulled)(leaves, errors))
+    error = object()
+
+    def made_of(_: Any, eqn: Any, values: list[Any]) -> list[Any]:
+        return [error if any(v is error for v in values) else None] * len(eqn.outvars)
+
+    args = [None] * len(leaves) + [error] * len(errors)
+    return any(v is error for v in interpret(jaxpr, [None] * len(consts), args, made_of))
+
+
+def _wide(a: Any) -> Any:
+    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
