@@ -96,6 +96,28 @@ def test_the_two_factors_are_balanced():
     assert np.all(back / theta < 30) and np.all(theta / back < 30)
 
 
+@pytest.mark.parametrize("rule", [lambda g: jnp.clip(g, -0.1, 0.1), lambda g: jnp.arctan(g)], ids=["clip", "arctan"])
+def test_a_derivative_rule_that_is_not_linear(rule):
+    """The estimate is that of small gradients, which this rule leaves alone; the window has the rule as it is."""
+    bound = jax.custom_vjp(lambda a: a)
+    bound.defvjp(lambda a: (a, None), lambda _, g: (rule(g),))
+    case, found = CASES["vanilla"], []
+    for wrap in (bound, lambda a: a):
+
+        def step(p, h, x, wrap=wrap):
+            return case.model(p, wrap(h), x)
+
+        learner = etrax.compile(step, etrax.uoro(0), case.x[0], params=case.params, hidden=case.hidden)
+        found.append(
+            (learner, *learner.value_and_grad(loss, window=2)(case.params, learner.init(), case.x, case.targets))
+        )
+    (learner, (_, grads), state), (_, _, want) = found
+    for a, b in zip(jax.tree.leaves(state.trace), jax.tree.leaves(want.trace), strict=True):
+        assert relative_error(a, b) < 1e-10
+    assert "is not linear" in learner.report.verdicts["wi",].reason
+    assert all(np.all(np.isfinite(g)) for g in grads.values())
+
+
 def test_memory():
     learner = compiled("vanilla", etrax.uoro(0))
     assert learner.report.memory["uoro"] == 8 * B * (H + I * H + H * H + H) + 8  # and a key

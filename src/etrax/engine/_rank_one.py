@@ -6,12 +6,13 @@ Once per window, with A = ∂h_K/∂h_0, C = ∂h_K/∂w and independent random 
 
 E[ν νᵀ] = I makes E[h̃ θ̃ᵀ] = A h̃ θ̃ᵀ + C; the ρ even out the two sizes, which keeps the variance low. νᵀ C is one
 pull-back of the window; A h̃ is the transpose of that linear map at h̃, so derivative rules that allow reverse mode
-only will do.
+only will do. A derivative rule need not be linear (a clip of gradients): the map is then the derivative of the
+pull-back at zero, what it does to gradients that are small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -75,6 +76,7 @@ def rank_one_transport(
         if not groups:
             return trace
         now, later = jax.random.split(jax.random.wrap_key_data(trace.key, impl=kind))
+        window = window._replace(pull=_at_zero(facts, window.pull)) if facts.nonlinear else window
         ahead = _push(window, trace.back, {i: a.dtype for g in groups for i, a in _avals(facts, g)})
         signs = _signs(now, trace.back)
         _, deltas = window.pull({i: jnp.conj(s).astype(facts.states[i].aval.dtype) for i, s in signs.items()})
@@ -136,6 +138,16 @@ def _weight_shape(facts: Facts, relation: Relation) -> tuple[int, ...]:
     trace = jax.ShapeDtypeStruct(site_math.trace_shape(site), site.call.out.dtype)
     signal = jax.ShapeDtypeStruct(site_math.output_shape(site), site.call.out.dtype)
     return jax.eval_shape(lambda t, g: site_math.apply(site, fixed, t, g), trace, signal).shape
+
+
+def _at_zero(facts: Facts, pull: Callable[..., Any]) -> Callable[..., Any]:
+    """The derivative of a pull-back at cotangents of zero, a linear map."""
+
+    def linear(cotangents: Mapping[int, Any]) -> Any:
+        zero = {i: jnp.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in cotangents}
+        return jax.jvp(pull, (zero,), (dict(cotangents),))[1]
+
+    return linear
 
 
 def _push(window: WindowData, tangents: Mapping[int, Any], dtypes: Mapping[int, Any]) -> dict[int, Any]:
