@@ -144,6 +144,28 @@ def while_parts(eqn: JaxprEqn) -> WhileParts:
     return WhileParts(open_jaxpr(p["cond_jaxpr"]), open_jaxpr(p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"])
 
 
+class ShardMapParts(NamedTuple):
+    """The body that each device runs, the mesh axes that it runs over by size, and the names each axis is cut along."""
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...]
+    sizes: dict[str, int]
+    in_specs: tuple[tuple[tuple[str, ...], ...], ...]
+    out_specs: tuple[tuple[tuple[str, ...], ...], ...]
+
+
+def shard_map_parts(eqn: JaxprEqn) -> ShardMapParts:
+    p = eqn.params
+    names = p.get("newly_manual_axes", p.get("manual_axes", p["mesh"].axis_names))
+    sizes = {name: p["mesh"].shape[name] for name in p["mesh"].axis_names if name in names}
+
+    def listed(spec: Any) -> tuple[tuple[str, ...], ...]:
+        return tuple(() if e is None else e if isinstance(e, tuple) else (e,) for e in spec)
+
+    body, consts = open_jaxpr(p["jaxpr"])
+    return ShardMapParts(body, consts, sizes, tuple(map(listed, p["in_specs"])), tuple(map(listed, p["out_specs"])))
+
+
 def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     """Run one equation on values, keeping its source line and context; always a list."""
     params = eqn.primitive.get_bind_params(eqn.params)

@@ -24,6 +24,7 @@ from ..._compat import (
     while_parts,
 )
 from ...ir import interpret
+from ._sharded import over_all_devices
 
 # Zero if one of these operands is: factors of a product, a numerator, the right-hand side of a solve.
 FACTORS = {
@@ -38,7 +39,7 @@ KEEPS_ZERO = frozenset({
     "reduce_precision", "sharding_constraint", "layout_constraint", "reshard", "relayout", "device_put", "mesh_cast",
     "pvary", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "tile", "slice", "split",
     "unstack", "concatenate", "stack", "pad", "gather", "dynamic_slice", "dynamic_update_slice", "scatter",
-    "scatter-add", "scatter_add", "scatter-sub", "reduce_sum", "cumsum", "reduce_window_sum", "select_n", "fft",
+    "scatter-add", "scatter_add", "scatter-sub", "reduce_sum", "psum", "cumsum", "reduce_window_sum", "select_n", "fft",
 })  # fmt: skip
 
 
@@ -154,8 +155,15 @@ def _call(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
     return _walk(*inner_jaxpr(eqn), marks, note)
 
 
+def _shard_map(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
+    return _walk(*over_all_devices(eqn), marks, note)
+
+
 def _each(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
     return marks
 
 
-_ENTER = {"optimization_barrier": _each, "cond": _cond, "scan": _scan, "while": _while, **dict.fromkeys(CUSTOM, _call)}
+_ENTER = {
+    "optimization_barrier": _each, "cond": _cond, "scan": _scan, "while": _while, "shard_map": _shard_map,
+    **dict.fromkeys(CUSTOM, _call),
+}  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._compat import INLINED, Jaxpr, JaxprEqn, bind, is_extended
 from ...ir import interpret, source_of_eqn
-from . import _control, _indexing, _mixing, _moving, _pointwise, _solving, _windows  # noqa: F401  (they fill the table)
+from . import _control, _indexing, _mixing, _moving, _pointwise, _sharded, _solving, _windows  # noqa: F401  (they fill the table)
 from ._dep import Cause, identity
 from ._offset import find_offsets
 from ._table import RULES, Call, Deps, SourceKey, conservative
