@@ -23,17 +23,21 @@ def test_each_parameter_follows_its_rule():
         "rtrl": etrax.rtrl(),
         "rflo": etrax.rflo(0.7),
         "guided": etrax.e_prop(0.5, "random", key=3),
+        "filtered": etrax.e_prop(0.5),
         "d_rtrl": etrax.d_rtrl(),
     }
     rule = etrax.partition(
-        {"u1": alone["rtrl"], ("w1",): alone["rflo"], (lambda path: path[0] == "b1"): alone["guided"]},
+        {
+            "u1": alone["rtrl"], ("w1",): alone["rflo"], (lambda path: path[0] == "b1"): alone["guided"],
+            "b2": alone["filtered"],
+        },
         default=alone["d_rtrl"],
-    )
+    )  # fmt: skip
     learner = learner_of("two_layers", rule)
     for k in (1, 3):
         got = gradients("two_layers", None, k, learner=learner)[0]
         for name, g in got.items():
-            own = {"u1": "rtrl", "w1": "rflo", "b1": "guided"}.get(name, "d_rtrl")
+            own = {"u1": "rtrl", "w1": "rflo", "b1": "guided", "b2": "filtered"}.get(name, "d_rtrl")
             want = gradients("two_layers", alone[own], k)[0][name]
             assert relative_error(g, want) < 1e-12, (name, k)
     assert relative_error(got["u1"], reference.bptt("two_layers")["u1"]) < 1e-10

@@ -43,6 +43,12 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
     def move(trace: Any, window: WindowData) -> list[Any]:
         return [p.move(own, view) for p, own, view in zip(parts, trace, views(window), strict=True)]
 
+    def credit_at_exit(trace: Any, window: WindowData) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for p, own, view in zip(parts, trace, views(window), strict=True):
+            out |= p.credit_at_exit(own, view) if p.credit_at_exit is not None else {}
+        return out
+
     def signal(trace: Any, *step: Any) -> list[Any]:
         return [() if p.signal is None else p.signal(own, *step) for p, own in zip(parts, trace, strict=True)]
 
@@ -71,4 +77,5 @@ def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = froz
         lambda fresh, learned: [p.renew(own, kept) for p, own, kept in zip(parts, fresh, learned, strict=True)],
         lambda trace: {j: a for p, own in zip(parts, trace, strict=True) for j, a in p.parts(own).items()},
         joined if any(p.joined is not None for p in parts) else None,
+        credit_at_exit if any(p.credit_at_exit is not None for p in parts) else None,
     )

@@ -9,7 +9,8 @@ recursion a_k = σ̃_k + D_{k+1}ᵀ a_{k+1} takes them back to the entry,
 
 δ_k is the loss of step k at the op's output, all of it; F_k · s_k is the part that the states of its trace account for,
 so that what they do not (a skip path, a state that no trace reaches) counts as it is. r_k is what the loss of step k
-reads of the states before it, σ_k = s_k + r_{k+1}.
+reads of the states before it, σ_k = s_k + r_{k+1}. Over a window of one step, s_1 · ε̄_1 is read off the trace that has
+moved.
 
 The traces themselves move once per window. With Q_k = D_K ··· D_{k+1} as in D-RTRL, what a window adds to the filtered
 trace is a second suffix recursion,
@@ -53,6 +54,8 @@ def filtered_transport(
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         felt: Felt = window.signals
+        if at_exit(window):
+            return {j: beside_traces(felt, j, window) for j in felt.ops}
         plain, filtered, late = _credit_signals(kappa, window.records[0], felt)
         out = {j: site_math.grad(facts.sites[j], window.fixed[j], window.data(j), d) for j, d in felt.ops.items()}
         for k, (r, entries) in enumerate(zip(plan.relations, trace, strict=True)):
@@ -61,6 +64,24 @@ def filtered_transport(
             if window.steps > 1:
                 c = sum(f * at_ops(plan, k, x, f) for f, x in zip(window.records[1][k], late[r.group], strict=True))
                 add_to(out, r.site, plan.grad(k, c, window))
+        return out
+
+    def at_exit(window: WindowData) -> bool:
+        return window.steps == 1 and not own_loss.old
+
+    def beside_traces(felt: Felt, j: int, window: WindowData) -> Any:
+        """δ − F · s at one op of one step, as the gradient of its weight."""
+        bar = felt.ops[j]
+        for k in (k for k, r in enumerate(plan.relations) if r.site == j):
+            pairs = zip(window.records[1][k], felt.new[plan.relations[k].group], strict=True)
+            bar = bar - sum(f * at_ops(plan, k, x, f) for f, x in pairs).astype(bar.dtype)
+        return site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar)
+
+    def credit_at_exit(trace: Any, window: WindowData) -> dict[int, Any]:
+        out: dict[int, Any] = {}
+        for k, (r, (_, filtered)) in enumerate(zip(plan.relations, trace if at_exit(window) else (), strict=False)):
+            signal = [s[0] for s in window.signals.new[r.group]]
+            add_to(out, r.site, trace_part(plan, k, filtered, signal, window.fixed))
         return out
 
     def move(trace: Any, window: WindowData) -> Any:
@@ -75,6 +96,7 @@ def filtered_transport(
         signal if plan.relations else None,
         frozenset(r.site for r in plan.relations),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace),
+        credit_at_exit=credit_at_exit if plan.relations else None,
     )
 
 

@@ -37,10 +37,14 @@ class Felt(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OwnLoss:
-    """How to read `Felt` off a step, for the groups and sites of a plan; per group, the ops that are cut."""
+    """How to read `Felt` off a step, for the groups and sites of a plan; per group, the ops that are cut.
+
+    `old` are the groups whose old states the loss may see.
+    """
 
     plan: Plan
     cuts: dict[int, frozenset[int]]
+    old: frozenset[int]
 
     def __call__(self, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Felt:
         facts = self.plan.facts
@@ -60,8 +64,16 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
     facts = plan.facts
     driven = {t for s, t in facts.edges.dep if s[0] == t[0] == "y"}
     recurrent = frozenset(j for j in facts.cut if facts.remembers(("y", j)) and ("y", j) not in driven)
-    used = sorted({r.group for r in plan.relations})
-    return OwnLoss(plan, {g: recurrent if _sees(facts, facts.groups[g], recurrent) else frozenset() for g in used})
+    cuts, old = {}, set()
+    for g in sorted({r.group for r in plan.relations}):
+        cuts[g] = recurrent
+        sees = _sees(facts, facts.groups[g], recurrent)
+        if not any(sees):
+            cuts[g] = frozenset()
+            sees = _sees(facts, facts.groups[g], cuts[g])
+        if sees[0]:
+            old.add(g)
+    return OwnLoss(plan, cuts, frozenset(old))
 
 
 def _from_ops(facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
@@ -98,8 +110,8 @@ def _inexact(facts: Facts) -> list[int]:
     return [k for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
 
 
-def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> bool:
-    """Whether a derivative of the outputs arrives at a group's states."""
+def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
+    """Whether a derivative of the outputs arrives at a group's old states, and at its new ones."""
 
     def pulled(leaves: list[Any], errors: dict[int, Any]) -> Any:
         return _from_states(facts, group, cut, leaves, None)[1](errors)
@@ -113,7 +125,8 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> bool:
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
     args = [None] * len(leaves) + [error] * len(errors)
-    return any(v is error for v in interpret(jaxpr, [None] * len(consts), args, made_of))
+    found = [v is error for v in interpret(jaxpr, [None] * len(consts), args, made_of)]
+    return any(found[: len(found) // 2]), any(found[len(found) // 2 :])
 
 
 def _wide(a: Any) -> Any:

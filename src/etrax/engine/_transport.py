@@ -48,12 +48,13 @@ class Transport:
     | `joined(trace, g, window)` | per site, data, cotangents (1, …) of one step more: credit by the window's product |
     | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
     | `move(trace, window)` | the trace at the window's exit |
+    | `credit_at_exit(trace, window)` | what of the credit is read off the trace at the exit |
     | `nbytes` | size of the trace |
     | `learned(trace)` | what outlives a sequence: matrices that the rule trains, its random key; () if nothing does |
     | `renew(fresh, learned)` | a fresh trace with that in it |
     | `parts(trace)` | per site, the arrays of the trace that are its own: to look at, and to name |
     | `signal(trace, leaves, weights, along, loss_of)` | signals of one step in place of the loss gradient |
-    | `replaces` | sites whose gradient is what `credit` returns and nothing else |
+    | `replaces` | sites whose gradient is the credit and nothing else |
     | `ahead(trace, states)` | cotangents of the states at the exit: what later losses are thought to owe to them |
     | `hears` | sites whose gradient includes what lies ahead |
     """
@@ -73,6 +74,7 @@ class Transport:
     renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
     joined: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, tuple[Array, Array]]] | None = None
+    credit_at_exit: Callable[[Trace, WindowData], dict[int, Array]] | None = None
 
 
 def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Array]]:

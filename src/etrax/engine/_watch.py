@@ -69,7 +69,7 @@ def watched(facts: Facts, transport: Transport) -> Transport:
             sites,
         )
 
-    signal, ahead, joined = transport.signal, transport.ahead, transport.joined
+    signal, ahead, joined, at_exit = transport.signal, transport.ahead, transport.joined, transport.credit_at_exit
     return Transport(
         init,
         record,
@@ -86,6 +86,7 @@ def watched(facts: Facts, transport: Transport) -> Transport:
         lambda fresh, learned: fresh._replace(trace=transport.renew(fresh.trace, learned)),
         lambda trace: transport.parts(trace.trace),
         None if joined is None else lambda trace, g, window: joined(trace.trace, g, inside(window)),
+        None if at_exit is None else lambda trace, window: at_exit(trace.trace, inside(window)),
     )
 
 

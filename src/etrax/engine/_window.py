@@ -98,7 +98,10 @@ def run_window(
     for j, g in credit.items():
         grads[j] = grads[j] + g.astype(grads[j].dtype)
     window = window._replace(after=_zero_after([grads[j] for j in credit]))
-    return WindowResult(loss, grads, end, transport.move(trace, window), extras)
+    trace = transport.move(trace, window)
+    for j, g in (transport.credit_at_exit(trace, window) if transport.credit_at_exit is not None else {}).items():
+        grads[j] = grads[j] + g.astype(grads[j].dtype)
+    return WindowResult(loss, grads, end, trace, extras)
 
 
 def _window_grads(
@@ -134,7 +137,7 @@ def evolve(
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
         return jnp.zeros(()), outs
 
-    transport = replace(transport, signal=None, credit=lambda *_: {}, joined=None, ahead=None)
+    transport = replace(transport, signal=None, credit=lambda *_: {}, joined=None, ahead=None, credit_at_exit=None)
     result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
     return result.states, result.trace, result.extras
 

@@ -141,6 +141,7 @@ def _read(learner: Learner, transport: Transport, p: Any, w: Any, held: Any, tra
         move=lambda trace, window: (),
         signal=None,
         ahead=None,
+        credit_at_exit=None,
     )
     found = run_window(learner.facts, reader, p, w, held, trace, [a[None] for a in x], (), no_loss)
     return param_grads(learner.facts, p, found.grads, learner._weights)
