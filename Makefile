@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow test-browser test-matrix test-311 test-313 bench bench-quick bench-full bench-check lint clean
+.PHONY: help venv demo test test-slow test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -73,6 +73,10 @@ test-311: .venv-311/.installed  ## run the fast tests on Python 3.11 with jax 0.
 
 test-313: .venv-313/.installed  ## run the fast tests on Python 3.13 with jax 0.12
 	$(call fast,.venv-313)
+
+SECONDS ?= 120
+fuzz: $(VENV)/.installed  ## random models against BPTT: SECONDS=120, SEED= (by default one of the day)
+	$(VENV)/bin/python -m fuzz --seconds $(SECONDS) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@"$(VENV)/bin/python" -m pip install -qq -e ".[bench]"

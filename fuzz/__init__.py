@@ -1,0 +1,1 @@
+"""Random one-step models from a grammar, each held against BPTT under every rule. Run by `python -m fuzz`."""

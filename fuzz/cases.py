@@ -1,0 +1,62 @@
+"""What is checked of a model: rules and ways to run them, a few per model, all of them over many models."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import etrax
+
+# A rule that uses the gradient of the loss equals BPTT when one window covers the sequence.
+LOSS_GRADIENT = {
+    "tbptt": "etrax.tbptt()", "d_rtrl": "etrax.d_rtrl()", "pp_prop": "etrax.pp_prop(0.9)", "e_prop": "etrax.e_prop()",
+    "ostl": "etrax.ostl()", "snap(1)": "etrax.snap(1)", "snap(2)": "etrax.snap(2)", "rtrl": "etrax.rtrl()",
+    "uoro": "etrax.uoro(0)", "ottt": "etrax.ottt(0.9)", "rflo": "etrax.rflo(0.9)", "synthetic": "etrax.synthetic()",
+    "partition": "etrax.partition({lambda path: ord(path[0][-1]) % 2 == 0: etrax.rtrl()}, etrax.d_rtrl())",
+}  # fmt: skip
+OTHER_SIGNAL = {
+    "e_prop(0.5)": "etrax.e_prop(0.5)", "e_prop(random)": 'etrax.e_prop(feedback="random", key=0)',
+    "three_factor": "etrax.three_factor()",
+}  # fmt: skip
+RULES = LOSS_GRADIENT | OTHER_SIGNAL
+# The gradient of a batch is the sum over its samples: no noise that is shared, no signal that is the batch's own.
+BY_SAMPLE = frozenset(["tbptt", "d_rtrl", "pp_prop", "e_prop", "ostl", "snap(1)", "snap(2)", "rtrl", "ottt", "rflo"])
+
+
+def rule_of(name: str) -> Any:
+    return eval(RULES[name], {"etrax": etrax})
+
+
+class Case(NamedTuple):
+    """One run: `mask` is "", "steps" or "samples"; `extra` a second run that must agree: "", "pieces" or "samples"."""
+
+    rule: str
+    window: int
+    reduction: str = "sum"
+    mask: str = ""
+    extra: str = ""
+
+    @property
+    def whole(self) -> bool:
+        return self.window >= 100
+
+
+WHOLE = 100  # a window longer than any sequence
+
+
+def draw_cases(seed: int, batched: bool) -> list[Case]:
+    """`d_rtrl` and `rtrl` always, in a short window, and some other; one loss for all, so that BPTT is run once."""
+    rng = random.Random(f"cases {seed}")
+    masks = ["", "", "", "steps"] + (["samples"] if batched else [])
+    mask, reduction = rng.choice(masks), rng.choice(("sum", "mean"))
+    extra = rng.choice(("pieces", "samples" if batched else "pieces")) if rng.random() < 0.3 else ""
+    if extra:  # both hold for sums
+        mask, reduction = "", "sum"
+    rules = ["d_rtrl", "rtrl"] + [rng.choice(list(RULES)) for _ in range(rng.choice((0, 1, 1)))]
+    cases = [Case(rule, rng.choice((1, 2)), reduction, mask) for rule in rules]
+    if len(cases) > 2 and rng.random() < 0.3:
+        cases[-1] = cases[-1]._replace(window=WHOLE)
+    at = rng.randrange(len(cases))
+    if extra == "pieces" or cases[at].rule in BY_SAMPLE:
+        cases[at] = cases[at]._replace(extra=extra)
+    return cases

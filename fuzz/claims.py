@@ -1,0 +1,275 @@
+"""What is claimed of every model, and whether it holds."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import etrax
+
+from .cases import BY_SAMPLE, LOSS_GRADIENT, Case, rule_of
+from .evaluate import Evaluator
+from .oracle import bptt, inexact
+from .spec import Built, Model, build, statements
+
+# Models that BPTT runs and Etrax may refuse, by what the refusal says.
+ALLOWED = (
+    r"made of parameters with different rules",  # a partition through one weight
+    r"of `partition` applies to no parameter",
+    r"takes no inputs, so the number of steps is not known",
+)
+EXACT, NARROW = 1e-9, 5e-2
+
+
+class Failure(NamedTuple):
+    """A claim that did not hold. Two failures with one `claim` are taken for the same."""
+
+    case: Case | None
+    claim: str
+    detail: str
+
+
+class Refusal(NamedTuple):
+    case: Case
+    message: str
+
+
+class Outcome(NamedTuple):
+    """Of one model: failures, refusals, parameters with a trace whose gradient was zero where BPTT's is not.
+
+    `without_gradient` counts runs that BPTT cannot do, or whose gradient is not finite.
+    """
+
+    failures: list[Failure]
+    refusals: list[Refusal]
+    zeros: int = 0
+    without_gradient: int = 0
+
+
+Runner = Callable[..., Any]
+
+
+def with_xla(function: Callable[..., Any], *args: Any) -> Any:
+    return jax.tree.map(lambda a: a, jax.jit(function)(*args))
+
+
+class Checker:
+    """Checks one model; `run(function, *args)` evaluates, in numpy or by XLA."""
+
+    def __init__(self, model: Model, run: Runner | None = None) -> None:
+        self.model, self.built = model, build(model)
+        self.run: Runner = run or Evaluator()
+        self._known: dict[Any, Any] = {}
+        self._functions: dict[int, Any] = {}
+
+    def bptt(self, case: Case, cut: bool = False) -> Any:
+        """Loss, gradients and last state by BPTT; with derivatives cut at windows if asked for."""
+        window = case.window if cut and not case.whole else None
+        key = (case.reduction, case.mask, window)
+        if key not in self._known:
+            b = self.built
+            self._known[key] = self.run(bptt(b, window, case.reduction), b.params, b.hidden, b.xs, self.mask(case))
+        return self._known[key]
+
+    def mask(self, case: Case) -> Any:
+        if not case.mask:
+            return None
+        shape = (self.model.steps, self.model.samples) if case.mask == "samples" else (self.model.steps,)
+        weight = np.random.RandomState(1).uniform(0.5, 1.5, shape)
+        weight.ravel()[1::3] = 0
+        return jnp.asarray(weight)
+
+    def fits(self, case: Case) -> bool:
+        """A mask per sample asks for outputs whose first axis is the batch."""
+        if case.mask != "samples":
+            return True
+        b = self.built
+        _, out = jax.eval_shape(b.step, b.params, b.hidden, *(x[0] for x in b.xs))
+        lead = self.model.samples
+        return self.model.batched and all(a.shape[:1] == (lead,) for a in jax.tree.leaves(out))
+
+    def check(self, case: Case) -> Failure | Refusal | int | None:
+        """The first claim that fails, a refusal, or the number of zeros; None where BPTT has no gradient."""
+        if not self.fits(case):
+            case = case._replace(mask="")
+        try:
+            want = self.bptt(case)
+        except Exception:  # JAX itself cannot differentiate the model
+            return None
+        if not all(np.isfinite(a).all() for a in jax.tree.leaves(want[:2])):
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                learner = compiled(self.built, case.rule)
+            except etrax.EtraxError as error:
+                return refused(case, error)
+            except Exception as error:
+                return Failure(case, f"compile raises {type(error).__name__}", _short(error))
+            try:
+                verdicts = learner.report.verdicts
+                got = self.gradient(learner, case, self.built)
+                found = self.compare(case, verdicts, got, want)
+                if found is None and case.extra == "pieces":
+                    found = self.pieces(learner, case, got)
+                if found is None and case.extra == "samples" and case.rule in BY_SAMPLE:
+                    found = self.samples(case, got)
+            except etrax.EtraxError as error:
+                late = refused(case, error)
+                return late if isinstance(late, Refusal) else Failure(case, "refused after compiling", _short(error))
+            except Exception as error:
+                return Failure(case, f"run raises {type(error).__name__}", _short(error))
+        if found is not None:
+            return found
+        return self._zeros
+
+    def gradient(self, learner: Any, case: Case, built: Built, xs: Any = None, state: Any = None) -> Any:
+        """Loss, gradients of inexact leaves, learner state."""
+        xs = built.xs if xs is None else xs
+        if id(learner) not in self._functions:
+            window = min(case.window, self.model.steps)
+            f = learner.value_and_grad(built.loss, window=window, reduction=case.reduction)
+            self._functions[id(learner)] = learner, lambda p, s, x, m: f(p, s, x, None, m)
+        state = self.run(learner.init, built.params, built.hidden) if state is None else state
+        run = self._functions[id(learner)][1]
+        (loss, grads), state = self.run(run, built.params, state, xs, self.mask(case))
+        moving = [g for g, p in zip(jax.tree.leaves(grads), jax.tree.leaves(built.params), strict=True) if inexact(p)]
+        return loss, moving, state
+
+    def compare(self, case: Case, verdicts: Any, got: Any, want: Any) -> Failure | None:
+        self._zeros = 0
+        tolerance = tolerance_of(self.model)
+        if not close(got[0], want[0], tolerance):
+            return Failure(case, "the loss is the model's own", f"loss {got[0]}, by itself {want[0]}")
+        for a, b in zip(jax.tree.leaves(got[2].hidden), jax.tree.leaves(want[2]), strict=True):
+            if inexact(a) and not close(a, b, tolerance):
+                return Failure(case, "the last state is the model's own", f"{a} and {b}")
+        names = [name for name in sorted(self.model.params) if "int" not in self.model.params[name].dtype]
+        scale = max([float(np.abs(np.asarray(w, complex)).max(initial=0)) for w in want[1]], default=0.0)
+        for i, name in enumerate(names):
+            kind = str(verdicts[(name,)].kind)
+            claim = self.leaf_claim(case, kind, got[1][i], want[1][i], i, scale)
+            if claim:
+                error = relative(got[1][i], want[1][i])
+                return Failure(case, claim, f"params.{name}: verdict {kind}, relative error {error:.3g}")
+        return None
+
+    def leaf_claim(self, case: Case, kind: str, g: Any, w: Any, i: int, scale: float) -> str:
+        """The name of a claim that fails for one parameter, or nothing."""
+        tolerance = tolerance_of(self.model)
+        if not np.isfinite(np.asarray(g, complex)).all():
+            return "no NaN where BPTT has none"
+        by_loss = case.rule in LOSS_GRADIENT
+        floor = 1e-3 * tolerance * scale
+        if kind == "exact" and not close(g, w, tolerance, floor):
+            return "exact is exact"
+        if kind == "unused" and (not close(w, 0 * w, tolerance, floor) or not close(g, 0 * g, tolerance, floor)):
+            return "unused means zero"
+        if case.whole and by_loss and not close(g, w, tolerance, floor):
+            return "a window over the sequence is BPTT"
+        zero = not np.any(np.asarray(g, complex)) and not close(w, 0 * w, 1e-6, 1e-6 * scale)
+        if by_loss and (case.rule == "tbptt" or (kind == "truncated" and case.rule != "synthetic") or zero):
+            inside = self.bptt(case, cut=True)[1][i]
+            if zero and not close(inside, 0 * inside, 1e-6, 1e-6 * scale):
+                return "no zero where BPTT is not"
+            if (case.rule == "tbptt" or kind == "truncated") and not close(g, inside, tolerance, floor):
+                return "truncated is BPTT inside the window"
+        self._zeros += bool(zero and kind == "approximate")
+        return ""
+
+    def pieces(self, learner: Any, case: Case, got: Any) -> Failure | None:
+        """Fed in parts that end where a window ends (windows of one or two steps)."""
+        b, cut = self.built, 2
+        if case.whole:
+            return None
+        state, loss, total = None, 0.0, [0.0] * len(got[1])
+        for start in range(0, self.model.steps, cut):  # parts of one length are traced once
+            part, grads, state = self.gradient(learner, case, b, tuple(x[start : start + cut] for x in b.xs), state)
+            loss, total = loss + part, [a + c for a, c in zip(total, grads, strict=True)]
+        loose = 10 * tolerance_of(self.model)
+        same = close(loss, got[0], loose) and all(close(a, c, loose, loose) for a, c in zip(total, got[1], strict=True))
+        return None if same else Failure(case, "fed in pieces is fed at once", "sums differ")
+
+    def samples(self, case: Case, got: Any) -> Failure | None:
+        """Samples one by one; only where BPTT agrees that they do not meet."""
+        ones = [sample(self.built, i) for i in range(self.model.samples)]
+        want, loose = self.bptt(case)[1], 10 * tolerance_of(self.model)
+        by_itself = bptt(ones[0], None, "sum")
+        alone = [self.run(by_itself, b.params, b.hidden, b.xs)[1] for b in ones]
+        if not all(close(sum(parts), w, loose, loose) for *parts, w in zip(*alone, want, strict=True)):
+            return None
+        learner = compiled(ones[0], case.rule)
+        each = [self.gradient(learner, case, b)[1] for b in ones]
+        same = all(close(sum(parts), g, loose, loose) for *parts, g in zip(*each, got[1], strict=True))
+        return None if same else Failure(case, "a batch is the sum of its samples", "sums differ")
+
+
+def sample(built: Built, i: int) -> Built:
+    """The model of one sample: the plain step under `vmap`, a batch of one else."""
+    cut = (lambda a: a[i]) if built.one is not None else (lambda a: a[i : i + 1])
+    hidden = jax.tree.map(cut, built.hidden)
+    xs = tuple(np.stack([cut(row) for row in x]) for x in built.xs)
+    return built._replace(step=built.one or built.step, hidden=hidden, xs=xs)
+
+
+def compiled(built: Built, rule: str) -> Any:
+    return etrax.compile(built.step, rule_of(rule), *(x[0] for x in built.xs), params=built.params, hidden=built.hidden)
+
+
+def refused(case: Case, error: Exception) -> Failure | Refusal:
+    """A refusal by one of our errors counts as one if its reason is known."""
+    if any(re.search(reason, str(error)) for reason in ALLOWED):
+        return Refusal(case, _general(str(error)))
+    return Failure(case, f"refused: {_general(str(error))[:90]}", _short(error))
+
+
+def _general(message: str) -> str:
+    """A message without the names and numbers of one model."""
+    return re.sub(r"\s+", " ", re.sub(r"\d+|params\.\w+|<model>:\S*", "…", message))
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def relative(got: Any, want: Any) -> float:
+    g, w = np.asarray(got, complex).ravel(), np.asarray(want, complex).ravel()
+    return float(np.linalg.norm(g - w)) / max(float(np.linalg.norm(w)), 1e-300)
+
+
+def close(got: Any, want: Any, tolerance: float, floor: float = 1e-13) -> bool:
+    g, w = np.asarray(got, complex).ravel(), np.asarray(want, complex).ravel()
+    return bool(np.linalg.norm(g - w) <= tolerance * np.linalg.norm(w) + floor)
+
+
+def tolerance_of(model: Model) -> float:
+    """Narrow leaves and weights that are cast round BPTT's sums as well; data that are cast excuse nothing."""
+    kinds = {leaf.dtype for leaf in (*model.params.values(), *model.hidden.values())}
+    kinds |= {str(dict(s.attrs)["a"]) for s in statements(model.body) if s.form == "w_narrow"}
+    if kinds & {"bfloat16", "float16"}:
+        return NARROW
+    return 1e-4 if "float32" in kinds else EXACT
+
+
+def check_model(model: Model, cases: list[Case], evaluator: Runner | None = None) -> Outcome:
+    """Check cases in numpy; what fails is repeated with XLA, and counts if it fails there, too."""
+    checker = Checker(model, evaluator)
+    failures, refusals, zeros, without = [], [], 0, 0
+    for case in cases:
+        found = checker.check(case)
+        if isinstance(found, Failure):
+            again = Checker(model, with_xla).check(case)
+            if isinstance(again, Failure):
+                failures.append(again)
+                break  # one failure says that the model is to be looked at
+        elif isinstance(found, Refusal):
+            refusals.append(found)
+        else:
+            zeros, without = zeros + (found or 0), without + (found is None)
+    return Outcome(failures, refusals, zeros, without)
