@@ -12,7 +12,10 @@ Chooser = Sequence[tuple[float, Any]]
 
 
 class Value(NamedTuple):
-    """A name with its shape for one sample. Kinds: `d` data, `w` made of parameters only, `i` index, `k` key, `z` complex."""
+    """A name and its shape for one sample.
+
+    Kinds: `d` data, `w` of parameters only, `i` index, `j` counter of a loop, `k` key, `z` complex.
+    """
 
     name: str
     shape: tuple[int, ...]

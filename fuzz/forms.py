@@ -1,4 +1,4 @@
-"""What a statement may say, as text. All forms hold with and without a leading batch axis, unless their names say so."""
+"""What a statement may say, as text. Forms hold with and without a leading batch axis, unless their names say so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ WEIGHT_FORMS = {
     "w_broadcast": "jnp.broadcast_to({0}, {a})",
     "expm": "jax.scipy.linalg.expm({0})",
     "w_softmax": "jax.nn.softmax({0})",
-    "w_stack": "jnp.stack([{0}, {1}])",
     "w_real": "({0} * jnp.conj({0})).real",
     "w_float": "{0}.astype(float)",
     "w_cumsum": "jnp.cumsum({0}, 0)",
@@ -62,6 +61,9 @@ OP_FORMS = {
     "map_scalars": "lax.map(lambda w: {0} * w, {1}).sum(0)",
     "shared_op": "{0} @ {1} + jnp.tanh({0} @ {1})",
     "triangular": "{0} @ jnp.triu({1})",
+    "solve": "jnp.linalg.solve(jnp.eye({a}) + 0.1 * {1}, {0}[..., None])[..., 0]",
+    "row_matmul": "{0} @ {1}[{2}]",
+    "row_bias": "{0} + {1}[{2}]",
     "callback": "constant_of({0}) @ {1}",
 }
 TAIL_FORMS = {
@@ -120,25 +122,21 @@ TAIL_FORMS = {
     "broadcast": "jnp.broadcast_to({0}[..., None], {0}.shape + ({a},))",
     "associative": "lax.associative_scan(jnp.add, {0}, axis=-1)",
     "noise": "{0} + 0.1 * jax.random.normal({1}, {0}.shape)",
-    "zeros": "jnp.zeros_like({0})",
     "first_key": "jax.random.split({0})[0]",
     "second_key": "jax.random.split({0})[1]",
     "count": "{0} + 1",
     "phase": "{0} * ({1} % 2 == 0)[..., {a}]",
-    "rotate": "{0} * {1}",
     "to_complex": "{0}.astype(complex)",
     "real": "{0}.real",
     "imag": "{0}.imag",
     "power_of": "jnp.abs({0}) ** 2",
     "unit": "jnp.exp(-jnp.abs({0}.real) + 1j * {0}.imag)",
     "batch_mean": "{0} - 0.5 * {0}.mean(0)",
-    "linalg": "jnp.linalg.solve(jnp.eye({a}) + 0.1 * {1}, {0}[..., None])[..., 0]",
 }
 # Old state first.
 STATE_FORMS = {
     "leaky": "0.9 * {0} + {1}",
     "convex": "{2} * {0} + (1 - {2}) * {1}",
-    "replace": "{1} + 0.0 * {0}",
     "vanilla": "jnp.tanh({0} + {1})",
     "soft_reset": "0.8 * {0} + {1} - spike_jvp({0})",
     "hard_reset": "0.8 * {0} * (1 - spike_vjp({0})) + {1}",
@@ -174,7 +172,6 @@ NEST_FORMS = {
     "jvp_rule": "own_jvp({f0})({args})",
     "any_positive": "jnp.ravel({0})[0] > 0",
     "which": "(jnp.ravel({0})[0] > 0).astype(int) + (jnp.ravel({0})[0] > 0.5)",
-    "every_other": "(lax.stop_gradient({0}).sum() > 0)",
 }
 
 FORMS = WEIGHT_FORMS | OP_FORMS | TAIL_FORMS | STATE_FORMS | NEST_FORMS

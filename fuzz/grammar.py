@@ -11,8 +11,8 @@ from .weights import weight
 
 UPDATES = [
     (6, "leaky"), (2, "vanilla"), (1, "soft_reset"), (1, "hard_reset"), (1, "reset_where"), (0.7, "mean_field"),
-    (0.7, "ring"), (0.7, "delay"), (0.7, "product"), (0.7, "assign"), (0.5, "maximum"), (1, "clipped"), (0.7, "detached"),
-    (0.5, "normed"), (0.3, "clip_state"),
+    (0.7, "ring"), (0.7, "delay"), (0.7, "product"), (0.7, "assign"), (0.5, "maximum"), (1, "clipped"),
+    (0.7, "detached"), (0.5, "normed"), (0.3, "clip_state"),
 ]  # fmt: skip
 NEEDS_AXIS = ("mean_field", "ring", "delay")
 
@@ -37,6 +37,8 @@ def draw_model(seed: int) -> Model:
 
 
 def _inputs(g: Draw) -> tuple[Leaf, ...]:
+    if g.chance(0.03):
+        return ()  # it runs by itself
     leaves = [Leaf(g.weighted([(8, (g.dim(),)), (1, ()), (1.5, (2, g.dim()))]))]
     if g.chance(0.2):
         leaves.append(Leaf((g.dim(),)))
@@ -64,6 +66,8 @@ def _states(g: Draw) -> tuple[dict[str, Leaf], dict[str, Value]]:
     g.pool += [v for v in old.values() if v.kind != "k"]
     if "k" in old:
         g.pool.append(g.emit("second_key", [old["k"]], (), "k"))
+        noisy = g.data()
+        g.pool.append(g.emit("noise", [noisy, g.pool[-1]], noisy.shape))
     if "b" in old:
         g.pool.append(g.emit("w_float", [old["b"]], old["b"].shape))
     return hidden, old

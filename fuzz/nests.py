@@ -90,7 +90,7 @@ def loop(g: Draw, u: Value) -> Value:
     """Sub-steps with the weights inside."""
     n = g.pick((1, 2, 3))
     if g.chance(0.5):
-        block = g.block([Value("", (), "i"), u], lambda a: [onto(g, a[1])])
+        block = g.block([Value("", (), "j"), u], lambda a: [onto(g, a[1])])
         return g.emit("fori", [u], u.shape, blocks=[block], n=n)
     block = g.block([u, Value("", (), "none")], lambda a: [onto(g, a[0]), "None"])
     return g.emit("scan", [u], u.shape, blocks=[block], n=n)
@@ -124,7 +124,7 @@ def stack_twice(g: Draw, u: Value) -> Value | None:
     """A loop around a scan over rows: a stack of layers that is run more than once."""
     if len(u.shape) != 1 or not u.shape[0] or g.depth >= DEEPEST - 1:
         return None
-    block = g.block([Value("", (), "i"), u], lambda a: [rows(g, a[1]) or a[1]])
+    block = g.block([Value("", (), "j"), u], lambda a: [rows(g, a[1]) or a[1]])
     return g.emit("fori", [u], u.shape, blocks=[block], n=2)
 
 

@@ -214,7 +214,7 @@ def _start(mapped: Any, batching: Any, index: Any, at: Any, rank: int) -> list[i
 def _filling(p: Any, dtype: Any) -> Any:
     if p["fill_value"] is not None:
         return p["fill_value"]
-    return np.nan if np.issubdtype(dtype, np.inexact) else np.iinfo(dtype).max if dtype != bool else True
+    return np.nan if np.issubdtype(dtype, np.inexact) else np.iinfo(dtype).max if dtype.kind in "iu" else True
 
 
 def _scatter(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:

@@ -100,6 +100,17 @@ def embedding(g: Draw, u: Value) -> Value | None:
     return g.emit("one_hot", [i, weight(g, (2, m))], (m,), a=2)
 
 
+def by_counter(g: Draw, u: Value) -> Value | None:
+    """Inside a loop, the weight of this turn."""
+    counters = [v for v in g.pool if v.kind == "j"]
+    if not counters:
+        return None
+    m, i = g.dim(), g.pick(counters)
+    if g.chance(0.6):
+        return g.emit("row_matmul", [u, weight(g, (3, u.shape[-1], m)), i], (*u.shape[:-1], m))
+    return g.emit("row_bias", [u, weight(g, (3, *u.shape)), i], u.shape)
+
+
 def mapped(g: Draw, u: Value) -> Value:
     """Loops of the library over a parameter's rows or scalars."""
     form, k = g.pick(("lax_map", "map_scalars", "polyval")), g.dim()
@@ -118,6 +129,11 @@ def empty(g: Draw, u: Value) -> Value:
     return g.emit("matmul", [none, weight(g, (0, m), 2)], (m,))
 
 
+def solve(g: Draw, u: Value) -> Value:
+    n = u.shape[0]
+    return g.emit("solve", [u, weight(g, (n, n))], u.shape, a=n)
+
+
 def callback(g: Draw, u: Value) -> Value:
     m = g.dim()
     return g.emit("callback", [u, weight(g, (u.shape[-1], m))], (m,))
@@ -125,7 +141,7 @@ def callback(g: Draw, u: Value) -> Value:
 
 ALIGNED = [(1, aligned)]
 ON_VECTORS = [
-    (8, matmul), (6, aligned), (1, low_rank), (1.5, heads), (1.5, sparse), (1, convolution), (2, chosen),
-    (2, embedding), (1.5, mapped), (0.7, dot_sum), (0.2, empty), (0.15, callback),
+    (8, matmul), (6, aligned), (1, low_rank), (1.5, heads), (1.5, sparse), (1, convolution), (2, chosen), (4, by_counter),
+    (2, embedding), (1.5, mapped), (0.7, dot_sum), (0.2, empty), (0.2, callback), (0.3, solve),
 ]  # fmt: skip
 ON_MATRICES = [(4, matmul), (4, aligned), (3, heads), (2, convolution), (1, low_rank), (0.7, dot_sum)]

@@ -9,11 +9,11 @@ from .spec import Model, source
 CHECK = """
 import etrax
 
-length = len(jax.tree.leaves(xs)[0])
+length = {steps}
 learner = etrax.compile(step, {rule}, *(x[0] for x in xs), params=params, hidden=hidden)
 {mask}
 (value, grads), state = learner.value_and_grad(loss, window=min({window}, length), reduction="{reduction}")(
-    params, learner.init(), xs, None, mask
+    params, learner.init(), xs, None if xs else jnp.zeros(length), mask
 )
 
 
@@ -37,7 +37,8 @@ for name in params:
     if jnp.issubdtype(params[name].dtype, jnp.inexact):
         g, w = np.asarray(grads[name], complex).ravel(), np.asarray(want[name], complex).ravel()
         error = np.linalg.norm(g - w) / max(np.linalg.norm(w), 1e-300)
-        print(name, learner.report.verdicts[(name,)].kind, f"relative error {{error:.2e}}, size {{np.linalg.norm(w):.2e}}")
+        kind = learner.report.verdicts[(name,)].kind
+        print(name, kind, f"relative error {{error:.2e}}, size {{np.linalg.norm(w):.2e}}")
 """
 
 
@@ -47,6 +48,8 @@ def script(model: Model, case: Case, failure: Failure, seed: int) -> str:
     shape = {"steps": "length", "samples": f"(length, {model.samples})"}.get(case.mask)
     mask = "mask = None"
     if shape:
-        mask = f"mask = np.random.RandomState(1).uniform(0.5, 1.5, {shape})\nmask.ravel()[1::3] = 0\nmask = jnp.asarray(mask)"
-    check = CHECK.format(rule=RULES[case.rule], window=case.window, reduction=case.reduction, mask=mask)
+        mask = f"mask = np.random.RandomState(1).uniform(0.5, 1.5, {shape})\nmask.ravel()[1::3] = 0"
+    check = CHECK.format(
+        steps=model.steps, rule=RULES[case.rule], window=case.window, reduction=case.reduction, mask=mask
+    )
     return head + source(model) + check

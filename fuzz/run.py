@@ -83,6 +83,7 @@ def run_seeds(
                 short, case = shrink(model, failure.case, same_failure(failure.claim), shrink_seconds)
                 text = script(short, case, failure, seed)
             totals.failures.append((seed, failure, text))
+            print(f"seed {seed}, {failure.case.rule}: {failure.claim}: {failure.detail[:200]}", flush=True)
         if totals.models % 40 == 0:
             jax.clear_caches()
         seed += step

@@ -75,7 +75,11 @@ def candidates(model: Model) -> Iterator[Model]:
     for name in model.hidden:
         yield model._replace(new={**model.new, name: f"s.{name}"})
     for i, one in enumerate(model.body):
-        for leaf in (*(f"s.{h}" for h in model.hidden), *(f"p.{w}" for w in model.params), "x0"):
+        for leaf in (
+            *(f"s.{h}" for h in model.hidden),
+            *(f"p.{w}" for w in model.params),
+            *(["x0"] if model.inputs else []),
+        ):
             if leaf not in one.args:
                 yield rename(model._replace(body=model.body[:i] + model.body[i + 1 :]), {one.out: leaf})
     yield from smaller_sizes(model)
@@ -166,7 +170,10 @@ def cleaned(model: Model) -> Model:
 
 def without_unread_leaves(model: Model) -> Model:
     read = names_read(model.body) | {*model.output, *model.new.values()}
-    keep = lambda prefix, leaves: {k: v for k, v in leaves.items() if f"{prefix}.{k}" in read}
+
+    def keep(prefix: str, leaves: dict[str, Leaf]) -> dict[str, Leaf]:
+        return {k: v for k, v in leaves.items() if f"{prefix}.{k}" in read}
+
     inputs = model.inputs
     while len(inputs) > 1 and f"x{len(inputs) - 1}" not in read:
         inputs = inputs[:-1]

@@ -123,6 +123,20 @@ def _narrow(g: Draw, u: Value) -> Value:
     return g.emit("reduce_precision", [u], u.shape, a=g.pick((4, 7)))
 
 
+def _wider(g: Draw, u: Value) -> Value | None:
+    """Zeros behind it, or copies of it along a new axis."""
+    if len(u.shape) != 1 or not u.shape[0]:
+        return None
+    n = g.rng.randrange(1, min(u.shape[0], 2) + 1)
+    if g.chance(0.5):
+        return g.emit("pad", [u], (u.shape[0] + n,), a=n)
+    return g.emit("broadcast", [u], (*u.shape, n), a=n)
+
+
+def _scale(g: Draw, u: Value) -> Value:
+    return g.emit("scale", [u], u.shape, a=g.pick((0.5, -1.0, 2.0)))
+
+
 def _while(g: Draw, u: Value) -> Value | None:
     return g.emit("while_scale", [u], u.shape)
 
@@ -146,8 +160,10 @@ def _noise(g: Draw, u: Value) -> Value | None:
 TAILS = [
     (5, keep("tanh", "sigmoid", "sin")), (3, keep("relu", "leaky_where", "clip", "abs", "square")),
     (1.5, along("softmax", "layer_norm", "mean_out")), (1, along("flip", "sort", "cumsum", "associative")), (1, _roll),
-    (1, _fixed), (2.5, _shape), (1, _pool), (1, _take), (1.5, _shrink), (5, _join), (1, _select), (1.5, _concat),
-    (1.5, _gates), (1, _outer), (1.5, _closure), (0.6, _narrow), (0.3, _while), (0.3, _batch_mean), (1, _phase),
-    (1, _noise), (1.5, keep("spike_jvp", "spike_vjp")), (0.7, keep("clip_gradient")), (0.4, keep("scale_gradient")),
+    (1, _fixed),
+    (2.5, _shape), (1, _pool), (1, _take), (1.5, _shrink), (5, _join), (1, _select), (1.5, _concat),
+    (1.5, _gates), (1, _outer), (1.5, _closure), (0.8, _narrow), (0.4, _while), (0.4, _batch_mean),
+    (1, _phase), (0.7, _wider), (0.7, _scale),
+    (3, _noise), (1.5, keep("spike_jvp", "spike_vjp")), (0.7, keep("clip_gradient")), (0.5, keep("scale_gradient")),
     (0.4, keep("stop")),
 ]  # fmt: skip
