@@ -141,7 +141,7 @@ def callback(g: Draw, u: Value) -> Value:
 
 ALIGNED = [(1, aligned)]
 ON_VECTORS = [
-    (8, matmul), (6, aligned), (1, low_rank), (1.5, heads), (1.5, sparse), (1, convolution), (2, chosen), (4, by_counter),
-    (2, embedding), (1.5, mapped), (0.7, dot_sum), (0.2, empty), (0.2, callback), (0.3, solve),
+    (8, matmul), (6, aligned), (1, low_rank), (1.5, heads), (1.5, sparse), (1, convolution), (2, chosen),
+    (4, by_counter), (2, embedding), (1.5, mapped), (0.7, dot_sum), (0.2, empty), (0.2, callback), (0.3, solve),
 ]  # fmt: skip
 ON_MATRICES = [(4, matmul), (4, aligned), (3, heads), (2, convolution), (1, low_rank), (0.7, dot_sum)]

@@ -18,7 +18,7 @@ from etrax.analysis import Kind, Verdict
 
 SEED, MODELS, PARTS = 20_000, 48, 4
 # Not yet served; what is mended is taken out.
-OPEN = frozenset()
+OPEN = frozenset({20017, 20024, 20025, 20033, 20042})
 
 
 def leaky(**changes):
