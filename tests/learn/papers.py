@@ -90,7 +90,7 @@ def lif(w, v, x):
 def alif(w, h, x):
     """States a, v, z: threshold, membrane, spike."""
     a, v, z = h.reshape(3, -1)
-    n, one = len(a), np.eye(len(a))
+    one = np.eye(len(a))
     v_new = LEAK * v + x @ w["wi"] + z @ w["wh"] - THRESHOLD * z
     a_new = ADAPTATION * a + z
     over = v_new - THRESHOLD - STRENGTH * a_new
