@@ -48,6 +48,11 @@ class AfterImport:
 sys.meta_path[:0] = [AfterImport("brainstate", keep_float64), AfterImport("brainevent", do_without_numba)]
 
 
+def pytest_configure(config):
+    """Most graphs here are chosen to have something to say; what they say is tested where it is the subject."""
+    config.addinivalue_line("filterwarnings", "ignore::etrax.CompilationWarning")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled_code():
     """Compiled programs of one module are of no use to the next, and there are thousands of them."""

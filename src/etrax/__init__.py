@@ -23,6 +23,7 @@ from ._executor import ETraceGraphExecutor as ETraceGraphExecutor
 from ._input_data import MultiStepData as MultiStepData
 from ._input_data import SingleStepData as SingleStepData
 from .analysis.graph import CompilationRecord as CompilationRecord
+from .analysis.graph import CompilationWarning as CompilationWarning
 from .analysis.graph import DiagnosticKind as DiagnosticKind
 from .analysis.graph import DiagnosticLevel as DiagnosticLevel
 from .analysis.graph import ETraceGraph as ETraceGraph

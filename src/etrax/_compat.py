@@ -70,15 +70,17 @@ def close_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> Any:
 def build_jaxpr(
     invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], like: Jaxpr, constvars: Sequence[Any] = ()
 ) -> Jaxpr:
-    """An open jaxpr over existing variables and equations; `like` gives its debug information."""
-    effects = set()
-    for eqn in eqns:
-        effects |= set(eqn.effects)
+    """An open jaxpr over existing variables and equations; `like` gives its debug information.
+
+    `jax.core.eval_jaxpr(jaxpr, values of constvars, *values of invars)` runs it, whichever the JAX version. A merged
+    jaxpr carries the values of its constvars: none are known here, so that there they are its first inputs.
+    """
+    effects = frozenset().union(*(eqn.effects for eqn in eqns))
     debug = like.debug_info._replace(arg_names=None, result_paths=None)
+    rest = (list(outvars), list(eqns), effects, debug)
     if _MERGED:
-        # A merged jaxpr with constvars carries their values: none are known here, so they are plain inputs.
-        return _Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug, consts=())
-    return _Jaxpr([], [*constvars, *invars], list(outvars), list(eqns), frozenset(effects), debug)
+        return _Jaxpr([], [*constvars, *invars], *rest, consts=())
+    return _Jaxpr(list(constvars), list(invars), *rest)
 
 
 def build_closed(

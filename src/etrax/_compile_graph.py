@@ -1,15 +1,18 @@
-"""The compiler API for brainstate modules: the traced step, its groups, its relations, its perturbation."""
+"""The compiler API: the traced step, its groups, its relations, its perturbation."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._errors import ArgumentTypeError, CompilationError, NotSupportedError
-from .analysis import Facts, analyse
+from .analysis import Facts
 from .analysis.graph import (
+    CompilationWarning,
+    DiagnosticLevel,
     ETraceGraph,
     HiddenGroup,
     HiddenParamOpRelation,
@@ -18,12 +21,12 @@ from .analysis.graph import (
     build_graph,
     build_groups,
     build_relations,
+    inspect,
     module_info_of,
     perturb,
 )
-from .frontends._bound import Bound
-from .frontends._brainstate import bind_brainstate, is_brainstate_module
-from .ir import Path
+from .frontends import Bound, bind, bind_brainstate, is_brainstate_module
+from .ir import Path, format_path
 
 _THREAD = threading.local()
 
@@ -43,34 +46,43 @@ def compiling() -> Iterator[None]:
         _THREAD.busy = False
 
 
-def require_module(model: Any, what: str) -> None:
+def require_module(model: Any, what: str, more: str = "") -> None:
     """Raise (a `TypeError`) unless a model is a `brainstate.nn.Module`."""
     if not is_brainstate_module(model):
         raise ArgumentTypeError(
-            f"`{what}` takes a `brainstate.nn.Module`, got {type(model).__name__}. For a step function or a module of "
-            "another library use `etrax.compile(model, rule, ...)`, and read its `.graph`."
+            f"`{what}` takes a `brainstate.nn.Module`{more}, got {type(model).__name__}. For a step function or a "
+            "module of another library use `etrax.compile(model, rule, ...)`, and read its `.graph`."
         )
 
 
-def bind_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
-    require_module(model, what)
+def bind_model(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
+    """Keywords are a module's own arguments; for every other model they are those of `etrax.compile`."""
+    if callable(model) and not is_brainstate_module(model) and kwargs.get("params") is not None:
+        return bind(model, args, **kwargs)
+    require_module(model, what, ", or a step function with its `params=` and `hidden=`")
     return bind_brainstate(model, args, kwargs)
 
 
 def compile_with_facts(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], include_hidden_perturb: bool, what: str
 ) -> tuple[ETraceGraph, Facts]:
-    """The graph, and the facts that it shows."""
+    """The graph, and the facts that it shows; its warnings are said to the caller of who calls this."""
     with compiling():
-        bound = bind_module(model, args, kwargs, what)
-        facts = analyse(bound.step)
-        return build_graph(bound, facts, include_hidden_perturb), facts
+        bound = bind_model(model, args, kwargs, what)
+        facts = inspect(bound.step)
+        graph = build_graph(bound, facts, include_hidden_perturb)
+    said = [r.message for r in graph.diagnostics if r.level is not DiagnosticLevel.INFO]
+    for text in dict.fromkeys(said):
+        warnings.warn(text, CompilationWarning, stacklevel=3)
+    return graph, facts
 
 
 def compile_etrace_graph(
     model: Any, *model_args: Any, include_hidden_perturb: bool = True, **model_kwargs: Any
 ) -> ETraceGraph:
     """Compile the step of a `brainstate.nn.Module` with initialised states; the states keep their values.
+
+    A step function takes `params=` and `hidden=`, as in `etrax.compile`.
 
     >>> import brainstate, etrax.nn
     >>> cell = etrax.nn.GRUCell(3, 4)
@@ -89,12 +101,12 @@ def compile_etrace_graph(
 def extract_module_info(model: Any, *model_args: Any, **model_kwargs: Any) -> ModuleInfo:
     """The traced step of a module: its jaxpr, and which variable is which state."""
     with compiling():
-        return module_info_of(bind_module(model, model_args, model_kwargs, "extract_module_info"))
+        return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
 
 
 def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups of a traced step, and the group of each hidden state by path."""
-    return build_groups(minfo, analyse(minfo.step))
+    return build_groups(minfo, inspect(minfo.step))
 
 
 def find_hidden_groups_from_module(
@@ -105,17 +117,36 @@ def find_hidden_groups_from_module(
 
 
 def find_hidden_param_op_relations_from_minfo(
-    minfo: ModuleInfo, hidden_groups: tuple[HiddenGroup, ...] | None = None
+    minfo: ModuleInfo, hid_path_to_group: Mapping[Path, HiddenGroup] | None = None
 ) -> tuple[HiddenParamOpRelation, ...]:
-    """The relations of a traced step, in program order; its groups are found again unless they are given."""
-    facts = analyse(minfo.step)
-    groups = build_groups(minfo, facts)[0] if hidden_groups is None else tuple(hidden_groups)
-    if len(groups) != len(facts.groups):
-        raise CompilationError(
-            f"`hidden_groups` holds {len(groups)} groups, but this step has {len(facts.groups)}: pass those that "
-            "`find_hidden_groups_from_minfo` gives for it."
-        )
+    """The relations of a traced step, in program order, to the groups that `find_hidden_groups_from_minfo` gives.
+
+    >>> import brainstate, etrax.nn
+    >>> cell = etrax.nn.GRUCell(3, 4)
+    >>> _ = brainstate.nn.init_all_states(cell)
+    >>> minfo = extract_module_info(cell, brainstate.random.randn(3))
+    >>> _, hid_path_to_group = find_hidden_groups_from_minfo(minfo)
+    >>> relations = find_hidden_param_op_relations_from_minfo(minfo=minfo, hid_path_to_group=hid_path_to_group)
+    >>> relations[0].hidden_groups[0] is hid_path_to_group["h",]
+    True
+    """
+    facts = inspect(minfo.step)
+    groups, by_path = build_groups(minfo, facts)
+    if hid_path_to_group is not None:
+        _check_groups(minfo, by_path, hid_path_to_group)
+        groups = tuple({g.index: g for g in hid_path_to_group.values()}[g.index] for g in groups)
     return build_relations(minfo, facts, groups)
+
+
+def _check_groups(minfo: ModuleInfo, own: Mapping[Path, HiddenGroup], given: Mapping[Path, HiddenGroup]) -> None:
+    remedy = "pass what `find_hidden_groups_from_minfo` gives for this `minfo`."
+    for path, group in own.items():
+        if path not in given:
+            raise CompilationError(f"`hid_path_to_group` has no group for hidden state {format_path(path)}: {remedy}")
+        if given[path].index != group.index or list(given[path].hidden_outvars) != list(group.hidden_outvars):
+            raise CompilationError(
+                f"`hid_path_to_group` has a group of another step at hidden state {format_path(path)}: {remedy}"
+            )
 
 
 def find_hidden_param_op_relations_from_module(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from ._compile_graph import compile_with_facts, require_module
-from ._errors import CompilationError
+from ._errors import CompilationError, NotSupportedError
 from ._input_data import example_of, single_step_of
 from ._jacobians import HiddenToWeight, Key, jacobians
 from .analysis._facts import Facts
-from .analysis.graph import ETraceGraph, HiddenPerturbation
+from .analysis.graph import DiagnosticKind, ETraceGraph, HiddenPerturbation
 from .ir import Path, Role, format_path
 
 _Marked = lambda x: hasattr(x, "first_step")  # noqa: E731
@@ -54,17 +54,15 @@ class ETraceGraphExecutor:
 
     @property
     def states(self) -> Any:
-        """All states of the model, as brainstate collects them."""
-        return self.model.states()
+        """All states of the model by path, a `brainstate.util.FlattedDict`: `states.filter(brainstate.ParamState)`."""
+        return self.graph.module_info.retrieved_model_states
 
     @property
-    def path_to_states(self) -> dict[Path, Any]:
-        """All states of the model by path; after compiling, also those outside the module that the step touches."""
-        known = dict(self.model.states())
-        if self._compiled is None:
-            return known
+    def path_to_states(self) -> Any:
+        """The same, and the states outside the module that the step touches."""
         info = self.graph.module_info
-        return known | dict(zip(info.compiled_state_paths, info.compiled_model_states, strict=True))
+        touched = dict(zip(info.compiled_state_paths, info.compiled_model_states, strict=True))
+        return type(self.states)({**self.states, **touched})
 
     @property
     def state_id_to_path(self) -> dict[int, Path]:
@@ -89,10 +87,11 @@ class ETraceGraphExecutor:
         """
         graph, facts = self._found
         flat = self._flat(args, kwargs)
-        inputs = len(graph.module_info.step.select(Role.INPUT))
-        found = jacobians(facts, graph.hidden_groups, [*flat[inputs:], *flat[:inputs]])
-        output, hidden, other = self._decoded(found.outs)
-        return output, hidden, other, (found.h2w, found.h2h)
+        if facts.step is not graph.module_info.step:
+            records = graph.explain(kind=DiagnosticKind.LOOP_WITHOUT_DERIVATIVE)
+            raise NotSupportedError("\n".join(["this step has no Jacobian.", *(r.message for r in records)]))
+        found = jacobians(facts, graph.hidden_groups, graph.module_info.step_leaves(flat))
+        return *graph.module_info.sort_step_outputs(found.outs), (found.h2w, found.h2h)
 
     def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """As `solve_h2w_h2h_jacobian`, and a fifth: the pull-back from outputs to hidden states.
@@ -113,15 +112,6 @@ class ETraceGraphExecutor:
         args, kwargs = jax.tree.map(single_step_of, (args, kwargs), is_leaf=_Marked)
         return self.graph.module_info.flat_inputs(args, kwargs)
 
-    def _decoded(self, outs: Sequence[Any]) -> tuple[Any, dict[Path, Any], dict[Path, Any]]:
-        """From the step's output leaves (hidden, other, output) to the model's own values."""
-        info = self.graph.module_info
-        weights = [jax.numpy.zeros(())] * len(info.weight_invars)
-        states = len(info.step.select(Role.HIDDEN)) + len(info.step.select(Role.OTHER))
-        values = [*outs[states:], *weights, *outs[:states]]
-        extra = [None] * (len(info.jaxpr.outvars) - len(values))
-        return info.sort_outputs([*values, *extra])[:3]
-
 
 def _outputs(perturbation: HiddenPerturbation, flat: Sequence[Any], p: dict[Path, Any], count: int) -> list[Any]:
     return perturbation.eval_jaxpr(flat, [p[path] for path in perturbation.perturb_hidden_paths])[:count]
@@ -140,8 +130,10 @@ def describe(graph: ETraceGraph) -> str:
         for g in graph.hidden_groups
     ]
     grouped = set(graph.hid_path_to_group)
-    others = [e.path for e in info.owner.states if e.role is not Role.PARAM and e.path not in grouped]
-    lines += _section("Other dynamic states:", [format_path(p) for p in others])
+    met = {e.path: e.role for e in info.owner.states}  # every parameter is among these, met by the step or not
+    dynamic = [p for p in (*met, *(q for q in info.owner.known if q not in met)) if met.get(p) is not Role.PARAM]
+    others = [p for p in dynamic if p not in grouped]
+    lines += _section("Other dynamic states:", [format_path(p) + _why_not(met, p) for p in others])
     reached: dict[Path, dict[int, None]] = {}
     for r in graph.hidden_param_op_relations:
         reached.setdefault(r.path, {}).update(dict.fromkeys(g.index for g in r.hidden_groups))
@@ -154,6 +146,12 @@ def describe(graph: ETraceGraph) -> str:
 
 def _section(title: str, rows: Sequence[str]) -> list[str]:
     return [title, *(f"  {row}" for row in rows)] if rows else [title, "  none"]
+
+
+def _why_not(met: Mapping[Path, Role], path: Path) -> str:
+    if path not in met:
+        return " (the step does not touch it)"
+    return " (a hidden state without derivatives)" if met[path] is Role.HIDDEN else ""
 
 
 def _why(graph: ETraceGraph, path: Path) -> str:

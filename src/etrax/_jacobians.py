@@ -75,14 +75,15 @@ def jacobians(facts: Facts, groups: Sequence[HiddenGroup], leaves: Sequence[Any]
     params = step.select(Role.PARAM)
     h2w: dict[Key, HiddenToWeight] = {}
     h2h = []
-    for group, found in zip(groups, facts.groups, strict=True):
-        layout = group._layout
+    number = {leaf.path: i for i, leaf in enumerate(facts.states) if i in facts.group_of_leaf}
+    for group in groups:
+        layout, own_leaves = group._layout, [number[path] for path in group.hidden_paths]
 
-        def back(cotangents: Sequence[Any], found: Any = found) -> tuple[list[Any], dict[int, Any]]:
-            h, d = pull(zeros | dict(zip(found.leaves, cotangents, strict=True)))
-            return [h[i] for i in found.leaves], d
+        def back(cotangents: Sequence[Any], at: list[int] = own_leaves) -> tuple[list[Any], dict[int, Any]]:
+            h, d = pull(zeros | dict(zip(at, cotangents, strict=True)))
+            return [h[i] for i in at], d
 
-        own = [new[i] for i in found.leaves]
+        own = [new[i] for i in own_leaves]
         h2h.append(blocks_from(lambda c, back=back: back(c)[0], own, layout, group.colour))
         rows = _weight_rows(lambda c, back=back: back(c)[1], own, layout, deltas)
         for r in relations:

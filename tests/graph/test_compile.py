@@ -294,7 +294,7 @@ def test_pieces_one_by_one():
     ]
     for p in (api.add_hidden_perturbation_from_minfo(minfo), api.add_hidden_perturbation_in_module(model, x)):
         assert p.perturb_hidden_paths == graph.hidden_perturb.perturb_hidden_paths
-        assert p.perturb_hidden_states == [model.cell.c, model.cell.h]
+        assert p.perturb_hidden_states == [model.cell.h, model.cell.c]
     assert api.compile_etrace_graph(model, x, include_hidden_perturb=False).hidden_perturb is None
 
 
@@ -359,7 +359,7 @@ def test_explain():
     assert order == sorted(order)
     assert isinstance(DiagnosticKind.RELATION_INCLUDED, str)
     assert graph.dict()["hidden_groups"] == graph.hidden_groups
-    assert repr(graph).startswith("ETraceGraph of 1 hidden group") and len(repr(graph)) < 1000
+    assert str(graph).startswith("ETraceGraph of 1 hidden group") and len(str(graph)) < 1000
 
 
 def test_layers_stay_apart():
@@ -377,7 +377,7 @@ def test_layers_stay_apart():
     graph = api.compile_etrace_graph(model, x)
     assert [g.hidden_paths for g in graph.hidden_groups] == [
         [("layers", 0, "h")],
-        [("layers", 1, "c"), ("layers", 1, "h")],
+        [("layers", 1, "h"), ("layers", 1, "c")],
     ]
     assert [g.index for g in graph.hidden_groups] == [0, 1]
     assert graph.hid_path_to_group["layers", 1, "c"].index == 1

@@ -1,5 +1,6 @@
 """Every cell against a few lines of numpy, in float64: one row of `CELLS` a cell."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -348,3 +349,37 @@ def test_missing_brainstate_is_named():
         'ImportError: `etrax.nn` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
         in result.stderr
     )
+
+
+POSITIONAL = {
+    name: ("w_init", "b_init", "state_init", "activation")
+    for name in ("GRUCell", "MGUCell", "LSTMCell", "CFNCell", "MinimalRNNCell")
+} | {
+    "VanillaRNNCell": ("state_init", "w_init", "b_init", "activation"),
+    "URLSTMCell": ("w_init", "state_init", "activation"),
+    "MiniGRU": ("w_init", "b_init", "state_init"),
+    "MiniLSTM": ("w_init", "b_init", "state_init"),
+    "Linear": ("w_init", "b_init"),
+}
+
+
+@pytest.mark.parametrize("name", list(POSITIONAL))
+def test_initialisers_by_position(name):
+    """In the order of the layer of that name in `brainstate.nn`, if it has one."""
+    given = {"w_init": 0.25, "b_init": 0.5, "state_init": 0.75, "activation": "sigmoid"}
+    order = POSITIONAL[name]
+    by_position = getattr(nn, name)(N, M, *(given[k] for k in order))
+    by_name = getattr(nn, name)(N, M, **{k: given[k] for k in order})
+    theirs = getattr(brainstate.nn, {"VanillaRNNCell": "ValinaRNNCell"}.get(name, name), None)
+    if theirs is not None:
+        taken = list(inspect.signature(theirs.__init__).parameters)[3:]
+        assert tuple(taken[: len(order)]) == order
+    for layer in (by_position, by_name):
+        brainstate.nn.init_all_states(layer)
+    if name != "URLSTMCell":  # its bias is random unless it is given
+        for a, b in zip(by_position.states().values(), by_name.states().values(), strict=True):
+            jax.tree.map(np.testing.assert_array_equal, a.value, b.value)
+    x = jnp.ones(N)
+    assert np.isfinite(by_position(x)).all()
+    if name != "Linear":
+        assert (by_position.states(brainstate.HiddenState)["h",].value != 0.75).any()

@@ -62,7 +62,7 @@ def _of_group(facts: Facts, group: Group) -> Derived | None:
     slices = {i: _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in kept}) or _NOTHING for i in gone}
     sources = {i: frozenset(k for k in kept if outs[k] in met) for i, (_, met) in slices.items()}
     eqns = [jaxpr.eqns[n] for n in sorted(set().union(*(used for used, _ in slices.values())))]
-    body = build_jaxpr([outs[k] for k in kept], [outs[i] for i in gone], eqns, jaxpr, _consts(facts))
+    body = build_jaxpr([*_consts(facts), *(outs[k] for k in kept)], [outs[i] for i in gone], eqns, jaxpr)
     return Derived(tuple(gone), tuple(kept), sources, body, tuple(facts.step.consts))
 
 

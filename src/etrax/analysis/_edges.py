@@ -92,16 +92,24 @@ def _any(dep: Dep) -> bool:
     return any(bool((m >= 0).any()) for m in dep.maps)
 
 
+NO_REVERSE = "which has no reverse mode in JAX, so neither BPTT nor Etrax can train it"
+TRAINABLE = "use `lax.scan` or a `fori_loop` with constant bounds, or `stop_gradient` its inputs, to train it."
+
+
+def refuse_while(error: Exception) -> None:
+    """Say what to do if JAX could not differentiate because of a loop without reverse mode."""
+    if "while_loop" in str(error):
+        raise NotSupportedError(
+            "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), "
+            f"{NO_REVERSE}; {TRAINABLE}\nJAX says: {error}"
+        ) from error
+
+
 def _transposed(pull: Any, args: tuple[Any, ...]) -> Any:
     try:
         return jax.make_jaxpr(pull)(*args)
     except (ValueError, NotImplementedError) as error:
-        if "while_loop" in str(error):
-            raise NotSupportedError(
-                "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), "
-                "which has no reverse mode in JAX, so neither BPTT nor Etrax can train it. Use `lax.scan` or a "
-                f"`fori_loop` with constant bounds, or `stop_gradient` its inputs.\nJAX says: {error}"
-            ) from error
+        refuse_while(error)
         raise CompilationError(
             "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the "
             f"operation, give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"

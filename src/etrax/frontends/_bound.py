@@ -11,12 +11,12 @@ from ..ir import Path, Role, Step
 
 @dataclass(frozen=True)
 class BoundState:
-    """One state of the model: its path, its role, the front end's own object, and how many leaves of the step it is."""
+    """One state of the model: its path, its role, the front end's own object, and which leaves of the step it is."""
 
     path: Path
     role: Role
     handle: Any
-    num_leaves: int
+    leaves: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,9 @@ class Bound:
 
     `fn(params, hidden, other, *inputs) -> (hidden, other, output)` takes and gives plain arrays: no physical units, no
     objects of a modelling library. `read()` gives (params, hidden, other) as they are now; the record itself holds no
-    values, so that one made inside `jit` keeps nothing of that trace. `states` are in the order of the step's leaves;
-    `known` holds every state of the model by path, whether the step touches it or not.
+    values, so that one made inside `jit` keeps nothing of that trace. `states` are parameters, hidden and other states,
+    each in the model's own order (for a module: as its step meets them); `known` holds every state of the model by
+    path, whether the step touches it or not.
 
     | piece | from | to |
     |---|---|---|

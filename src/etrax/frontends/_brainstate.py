@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError
-from ..ir import Path, Role, format_path, leaves_with_paths, trace_step
+from ..ir import Path, Role, Step, format_path, leaves_with_paths, trace_step
 from ._arguments import Arguments, abstract
 from ._borrow import borrowed, held, put
 from ._bound import Bound, BoundState
@@ -94,8 +94,8 @@ def bind_brainstate(
     return Bound(
         step=step,
         fn=fn,
-        states=_in_step_order(touched),
-        known=known,
+        states=_in_model_order(touched, step),
+        known=model.states(),
         read=read,
         encode=arguments.encode,
         decode_output=lambda out: attach(output, jax.tree.leaves(out)),
@@ -172,12 +172,12 @@ def _handles(brainstate: Any, touched: list[_Touched]) -> dict[Role, dict[Path, 
     return out
 
 
-def _in_step_order(touched: list[_Touched]) -> tuple[BoundState, ...]:
-    """States in the order of the step's leaves: by role, then as nested dictionaries are flattened."""
+def _in_model_order(touched: list[_Touched], step: Step) -> tuple[BoundState, ...]:
+    """Parameters, hidden and other states, each in the order in which the step meets them."""
+    number = {(leaf.role, leaf.path): i for i, leaf in enumerate(step.ins)}
     out = []
     for role in (Role.PARAM, Role.HIDDEN, Role.OTHER):
-        number = _nest({t.path: i for i, t in enumerate(touched) if t.role is role})
-        for i in jax.tree.leaves(number):
-            t = touched[i]
-            out.append(BoundState(t.path, role, t.state, len(jax.tree.leaves(t.example))))
+        for t in (t for t in touched if t.role is role):
+            leaves = tuple(number[role, (*t.path, *inner)] for inner, _ in leaves_with_paths(strip(t.example)))
+            out.append(BoundState(t.path, role, t.state, leaves))
     return tuple(out)

@@ -25,13 +25,13 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
         return result[0], other, result[1]
 
     traced = trace_step(fn, params, hidden, tuple(inputs))
-    leaves = [leaf for leaf in traced.ins if leaf.role in (Role.PARAM, Role.HIDDEN)]
+    leaves = [(i, leaf) for i, leaf in enumerate(traced.ins) if leaf.role in (Role.PARAM, Role.HIDDEN)]
     values = [v for tree in (params, hidden) for _, v in leaves_with_paths(tree)]
     return Bound(
         step=traced,
         fn=fn,
-        states=tuple(BoundState(leaf.path, leaf.role, leaf, 1) for leaf in leaves),
-        known={leaf.path: v for leaf, v in zip(leaves, values, strict=True)},
+        states=tuple(BoundState(leaf.path, leaf.role, leaf, (i,)) for i, leaf in leaves),
+        known={leaf.path: v for (_, leaf), v in zip(leaves, values, strict=True)},
         read=lambda: (params, hidden, None),
         encode=lambda args, kwargs, lead=0: tuple(args),
         decode_output=lambda out: out,

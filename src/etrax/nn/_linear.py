@@ -23,9 +23,9 @@ class Linear(brainstate.nn.Module):
         self,
         in_size: Size,
         out_size: Size,
-        *,
         w_init: Initializer = KAIMING,
         b_init: Initializer | None = ZEROS,
+        *,
         name: str | None = None,
     ):
         super().__init__(name=name)  # pyright: ignore[reportCallIssue]

@@ -45,7 +45,6 @@ class LSTMCell(Cell):
         self,
         in_size: Size,
         out_size: Size,
-        *,
         w_init: Initializer = XAVIER,
         b_init: Initializer | None = ZEROS,
         state_init: Initializer = ZEROS,
@@ -104,12 +103,12 @@ class URLSTMCell(LSTMCell):
         self,
         in_size: Size,
         out_size: Size,
-        *,
         w_init: Initializer = XAVIER,
-        b_init: Initializer = uniform_gate,
         state_init: Initializer = ZEROS,
         activation: Activation = "tanh",
         name: str | None = None,
+        *,
+        b_init: Initializer = uniform_gate,
     ):
         super().__init__(
             in_size, out_size, w_init=w_init, b_init=None, state_init=state_init, activation=activation, name=name
@@ -147,7 +146,6 @@ class MiniLSTM(Cell):
         self,
         in_size: Size,
         out_size: Size,
-        *,
         w_init: Initializer = ORTHOGONAL,
         b_init: Initializer | None = ZEROS,
         state_init: Initializer = ZEROS,

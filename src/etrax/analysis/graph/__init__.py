@@ -6,6 +6,7 @@ from ._build import build_graph as build_graph
 from ._build import build_groups as build_groups
 from ._build import build_relations as build_relations
 from ._diagnostics import CompilationRecord as CompilationRecord
+from ._diagnostics import CompilationWarning as CompilationWarning
 from ._diagnostics import DiagnosticKind as DiagnosticKind
 from ._diagnostics import DiagnosticLevel as DiagnosticLevel
 from ._graph import ETraceGraph as ETraceGraph
@@ -17,3 +18,4 @@ from ._module_info import module_info_of as module_info_of
 from ._perturb import HiddenPerturbation as HiddenPerturbation
 from ._perturb import perturb as perturb
 from ._relation import HiddenParamOpRelation as HiddenParamOpRelation
+from ._stand_in import inspect as inspect

@@ -9,15 +9,16 @@ from ...ir import Path, Role, Step, format_path
 from .._colours import colours
 from .._edges import state_leaves
 from .._facts import Facts
-from ._diagnostics import records
+from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup
-from ._layout import layout_of_group
+from ._layout import layout_of_group, reordered
 from ._module_info import ModuleInfo, module_info_of
 from ._owner import Owner
 from ._perturb import perturb
 from ._relation import HiddenParamOpRelation
 from ._slices import inner_equation, slice_between
+from ._stand_in import loops
 
 
 def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool = True) -> ETraceGraph:
@@ -26,24 +27,22 @@ def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool 
     groups, by_path = build_groups(info, facts)
     relations = build_relations(info, facts, groups)
     info = info.add_jaxpr_outs(_read_by(groups, relations, info))
-    weights = [e.path for e in info.owner.states if e.role is Role.PARAM for _ in range(e.num_leaves)]
+    weights = _weight_paths(info)
     unused = [p for p, s in info.owner.known.items() if hasattr(s, "varshape") and p not in info.hidden_path_to_invar]
-    return ETraceGraph(
-        info,
-        groups,
-        by_path,
-        relations,
-        perturb(info) if include_hidden_perturb else None,
-        records(facts, weights, unused),
-    )
+    found = records(facts, weights, unused)
+    if facts.step is not info.step:  # facts of a step that can only be looked at
+        found += loop_records(loops(info.step))
+    return ETraceGraph(info, groups, by_path, relations, perturb(info) if include_hidden_perturb else None, found)
 
 
 def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups, and the group of each hidden state."""
     leaves = state_leaves(facts.step)
     handles = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
+    rank = {path: k for k, path in enumerate(info.hidden_path_to_invar)}
     groups = []
     for g in facts.groups:
+        g = reordered(g, sorted(range(len(g.leaves)), key=lambda k: rank[leaves[g.leaves[k]].path]))
         paths = [leaves[i].path for i in g.leaves]
         invars = [info.hidden_path_to_invar[p] for p in paths]
         outvars = [info.hidden_path_to_outvar[p] for p in paths]
@@ -79,7 +78,7 @@ def build_relations(
     info: ModuleInfo, facts: Facts, groups: tuple[HiddenGroup, ...]
 ) -> tuple[HiddenParamOpRelation, ...]:
     """One relation per weight op and parameter leaf in it, in program order, with the groups that a trace can serve."""
-    paths = [e.path for e in info.owner.states if e.role is Role.PARAM for _ in range(e.num_leaves)]
+    paths = _weight_paths(info)
     params = facts.step.select(Role.PARAM)
     out = []
     for j, site in enumerate(facts.sites):
@@ -111,6 +110,12 @@ def build_relations(
     return tuple(out)
 
 
+def _weight_paths(info: ModuleInfo) -> list[Path]:
+    """For each parameter leaf of the step, the path of the state that holds it."""
+    held = {i: e.path for e in info.owner.states if e.role is Role.PARAM for i in e.leaves}
+    return [held[i] for i in range(len(held))]
+
+
 def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Any, Any, bool]:
     """The data operand (None if there is none) and the output of a weight op; whether it is inside a loop or branch."""
     site, count = facts.sites[j], len(facts.step.jaxpr.eqns)
@@ -123,9 +128,9 @@ def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Any, Any, bool]:
 
 
 def _read_by(groups: Any, relations: Any, info: ModuleInfo) -> list[Any]:
-    """Every variable whose value a rule may want: what transitions and relations read."""
+    """Every variable whose value a rule may want: old hidden values, and what transitions and relations read."""
     defined = {*info.jaxpr.constvars, *info.jaxpr.invars, *(v for e in info.jaxpr.eqns for v in e.outvars)}
-    wanted = [v for g in groups for v in g.transition_jaxpr_constvars]
+    wanted = [v for g in groups for v in (*g.hidden_invars, *g.transition_jaxpr_constvars)]
     for r in relations:
         wanted += [r.x_var, r.y_var, *(v for part in r.y_to_hidden_constvars for v in part)]
     return [

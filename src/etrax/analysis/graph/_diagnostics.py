@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..._compat import is_inexact
-from ...ir import Path, Role, format_path
+from ...ir import Path, Role, format_path, source_of_eqn
+from .._edges import NO_REVERSE, TRAINABLE
 from .._facts import Facts, Loss, LossKind
 
 
@@ -38,6 +39,7 @@ class DiagnosticKind(StrEnum):
     NONLINEAR_DERIVATIVE = "nonlinear_derivative"
     COMPLEX_TO_REAL = "complex_to_real"
     UNKNOWN_PRIMITIVE = "unknown_primitive"
+    LOOP_WITHOUT_DERIVATIVE = "loop_without_derivative"
 
 
 _KIND_OF_LOSS = {
@@ -50,6 +52,10 @@ _KIND_OF_LOSS = {
     "NONLINEAR": DiagnosticKind.NONLINEAR_DERIVATIVE,
     "COMPLEX": DiagnosticKind.COMPLEX_TO_REAL,
 }
+
+
+class CompilationWarning(UserWarning):
+    """A record of level `WARNING`, said when a graph is compiled."""
 
 
 class CompilationRecord(NamedTuple):
@@ -66,6 +72,10 @@ class CompilationRecord(NamedTuple):
     def __str__(self) -> str:
         return f"[{self.level.value}] {self.kind.value}: {self.message}"
 
+    @property
+    def _brief(self) -> str:
+        return f"{self.level.value} {self.kind.value}"
+
 
 def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> tuple[CompilationRecord, ...]:
     """All findings: first each weight op in program order, then each group, then what concerns the whole model.
@@ -76,6 +86,18 @@ def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[
     found += [r for g in range(len(facts.groups)) for r in _of_group(facts, g)]
     found += _of_model(facts, weight_paths, unused_hidden)
     return tuple(found)
+
+
+def loop_records(loops: Iterable[Any]) -> tuple[CompilationRecord, ...]:
+    """One for each loop that keeps a step from being trained."""
+    out = []
+    for eqn in loops:
+        source = source_of_eqn(eqn)
+        where = f"`{eqn.primitive.name}`" + (f" at {source}" if source else "")
+        text = f"{where} is or holds a `while_loop`, {NO_REVERSE}. The graph shows what it connects; {TRAINABLE}"
+        kind, name = DiagnosticKind.LOOP_WITHOUT_DERIVATIVE, eqn.primitive.name
+        out.append(CompilationRecord(kind, DiagnosticLevel.WARNING, text, name, None, (), {"source": source}))
+    return tuple(out)
 
 
 def _hidden_paths(facts: Facts, groups: Sequence[int]) -> tuple[Path, ...]:

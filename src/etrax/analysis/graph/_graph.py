@@ -12,6 +12,7 @@ from ._group import HiddenGroup
 from ._module_info import ModuleInfo
 from ._perturb import HiddenPerturbation
 from ._relation import HiddenParamOpRelation
+from ._show import show
 
 
 class ETraceGraph(NamedTuple):
@@ -66,6 +67,9 @@ class ETraceGraph(NamedTuple):
         return self._asdict()
 
     def __repr__(self) -> str:
+        return show(self)
+
+    def __str__(self) -> str:
         groups, relations = self.hidden_groups, self.hidden_param_op_relations
         lines = [f"ETraceGraph of {_count(groups, 'hidden group')}, {_count(relations, 'relation')}"]
         for g in self.hidden_groups:

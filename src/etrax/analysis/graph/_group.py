@@ -8,20 +8,24 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..._compat import Jaxpr, Var, open_jaxpr
+from ..._compat import Jaxpr, Var
 from ..._errors import NotSupportedError
-from ...ir import Path, format_path, interpret
+from ...ir import Path, format_path
+from .._edges import refuse_while
 from ._blocks import state_blocks
 from ._layout import Layout, layout_of_states, varshapes
+from ._show import show
+from ._slices import eval_slice
 
 
 class HiddenGroup(NamedTuple):
     """States of one position set, and their own transition h' = G(h, rest).
 
-    `transition_jaxpr` takes the old values of `hidden_states`, then the values of `transition_jaxpr_constvars`: every
-    variable of the model's jaxpr that the new values need and that does not depend on the group through uncut
-    operations, among them the outputs of cut weight ops. `colour` numbers the positions that are probed together (None:
-    all), see `diagonal_jacobian`; `tag` is the structure of the recurrence.
+    `jax.core.eval_jaxpr(transition_jaxpr, inputs, *hidden)` runs it on the values of `transition_jaxpr_constvars` and
+    the old values of `hidden_states`. The constvars are every variable of the model's jaxpr that the new values need
+    and that does not depend on the group through uncut operations, among them the outputs of cut weight ops. `colour`
+    numbers the positions that are probed together (None: all), see `diagonal_jacobian`; `tag` is the structure of the
+    recurrence. States are in the order of the model's own, see `ModuleInfo`.
     """
 
     index: int
@@ -62,15 +66,12 @@ class HiddenGroup(NamedTuple):
     def transition(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[jax.Array]:
         """New values from old ones and the values of `transition_jaxpr_constvars`; units are dropped."""
         hidden, rest = jax.tree.leaves(list(hidden_vals)), jax.tree.leaves(list(input_vals))
-        jaxpr, _ = open_jaxpr(self.transition_jaxpr)
-        expected = len(jaxpr.invars) + len(jaxpr.constvars)
-        if len(hidden) + len(rest) != expected:
+        if (len(hidden), len(rest)) != (len(self.hidden_invars), len(self.transition_jaxpr_constvars)):
             raise ValueError(
                 f"`transition` of group {self.index} takes {len(self.hidden_paths)} hidden values and "
                 f"{len(self.transition_jaxpr_constvars)} input values, got {len(hidden)} and {len(rest)}."
             )
-        consts, args = (rest, hidden) if jaxpr.constvars else ((), [*hidden, *rest])
-        return interpret(jaxpr, consts, args, lambda *_: None)
+        return eval_slice(self.transition_jaxpr, rest, hidden)
 
     def diagonal_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
         """The blocks ∂h'[p, :]/∂h[p, :] of the transition, (*varshape, num_state, num_state).
@@ -79,7 +80,11 @@ class HiddenGroup(NamedTuple):
         `colours` needs, at most the number of positions of one sample.
         """
         hidden = jax.tree.leaves(list(hidden_vals))
-        return state_blocks(lambda h: self.transition(h, input_vals), hidden, self._layout, self.colour)
+        try:
+            return state_blocks(lambda h: self.transition(h, input_vals), hidden, self._layout, self.colour)
+        except ValueError as error:
+            refuse_while(error)
+            raise
 
     def concat_hidden(self, values: Sequence[Any]) -> jax.Array:
         """One array (*varshape, num_state) from one value per state; units are dropped."""
@@ -92,6 +97,10 @@ class HiddenGroup(NamedTuple):
     def dict(self) -> dict[str, Any]:
         return self._asdict()
 
-    def __repr__(self) -> str:
+    @property
+    def _brief(self) -> str:
         names = ", ".join(format_path(p, "hidden") for p in self.hidden_paths)
-        return f"HiddenGroup({self.index}: {names}, varshape={self.varshape}, num_state={self.num_state})"
+        return f"HiddenGroup {self.index} of {names}"
+
+    def __repr__(self) -> str:
+        return show(self)

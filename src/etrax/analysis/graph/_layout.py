@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -68,6 +68,12 @@ def _cast(x: jax.Array, dtype: Any) -> jax.Array:
         return x
     real = jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating)
     return (x.real if real else x).astype(dtype)
+
+
+def reordered(group: Group, order: Sequence[int]) -> Group:
+    """The same group with its leaves in another order."""
+    leaves, place, slot = (tuple(part[k] for k in order) for part in (group.leaves, group.place, group.slot))
+    return replace(group, leaves=leaves, place=place, slot=slot)
 
 
 def layout_of_group(group: Group, leaves: Sequence[Any]) -> Layout:

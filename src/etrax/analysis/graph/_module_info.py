@@ -11,6 +11,7 @@ from ..._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_stru
 from ..._errors import CompilationError
 from ...ir import Path, Role, Step, format_path, interpret
 from ._owner import Owner, owner_of
+from ._show import show
 from ._slices import own_hidden_outputs
 
 Values = dict[Path, Any]
@@ -19,10 +20,10 @@ Values = dict[Path, Any]
 class ModuleInfo(NamedTuple):
     """A model's step: its jaxpr, and which variable is which state.
 
-    `closed_jaxpr` takes the leaves of the inputs, then those of `compiled_model_states` in order (parameters, hidden,
-    other), and gives the leaves of the outputs, then those of the same states, then the variables added by
-    `add_jaxpr_outs`. `retrieved_model_states` are all states of the model by path, touched by the step or not.
-    `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
+    `closed_jaxpr` takes the leaves of the inputs, then those of `compiled_model_states` in order: parameters, hidden,
+    other, each as the model's step meets them. It gives the leaves of the outputs, then those of the same states, then
+    the variables added by `add_jaxpr_outs`. `retrieved_model_states` are all states of the model by path, touched by
+    the step or not. `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
     """
 
     owner: Owner
@@ -67,7 +68,8 @@ class ModuleInfo(NamedTuple):
         """
         inputs = jax.tree.leaves(self.owner.encode(tuple(args), kwargs))
         if old_state_vals is None:
-            return self._checked([*inputs, *jax.tree.leaves(list(self.owner.read()))])
+            now = jax.tree.leaves(list(self.owner.read()))
+            return self._checked([*inputs, *(now[i] for e in self.owner.states for i in e.leaves)])
         if isinstance(old_state_vals, Mapping):
             for path in self.compiled_state_paths:
                 if path not in old_state_vals:
@@ -86,7 +88,7 @@ class ModuleInfo(NamedTuple):
     def _checked(self, flat: list[Any]) -> list[Any]:
         """The same values, if they have the shapes that the step was compiled for."""
         paths = [("argument", leaf.path) for leaf in self.step.select(Role.INPUT)]
-        paths += [(e.role.value, e.path) for e in self.owner.states for _ in range(e.num_leaves)]
+        paths += [(e.role.value, e.path) for e in self.owner.states for _ in e.leaves]
         for (what, path), v, x in zip(paths, self.jaxpr.invars, flat, strict=True):
             found, expected = shape_struct(x).shape, shape_struct(v.aval).shape
             if found != expected:
@@ -102,10 +104,27 @@ class ModuleInfo(NamedTuple):
         by_role: dict[Role, Values] = {Role.HIDDEN: {}, Role.OTHER: {}, Role.PARAM: {}}
         at = self.num_var_out
         for entry in self.owner.states:
-            by_role[entry.role][entry.path] = self.owner.decode_state(entry.path, values[at : at + entry.num_leaves])
-            at += entry.num_leaves
+            end = at + len(entry.leaves)
+            by_role[entry.role][entry.path] = self.owner.decode_state(entry.path, values[at:end])
+            at = end
         temps = {v: x for v, x in zip(self.jaxpr.outvars, values, strict=True) if not isinstance(v, Literal)}
         return self.owner.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
+
+    def step_leaves(self, flat: Sequence[Any]) -> list[Any]:
+        """What the jaxpr takes, in the order of the input leaves of `step`."""
+        inputs = len(self.step.select(Role.INPUT))
+        order = [i for e in self.owner.states for i in e.leaves]
+        return [
+            *(x for _, x in sorted(zip(order, flat[inputs:], strict=True), key=lambda pair: pair[0])),
+            *flat[:inputs],
+        ]
+
+    def sort_step_outputs(self, outs: Sequence[Any]) -> tuple[Any, Values, Values]:
+        """Output leaves of `step`, as (outputs, new hidden values by path, new other values by path)."""
+        first, states = len(self.weight_invars), len(self.step.ins) - len(self.step.select(Role.INPUT))
+        new = [*(jax.numpy.zeros(()) for _ in range(first)), *outs[: states - first]]
+        values = [*outs[states - first :], *(new[i] for e in self.owner.states for i in e.leaves)]
+        return self.sort_outputs([*values, *(None for _ in self.jaxpr.outvars[len(values) :])])[:3]
 
     def jaxpr_call(
         self, *args: Any, old_state_vals: Any = None, **kwargs: Any
@@ -119,6 +138,10 @@ class ModuleInfo(NamedTuple):
         return self._asdict()
 
     def __repr__(self) -> str:
+        return show(self)
+
+    @property
+    def _brief(self) -> str:
         hidden, weights = len(self.hidden_path_to_invar), len(self.weight_path_to_invars)
         eqns = len(self.jaxpr.eqns)
         return f"ModuleInfo({eqns} equations, {weights} weights, {hidden} hidden states, {self.num_var_out} outputs)"
@@ -128,42 +151,40 @@ def module_info_of(model: Owner | Step) -> ModuleInfo:
     """Lay out a step for inspection."""
     owner = owner_of(model)
     step = own_hidden_outputs(owner.step)
-    roles = (Role.PARAM, Role.HIDDEN, Role.OTHER)
-    state_in = [v for role in roles for v in step.invars(role)]
-    weights = step.invars(Role.PARAM)
-    state_out = [*weights, *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
+    ins, first = step.jaxpr.invars[len(step.consts) :], len(step.select(Role.PARAM))
+    outs = [*step.invars(Role.PARAM), *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
+    order = [(entry, i) for entry in owner.states for i in entry.leaves]
     outputs = step.outvars(Role.OUTPUT)
     closed = build_closed(
-        [*step.invars(Role.INPUT), *state_in],
-        [*outputs, *state_out],
+        [*step.invars(Role.INPUT), *(ins[i] for _, i in order)],
+        [*outputs, *(outs[i] for _, i in order)],
         step.jaxpr.eqns,
         step.jaxpr,
         step.constvars,
         step.consts,
     )
-    paths = [entry.path for entry in owner.states for _ in range(entry.num_leaves)]
+    weights = [(entry.path, ins[i]) for entry, i in order if i < first]
     by_state: dict[Path, list[Var]] = {}
-    for v, path in zip(weights, paths, strict=False):
+    for path, v in weights:
         by_state.setdefault(path, []).append(v)
-    hidden = [leaf.path for leaf in step.select(Role.HIDDEN)]
-    hidden_in, hidden_out = step.invars(Role.HIDDEN), step.outvars(Role.HIDDEN)
+    hidden = {step.ins[i].path: (ins[i], outs[i]) for entry, i in order if entry.role is Role.HIDDEN}
     return ModuleInfo(
         owner=owner,
         step=owner.step,
         closed_jaxpr=closed,
         num_var_out=len(outputs),
-        num_var_state=len(state_out),
-        retrieved_model_states=dict(owner.known),
+        num_var_state=len(order),
+        retrieved_model_states=owner.known,
         compiled_model_states=tuple(entry.handle for entry in owner.states),
         compiled_state_paths=tuple(entry.path for entry in owner.states),
         state_id_to_path={id(entry.handle): entry.path for entry in owner.states}
         | {id(s): p for p, s in owner.known.items()},
-        weight_invars=tuple(weights),
+        weight_invars=tuple(v for _, v in weights),
         weight_path_to_invars={p: tuple(v) for p, v in by_state.items()},
-        invar_to_weight_path={v: p for p, found in by_state.items() for v in found},
-        hidden_path_to_invar=dict(zip(hidden, hidden_in, strict=True)),
-        hidden_path_to_outvar=dict(zip(hidden, hidden_out, strict=True)),
-        invar_to_hidden_path=dict(zip(hidden_in, hidden, strict=True)),
-        outvar_to_hidden_path=dict(zip(hidden_out, hidden, strict=True)),
-        hidden_outvar_to_invar=dict(zip(hidden_out, hidden_in, strict=True)),
+        invar_to_weight_path={v: p for p, v in weights},
+        hidden_path_to_invar={p: v for p, (v, _) in hidden.items()},
+        hidden_path_to_outvar={p: v for p, (_, v) in hidden.items()},
+        invar_to_hidden_path={v: p for p, (v, _) in hidden.items()},
+        outvar_to_hidden_path={v: p for p, (_, v) in hidden.items()},
+        hidden_outvar_to_invar={out: into for into, out in hidden.values()},
     )

@@ -13,12 +13,12 @@ from ...ir import Path, Role, Step
 
 
 class StateEntry(NamedTuple):
-    """One state of the model and the number of the step's leaves that hold it."""
+    """One state of the model, and the numbers of the step's input leaves that hold it."""
 
     path: Path
     role: Role
     handle: Any
-    num_leaves: int
+    leaves: tuple[int, ...]
 
 
 class Owner(Protocol):
@@ -50,8 +50,8 @@ class StepOwner:
 
     @property
     def states(self) -> tuple[StateEntry, ...]:
-        roles = (Role.PARAM, Role.HIDDEN, Role.OTHER)
-        return tuple(StateEntry(leaf.path, role, leaf, 1) for role in roles for leaf in self.step.select(role))
+        found = [(i, leaf) for i, leaf in enumerate(self.step.ins) if leaf.role is not Role.INPUT]
+        return tuple(StateEntry(leaf.path, leaf.role, leaf, (i,)) for i, leaf in found)
 
     @property
     def known(self) -> dict[Path, Any]:

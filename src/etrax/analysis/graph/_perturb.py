@@ -23,6 +23,7 @@ from ..._errors import CompilationError
 from ...ir import Path, Role, Site, format_path, interpret
 from ._group import HiddenGroup
 from ._module_info import ModuleInfo
+from ._show import show
 
 
 class HiddenPerturbation(NamedTuple):
@@ -70,8 +71,12 @@ class HiddenPerturbation(NamedTuple):
     def dict(self) -> dict[str, Any]:
         return self._asdict()
 
+    @property
+    def _brief(self) -> str:
+        return f"HiddenPerturbation of {', '.join(map(format_path, self.perturb_hidden_paths))}"
+
     def __repr__(self) -> str:
-        return f"HiddenPerturbation({', '.join(map(format_path, self.perturb_hidden_paths))})"
+        return show(self)
 
 
 def perturb(info: ModuleInfo) -> HiddenPerturbation:

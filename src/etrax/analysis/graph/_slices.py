@@ -27,7 +27,10 @@ from .._facts import Facts
 
 
 class Slice(NamedTuple):
-    """`jaxpr` takes the sources, then the values of `constvars`: what is read and does not depend on the sources."""
+    """Targets from sources: `jax.core.eval_jaxpr(jaxpr, values of constvars, *values of sources)`.
+
+    `constvars` are what is read and does not depend on the sources.
+    """
 
     jaxpr: Jaxpr
     constvars: tuple[Any, ...]
@@ -56,11 +59,17 @@ def slice_between(jaxpr: Jaxpr, sources: Sequence[Any], targets: Sequence[Any], 
     kept.reverse()
     read = [v for i in kept for v in jaxpr.eqns[i].invars] + list(targets)
     constvars = tuple(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in moving))
-    part = build_jaxpr([*sources, *constvars], targets, [jaxpr.eqns[i] for i in kept], jaxpr)
-    return Slice(_cut_inside(part, kept, facts), constvars)
+    part = build_jaxpr(sources, targets, [jaxpr.eqns[i] for i in kept], jaxpr, constvars)
+    return Slice(_cut_inside(part, len(constvars), kept, facts), constvars)
 
 
-def _cut_inside(part: Jaxpr, numbers: Sequence[int], facts: Facts) -> Jaxpr:
+def eval_slice(jaxpr: Jaxpr, inputs: Sequence[Any], args: Sequence[Any], handle: Any = lambda *_: None) -> list[Any]:
+    """Run the jaxpr of a slice on the values of its constvars and of its sources."""
+    values, n = [*inputs, *args], len(jaxpr.constvars)
+    return interpret(jaxpr, values[:n], values[n:], handle)
+
+
+def _cut_inside(part: Jaxpr, num_inputs: int, numbers: Sequence[int], facts: Facts) -> Jaxpr:
     run = _Run(facts.sites, facts.cut, None)
     cut = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
     if not cut.intersection(numbers):
@@ -73,11 +82,11 @@ def _cut_inside(part: Jaxpr, numbers: Sequence[int], facts: Facts) -> Jaxpr:
             return None
         return enter(eqn, values, at, dict.fromkeys(run.at.below[at]))[0]
 
-    avals = [shape_struct(v.aval) for v in part.invars]
-    found, consts = open_jaxpr(jax.make_jaxpr(lambda *args: interpret(part, (), args, handle))(*avals))
+    avals = [shape_struct(v.aval) for v in (*part.constvars, *part.invars)]
+    found, consts = open_jaxpr(jax.make_jaxpr(lambda *args: eval_slice(part, (), args, handle))(*avals))
     if consts:
         raise CompilationError(f"cutting an inner loop captured {len(consts)} constants; please report this model")
-    return found
+    return build_jaxpr(found.invars[num_inputs:], found.outvars, found.eqns, found, found.invars[:num_inputs])
 
 
 def inner_equation(jaxpr: Jaxpr, at: Site) -> JaxprEqn:

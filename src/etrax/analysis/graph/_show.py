@@ -1,0 +1,64 @@
+"""Records in words: every field, each on one line, without what differs from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from ..._compat import Literal, Var, open_jaxpr, shape_struct
+from ...ir import Source, format_path
+
+_MANY = 12
+
+
+def show(record: Any) -> str:
+    """A named tuple with all its fields."""
+    rows = [f"  {name}={brief(value)}," for name, value in record._asdict().items()]
+    return "\n".join([f"{type(record).__name__}(", *rows, ")"])
+
+
+def brief(value: Any) -> str:
+    """One line for the value of a field. Records of this package say theirs in `_brief`."""
+    if hasattr(type(value), "_brief"):
+        return value._brief
+    if value is None or isinstance(value, str | bool | int | float | Enum):
+        return str(value) if isinstance(value, Enum) else repr(value)
+    if isinstance(value, Source):
+        return str(value)
+    if isinstance(value, (Var, Literal)):
+        return _array(value.aval)
+    if isinstance(value, Mapping):
+        return "{" + _joined(f"{_key(k)}: {brief(v)}" for k, v in value.items()) + "}"
+    if _is_path(value):
+        return format_path(value)
+    if isinstance(value, list | tuple):
+        return "[" + _joined(brief(v) for v in value) + "]"
+    if hasattr(open_jaxpr(value)[0], "eqns"):
+        return f"jaxpr of {_counted(len(open_jaxpr(value)[0].eqns), 'equation')}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return _array(value)
+    return type(value).__name__
+
+
+def _key(key: Any) -> str:
+    return "id" if isinstance(key, int) else brief(key)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], str) and not hasattr(value, "_fields")
+
+
+def _array(value: Any) -> str:
+    struct = shape_struct(value)
+    return f"{struct.dtype}[{','.join(map(str, struct.shape))}]"
+
+
+def _joined(parts: Iterable[str]) -> str:
+    found = list(parts)
+    more = [f"{len(found) - _MANY} more"] if len(found) > _MANY else []
+    return ", ".join([*found[:_MANY], *more])
+
+
+def _counted(n: int, name: str) -> str:
+    return f"{n} {name}{'' if n == 1 else 's'}"
