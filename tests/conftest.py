@@ -15,6 +15,8 @@ os.environ.setdefault(
 import jax
 import pytest
 
+# A filter of warnings in pyproject.toml imports JAX before this file is read.
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_enable_x64", True)
 
 
@@ -46,11 +48,6 @@ class AfterImport:
 
 
 sys.meta_path[:0] = [AfterImport("brainstate", keep_float64), AfterImport("brainevent", do_without_numba)]
-
-
-def pytest_configure(config):
-    """Most graphs here are chosen to have something to say; what they say is tested where it is the subject."""
-    config.addinivalue_line("filterwarnings", "ignore::etrax.CompilationWarning")
 
 
 @pytest.fixture(scope="module", autouse=True)
