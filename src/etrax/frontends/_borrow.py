@@ -46,7 +46,8 @@ def _with_views(kind: type) -> type:
 
     def own(name: str) -> property:
         def attributes(state: Any) -> dict[str, Any]:
-            return _BORROWED.views.get(id(state), vars(state))
+            view = _BORROWED.views.get(id(state))
+            return vars(state) if view is None else view
 
         return property(lambda s: attributes(s).get(name), lambda s, value: attributes(s).__setitem__(name, value))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from ..._compat import Literal, Var, open_jaxpr, shape_struct
+from ..._compat import open_jaxpr, shape_struct
 from ...ir import Source, format_path
 
 _MANY = 12
@@ -26,8 +26,6 @@ def brief(value: Any) -> str:
         return str(value) if isinstance(value, Enum) else repr(value)
     if isinstance(value, Source):
         return str(value)
-    if isinstance(value, (Var, Literal)):
-        return _array(value.aval)
     if isinstance(value, Mapping):
         return "{" + _joined(f"{_key(k)}: {brief(v)}" for k, v in value.items()) + "}"
     if _is_path(value):
@@ -36,6 +34,8 @@ def brief(value: Any) -> str:
         return "[" + _joined(brief(v) for v in value) + "]"
     if hasattr(open_jaxpr(value)[0], "eqns"):
         return f"jaxpr of {_counted(len(open_jaxpr(value)[0].eqns), 'equation')}"
+    if hasattr(value, "aval"):  # a variable of a jaxpr, a leaf of a step
+        return _array(value.aval)
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return _array(value)
     return type(value).__name__
