@@ -246,7 +246,7 @@ def shape_struct(x: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an array, a number or a struct."""
     if isinstance(x, jax.ShapeDtypeStruct):
         return x
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
+    if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type):
         return jax.ShapeDtypeStruct(x.shape, _dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
     aval = jax.typeof(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

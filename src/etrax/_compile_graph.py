@@ -55,6 +55,11 @@ def require_module(model: Any, what: str, more: str = "") -> None:
         )
 
 
+def _require_info(minfo: Any) -> None:
+    if not isinstance(minfo, ModuleInfo):
+        raise ArgumentTypeError(f"`minfo` is a {type(minfo).__name__}; pass what `etrax.extract_module_info` returns.")
+
+
 def bind_model(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
     """Keywords are a module's own arguments; for every other model they are those of `etrax.compile`."""
     if callable(model) and not is_brainstate_module(model) and kwargs.get("params") is not None:
@@ -106,6 +111,7 @@ def extract_module_info(model: Any, *model_args: Any, **model_kwargs: Any) -> Mo
 
 def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups of a traced step, and the group of each hidden state by path."""
+    _require_info(minfo)
     return build_groups(minfo, inspect(minfo.step))
 
 
@@ -130,6 +136,7 @@ def find_hidden_param_op_relations_from_minfo(
     >>> relations[0].hidden_groups[0] is hid_path_to_group["h",]
     True
     """
+    _require_info(minfo)
     facts = inspect(minfo.step)
     groups, by_path = build_groups(minfo, facts)
     if hid_path_to_group is not None:
@@ -158,6 +165,7 @@ def find_hidden_param_op_relations_from_module(
 
 def add_hidden_perturbation_from_minfo(minfo: ModuleInfo) -> HiddenPerturbation:
     """The step with a perturbation added to every hidden state."""
+    _require_info(minfo)
     return perturb(minfo)
 
 

@@ -346,7 +346,7 @@ def test_missing_brainstate_is_named():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 1
     assert (
-        'ImportError: `etrax.nn` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
+        'MissingPackageError: `etrax.nn` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
         in result.stderr
     )
 

@@ -73,5 +73,6 @@ def bind(
 
 def check_batch_size(batch_size: Any) -> None:
     whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    if batch_size is not None and not (whole and batch_size > 0):
-        raise ArgumentError(f"`batch_size` is {batch_size!r}; expected a whole number, at least 1, or None.")
+    if batch_size is not None and not (whole and 0 < batch_size < 2**31):
+        found = batch_size if whole else f"a {type(batch_size).__name__}"
+        raise ArgumentError(f"`batch_size` is {found}; expected a whole number from 1 to 2**31, or None.")

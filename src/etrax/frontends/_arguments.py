@@ -8,13 +8,15 @@ from typing import Any
 
 import jax
 
-from .._compat import shape_struct
+from .._compat import is_extended, shape_struct
 from .._errors import CompilationError
 from ..ir import format_path, leaves_with_paths
 from ._units import attach, conform, is_quantity, strip
 
 
 def _is_array(x: Any) -> bool:
+    if isinstance(x, type):  # a class has the attributes of its instances
+        return False
     return is_quantity(x) or isinstance(x, (bool, int, float, complex)) or (hasattr(x, "shape") and hasattr(x, "dtype"))
 
 
@@ -69,6 +71,11 @@ class Arguments:
         if fixed != now:
             raise CompilationError(f"the fixed arguments were {fixed} when compiling and are now {now}: compile again.")
         for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):
+            if is_extended(a) != is_extended(shape_struct(b)):
+                raise CompilationError(
+                    f"argument {format_path(path)} is {shape_struct(b).dtype}, but the model was compiled with "
+                    f"{a.dtype}. Pass numbers for numbers, and keys for keys."
+                )
             if a.shape != shape_struct(b).shape[lead:]:
                 raise CompilationError(
                     f"argument {format_path(path)} has shape {list(shape_struct(b).shape)}, but the model was compiled "

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError
-from ..ir import Role, leaves_with_paths, trace_step
+from ..ir import Role, describe, leaves_with_paths, trace_step
 from ._bound import Bound, BoundState
 
 
@@ -19,7 +19,7 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
         result = step(params, hidden, *inputs)
         if not isinstance(result, tuple) or len(result) != 2:
             raise CompilationError(
-                f"the step returned a {type(result).__name__}, not a pair. A step is "
+                f"the step returned {describe(result, 'result')}, not a pair. A step is "
                 "`step(params, hidden, *inputs) -> (hidden, output)`: return the new hidden state and the output."
             )
         return result[0], other, result[1]

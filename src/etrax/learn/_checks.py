@@ -27,10 +27,25 @@ def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
             "Go on with the state that it returned, or give it a copy: `jax.tree.map(jnp.copy, state)`."
         )
     try:
-        return shape_struct(value)
-    except (TypeError, ValueError) as error:
-        found = f"an array of {value.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
-        raise ArgumentTypeError(f"{what} is {found}, not an array of numbers.") from error
+        found = shape_struct(value)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or getattr(found.dtype, "kind", "") in "OSUMm":  # objects, text, dates
+        kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.")
+    return found
+
+
+def as_numbers(what: str, value: Any) -> np.ndarray:
+    """A numpy array of numbers or booleans, from whatever numpy takes for one."""
+    try:
+        found = np.asarray(value)
+    except Exception:  # numpy, and what it asks the object for, may raise anything
+        found = np.asarray(None)
+    if found.dtype.kind not in "biufc" and not (isinstance(value, jax.Array) and is_inexact(value)):
+        kind = f"an array of {found.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ArgumentTypeError(f"{what} is {kind}; expected an array of numbers.")
+    return found
 
 
 def check_arrays(what: str, tree: Any) -> None:
@@ -129,7 +144,8 @@ def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int | None]:
 
 
 def _hint(inputs: Any) -> str:
-    return "; a list of numbers is no array: pass `jnp.asarray(...)`" if isinstance(inputs, list) else ""
+    listed = isinstance(inputs, list) or (isinstance(inputs, tuple) and any(isinstance(x, list) for x in inputs))
+    return "; a list of numbers is no array: pass `jnp.asarray(...)`" if listed else ""
 
 
 def _check_input(name: str, got: Any, one: Any) -> None:
@@ -198,19 +214,25 @@ def check_mask(mask: Any, length: int) -> Any:
     return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
 
 
-def check_whole(what: str, value: Any, unit: str, least: int = 1) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or value < least:
-        raise ArgumentError(f"`{what}` is {_short(value)}; expected a whole number of {unit}, at least {least}.")
+# No axis is longer than this: it can be numbered by 32 bits.
+MOST = 2**31 - 1
+
+
+def check_whole(what: str, value: Any, unit: str, least: int = 1, most: int | None = MOST) -> int:
+    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    if not whole or value < least or (most is not None and value > most):
+        end = f", at most {most}" if whole and value >= least else ""
+        raise ArgumentError(f"`{what}` is {short(value)}; expected a whole number of {unit}, at least {least}{end}.")
     return int(value)
 
 
 def check_window(window: Any) -> int:
-    return check_whole("window", window, "steps")
+    return check_whole("window", window, "steps", most=None)
 
 
 def check_flag(what: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(f"`{what}` is {_short(value)}; expected True or False.")
+        raise ArgumentTypeError(f"`{what}` is {short(value)}; expected True or False.")
     return bool(value)
 
 
@@ -248,11 +270,11 @@ def check_trace_dtype(dtype: Any) -> Any:
         return None
     try:
         found = jnp.dtype(dtype)
-    except TypeError:
+    except Exception:  # numpy asks the object for whatever it may hold
         found = None
     if found is None or not jnp.issubdtype(found, jnp.floating):
         raise ArgumentError(
-            f"`trace_dtype` is {_short(dtype)}; expected a floating-point type such as `jnp.bfloat16`, or None."
+            f"`trace_dtype` is {short(dtype)}; expected a floating-point type such as `jnp.bfloat16`, or None."
         )
     return found
 
@@ -262,7 +284,7 @@ def check_number(rule: str, name: str, value: Any, low: float, high: float, text
     number = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
     above = number and (value >= low if ends[0] == "[" else value > low)
     if not above or not (value <= high if ends[1] == "]" else value < high):
-        raise ArgumentError(f"`{rule}` takes a `{name}` {text}, got {_short(value)}.")
+        raise ArgumentError(f"`{rule}` takes a `{name}` {text}, got {short(value)}.")
     return float(value)
 
 
@@ -276,11 +298,11 @@ def check_key(what: str, key: Any) -> Any:
     """A `jax.random` key, or a whole number to make one of."""
     if isinstance(key, Integral) and not isinstance(key, bool | np.bool_) and -(2**31) <= key < 2**32:
         return jax.random.key(int(key))
-    dtype = getattr(key, "dtype", None)
-    typed = dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if not (typed and jnp.shape(key) == ()) and not (dtype == jnp.uint32 and jnp.shape(key) == (2,)):
+    array = isinstance(key, jax.Array | np.ndarray)
+    typed = array and not isinstance(key.dtype, np.dtype) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not (typed and key.shape == ()) and not (array and key.dtype == jnp.uint32 and key.shape == (2,)):
         raise ArgumentError(
-            f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {_short(key)}."
+            f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
         )
     return key
 
@@ -325,7 +347,10 @@ def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any
         raise error
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """A value in a message, not too long."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an object that cannot even be shown
+        return f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

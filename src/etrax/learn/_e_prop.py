@@ -33,7 +33,7 @@ from typing import Any
 from ..analysis import Facts, Kind, Verdict
 from ..analysis._verdicts import carried_groups, diagonal, unless_trivial
 from ..engine import Transport, diagonal_transport, feedback_source, filtered_transport, guided_transport
-from ._checks import ArgumentError, check_decay, check_key, check_number
+from ._checks import ArgumentError, check_decay, check_key, check_number, short
 from ._rflo import replaced
 from ._rule import Rule
 
@@ -51,7 +51,9 @@ def e_prop(
     """
     kappa = check_decay("e_prop", "kappa", kappa)
     if not isinstance(feedback, str) or feedback not in ("symmetric", "random", "adaptive"):
-        raise ArgumentError(f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {feedback!r}.")
+        raise ArgumentError(
+            f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {short(feedback)}."
+        )
     if feedback == "symmetric":
         return _symmetric(kappa)
     key = check_key(f"`e_prop` with {feedback} feedback", key)

@@ -32,6 +32,7 @@ from ._checks import (
     check_whole,
     check_window,
     describe,
+    short,
 )
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
@@ -129,7 +130,7 @@ class Learner:
 
     def learned(self, state: LearnerState) -> Any:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
-        self._check_state(state)
+        self._check_state(state, shapes=False)
         return self._transport.learned(state.trace)
 
     def step(self, params: Any, state: LearnerState, *inputs: Any) -> tuple[LearnerState, Any]:
@@ -151,13 +152,13 @@ class Learner:
         """
         if not self._watches:
             raise ArgumentError("`check` needs a model that was compiled with `check_finite=True`.")
-        self._check_state(state)
+        self._check_state(state, shapes=False)
         raise_if_broken(self.facts, state.trace)
 
     def plain_step(self, params: Any, hidden: Any, inputs: Any) -> tuple[Any, Any]:
         """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
         step = self.facts.step
-        outs = step.run([*self._params(params), *self._states(hidden), *self._one_step(inputs)])
+        outs = step.run([*self._params(params), *self._states(hidden), *self._one_step(self._as_tuple(inputs))])
         n = len(self.facts.states)
         return self._tree(outs[:n]), self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:]))
 
@@ -300,23 +301,25 @@ class Learner:
             raise ArgumentTypeError("`params` and `state` are swapped: pass the parameters first, then the state.")
         self._check_state(state)
 
-    def _check_state(self, state: Any) -> None:
+    def _check_state(self, state: Any, shapes: bool = True) -> None:
+        """Without `shapes`, of many streams at once: the state may have come out of `vmap`."""
         if not isinstance(state, LearnerState):
+            found = "an array" if isinstance(state, jax.Array) else short(state)
             raise ArgumentTypeError(
-                f"`state` is a {type(state).__name__}; pass a `LearnerState`, as `learner.init()` makes it and every "
-                "other function returns it."
+                f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
+                "returns it."
             )
         want = jax.eval_shape(self._transport.init)
-        self._check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})")
-        self._check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`")
+        self._check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})", shapes)
+        self._check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`", shapes)
 
-    def _check_like(self, what: str, got: Any, want: Any, made_by: str) -> None:
+    def _check_like(self, what: str, got: Any, want: Any, made_by: str, shapes: bool = True) -> None:
         """The structure, shapes and dtypes that were made elsewhere."""
         check_arrays(what, got)
         a, b = jax.tree.leaves(want), jax.tree.leaves(got)
         same = jax.tree.structure(want) == jax.tree.structure(got) and all(
-            (shape_struct(p).shape, shape_struct(p).dtype) == (shape_struct(q).shape, shape_struct(q).dtype)
-            for p, q in zip(a, b, strict=True)
+            p.dtype == q.dtype and (p.shape == q.shape or not shapes)
+            for p, q in ((shape_struct(p), shape_struct(q)) for p, q in zip(a, b, strict=True))
         )
         if not same:
             raise ArgumentError(

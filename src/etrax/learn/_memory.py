@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from .._compat import is_inexact
 from ..ir import Role
-from ._checks import ArgumentError, check_window
+from ._checks import ArgumentError, check_window, short
 from ._sequence import Losses, run_sequence
 
 
@@ -110,7 +110,9 @@ def parse_bytes(budget: Any) -> float | None:
     if found is not None and float(found[1]) > 0:
         return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
     if isinstance(budget, bool) or not isinstance(budget, Real) or not 0 < budget < math.inf:
-        raise ArgumentError(f"`memory_budget` is {budget!r}; expected a number of bytes, or a text such as '2 GB'.")
+        raise ArgumentError(
+            f"`memory_budget` is {short(budget)}; expected a number of bytes, or a text such as '2 GB'."
+        )
     return float(budget)
 
 

@@ -47,7 +47,7 @@ class Online:
         self._step = jax.jit(learner.plain_step)
         self._now = self.state.hidden
         self._kept: list[tuple[Any, Any]] = []
-        self._like: Any = None
+        self._like: Any = ...  # no target has been seen
 
     def feed(self, inputs: Any, target: Any = None) -> Fed:
         """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended."""

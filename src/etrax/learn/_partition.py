@@ -34,7 +34,8 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     >>> print(rule)
     partition(cell.recurrent: rtrl(), embedding: frozen(), default: d_rtrl())
     """
-    if not isinstance(rules, Mapping) or not all(isinstance(r, Rule) for r in [*rules.values(), default or tbptt()]):
+    given = [*rules.values(), tbptt() if default is None else default] if isinstance(rules, Mapping) else [None]
+    if not all(isinstance(r, Rule) for r in given):
         raise ArgumentError(
             "`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as "
             "`etrax.rtrl()`."

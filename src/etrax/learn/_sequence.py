@@ -13,7 +13,7 @@ from .._compat import shape_struct
 from .._errors import EtraxError
 from ..engine import live_sites, param_grads, prepared, run_window
 from ..ir import Role, Step, describe, explain, explained
-from ._checks import ArgumentError, check_function
+from ._checks import ArgumentError, check_function, short
 
 
 class Losses:
@@ -25,7 +25,7 @@ class Losses:
     def __init__(self, step: Step, loss_fn: Callable[[Any, Any], Any], reduction: str, decode: Callable[[Any], Any]):
         check_function("loss_fn", loss_fn, "(output, target)")
         if not isinstance(reduction, str) or reduction not in ("mean", "sum"):
-            raise ArgumentError(f"`reduction` is {reduction!r}; expected 'mean' or 'sum'.")
+            raise ArgumentError(f"`reduction` is {short(reduction)}; expected 'mean' or 'sum'.")
         self.step, self.loss_fn, self.reduction, self.decode = step, loss_fn, reduction, decode
 
     def check(self, targets: Any, weight: Any) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from ..analysis import Facts, Kind, Verdict, reach_of, steps_to_fill
 from ..analysis._verdicts import diagonal, unless_trivial
 from ..engine import Transport, reaching_transport, whole_transport
-from ._checks import ArgumentError
+from ._checks import ArgumentError, short
 from ._rule import Rule
 
 
@@ -35,7 +35,8 @@ def snap(n: int) -> Rule:
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ArgumentError(
-            f"`snap` takes a whole number of steps, at least 1, got {n!r}. SnAp-0 is `tbptt` with windows of one step."
+            f"`snap` takes a whole number of steps, at least 1, got {short(n)}. SnAp-0 is `tbptt` with windows of "
+            "one step."
         )
     n = int(n)
     if n == 1:

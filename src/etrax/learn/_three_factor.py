@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from ..analysis import Facts, Verdict
 from ..engine import Moment, Source, Transport, guided_transport, sample_of_position
 from ..ir import format_path
-from ._checks import ArgumentError, check_decay
+from ._checks import ArgumentError, check_decay, short
 from ._e_prop import guided
 from ._rule import Rule
 
@@ -42,7 +42,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
     """
     kappa = check_decay("three_factor", "kappa", kappa)
     if modulator is not None and not callable(modulator):
-        raise ArgumentError(f"`three_factor` takes a function `modulator(output, target)`, got {modulator!r}.")
+        raise ArgumentError(f"`three_factor` takes a function `modulator(output, target)`, got {short(modulator)}.")
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
         return guided_transport(facts, _source(facts, modulator), kappa, sites, trace_dtype)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, overload
 
+from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts, Verdict
 from ..ir import Path, Role
 from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
@@ -90,11 +91,16 @@ class Report:
         """
         from ._page import page
 
+        if file is not None and not (isinstance(file, str | os.PathLike) and str(file)):
+            raise ArgumentTypeError(f"`to_html` takes the name of a file, got a {type(file).__name__}.")
         text = page(self)
         if file is None:
             return text
         path = FilePath(file)
-        path.write_text(text, encoding="utf-8", newline="\n")
+        try:
+            path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise ArgumentError(f"`to_html` cannot write {str(path)!r}: {error.strerror}.") from error
         return path
 
     def __str__(self) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ._shared import check_sizes, generator
-from ._task import TaskError
+from ..learn._checks import as_numbers, short
+from ._shared import TaskError, check_sizes, generator, is_number
 
 
 def rate_spikes(values: np.ndarray, steps: int, key: Any, max_rate: float = 1.0) -> np.ndarray:
@@ -20,8 +20,8 @@ def rate_spikes(values: np.ndarray, steps: int, key: Any, max_rate: float = 1.0)
     """
     check_sizes("rate_spikes", steps=steps)
     values = _unit("rate_spikes", values)
-    if not 0 < max_rate <= 1:
-        raise TaskError(f"`rate_spikes` takes a `max_rate` above 0, up to 1, got {max_rate!r}.")
+    if not is_number(max_rate) or not 0 < max_rate <= 1:
+        raise TaskError(f"`rate_spikes` takes a `max_rate` above 0, up to 1, got {short(max_rate)}.")
     drawn = generator("rate_spikes", key).random((steps, *values.shape))
     return (drawn < max_rate * values).astype(np.float32)
 
@@ -53,8 +53,9 @@ def delta_spikes(signal: np.ndarray, threshold: float) -> np.ndarray:
     >>> delta_spikes(np.array([[0.0], [1.0], [1.0], [0.0]]), threshold=1.0).tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
     """
-    if not threshold > 0:
-        raise TaskError(f"`delta_spikes` takes a `threshold` above 0, got {threshold!r}.")
+    if not is_number(threshold) or not 0 < threshold < np.inf:
+        raise TaskError(f"`delta_spikes` takes a `threshold` above 0, got {short(threshold)}.")
+    signal = _real("delta_spikes", signal)
     if signal.ndim < 2 or not signal.shape[0]:
         raise TaskError(
             f"`delta_spikes` takes a signal of shape (T, ..., features) with T ≥ 1, got {list(signal.shape)}."
@@ -68,9 +69,16 @@ def delta_spikes(signal: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _unit(what: str, values: np.ndarray) -> np.ndarray:
-    values = np.asarray(values, np.float64)
+    values = _real(what, values)
     if values.size and not (values.min() >= 0 and values.max() <= 1):
         raise TaskError(
             f"`{what}` takes values from 0 to 1, got {values.min():g} to {values.max():g}: scale them first."
         )
     return values
+
+
+def _real(what: str, values: np.ndarray) -> np.ndarray:
+    found = as_numbers(f"the first argument of `{what}`", values)
+    if np.iscomplexobj(found):
+        raise TaskError(f"`{what}` takes real numbers, got {found.dtype}.")
+    return found.astype(np.float64)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ._shared import MissingDataError
+from ..learn._checks import short
+from ._shared import MissingDataError, check_sizes
 from ._task import Task, TaskError, labelled
 
 # Where the Debian package puts its files.
@@ -49,9 +50,13 @@ def fashion_mnist(
     >>> fashion_mnist("test", size=100).inputs.shape  # doctest: +SKIP
     (28, 100, 28)
     """
-    if part not in ("train", "test"):
-        raise TaskError(f"`fashion_mnist` has the parts 'train' and 'test', not {part!r}.")
+    if not isinstance(part, str) or part not in ("train", "test"):
+        raise TaskError(f"`fashion_mnist` has the parts 'train' and 'test', not {short(part)}.")
     start = {"train": "train", "test": "t10k"}[part]
+    if size is not None:
+        check_sizes("fashion_mnist", size=size)
+    if directory is not None and not isinstance(directory, str | Path):
+        raise TaskError(f"`directory` is {short(directory)}; expected the name of a folder.")
     place = FASHION if directory is None else Path(directory)
     images = _idx(place / f"{start}-images-idx3-ubyte.gz", 16, size)
     labels = _idx(place / f"{start}-labels-idx1-ubyte.gz", 8, size)
@@ -75,7 +80,7 @@ def _stream(images: np.ndarray, labels: np.ndarray, order: str) -> Task:
     """Images (N, height, width) as time-major inputs."""
     n, height, width = images.shape
     shapes = {"rows": (n, height, width), "pixels": (n, height * width, 1), "whole": (n, 1, height * width)}
-    if order not in shapes:
-        raise TaskError(f"`order` is {order!r}; expected 'rows', 'pixels' or 'whole'.")
+    if not isinstance(order, str) or order not in shapes:
+        raise TaskError(f"`order` is {short(order)}; expected 'rows', 'pixels' or 'whole'.")
     inputs = np.ascontiguousarray(images.astype(np.float32).reshape(shapes[order]).swapaxes(0, 1))
     return labelled(inputs, labels, 10)

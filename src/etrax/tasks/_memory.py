@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ._shared import check_sizes, generator
+from ..learn._checks import short
+from ._shared import check_sizes, generator, is_number
 from ._task import Task, TaskError
 
 
@@ -27,8 +28,8 @@ def integrator(
     """
     check_sizes("integrator", size=size, steps=steps)
     check_sizes("integrator", 0, hold=hold, distractors=distractors)
-    if not 0 < rate < 1:
-        raise TaskError(f"`integrator` takes a `rate` between 0 and 1, got {rate!r}.")
+    if not is_number(rate) or not 0 < rate < 1:
+        raise TaskError(f"`integrator` takes a `rate` between 0 and 1, got {short(rate)}.")
     inputs = np.zeros((steps + hold, size, 2 + distractors), np.float32)
     inputs[:steps] = generator("integrator", key).random((steps, *inputs.shape[1:])) < rate
     balance = np.cumsum(inputs[..., :1] - inputs[..., 1:2], axis=0)

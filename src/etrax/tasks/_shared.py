@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import MissingPackageError
-from ..learn._checks import check_key
-from ._task import TaskError
+from .._errors import EtraxError, MissingPackageError
+from ..learn._checks import MOST, check_key, short
+
+
+class TaskError(EtraxError, ValueError):
+    """A size, a rate or an array that no task can be made of."""
 
 
 class MissingDataError(MissingPackageError):
@@ -27,12 +31,17 @@ def generator(what: str, key: Any) -> np.random.Generator:
 def check_sizes(what: str, least: int = 1, **sizes: int) -> None:
     """Whole numbers, each at least `least`."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise TaskError(f"`{what}` takes a whole number of at least {least} as `{name}`, got {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MOST:
+            end = f" and at most {MOST}" if isinstance(value, int | np.integer) and value > MOST else ""
+            raise TaskError(f"`{what}` takes a whole number of at least {least}{end} as `{name}`, got {short(value)}.")
 
 
 def check_probability(what: str, **values: float) -> None:
     """Numbers from 0 to 1."""
     for name, value in values.items():
-        if not 0 <= value <= 1:
-            raise TaskError(f"`{what}` takes a `{name}` from 0 to 1, got {value!r}.")
+        if not is_number(value) or not 0 <= value <= 1:
+            raise TaskError(f"`{what}` takes a `{name}` from 0 to 1, got {short(value)}.")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

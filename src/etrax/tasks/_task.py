@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .._errors import EtraxError
-
-
-class TaskError(EtraxError, ValueError):
-    """A size, a rate or an array that no task can be made of."""
+from ..learn._checks import as_numbers, short
+from ._shared import TaskError as TaskError
+from ._shared import check_sizes, is_number
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,14 @@ class Task:
     classes: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "targets", "mask"):
+            if not isinstance(getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, as_numbers(f"`{name}`", getattr(self, name)))
+            as_numbers(f"`{name}`", getattr(self, name))
+        if self.inputs.ndim < 2:
+            raise TaskError(f"`inputs` has shape {list(self.inputs.shape)}; expected (T, N, …): time, then sequences.")
+        if self.classes is not None:
+            check_sizes("Task", classes=self.classes)
         for name in ("targets", "mask"):
             found = getattr(self, name).shape[:2]
             if found != self.inputs.shape[:2]:
@@ -52,6 +58,15 @@ class Task:
 
     def take(self, which: np.ndarray | list[int] | slice) -> Task:
         """Some of the sequences, by index."""
+        try:
+            np.arange(self.size)[which]
+        except Exception as error:  # numpy may raise anything for an index
+            raise TaskError(
+                f"`take` got {short(which)}; expected a list of whole numbers below {self.size}, booleans for each "
+                "sequence, or a slice."
+            ) from error
+        if np.ndim(np.arange(self.size)[which]) != 1:
+            raise TaskError(f"`take` got {short(which)}; expected a list of sequences, also of one: `[0]`.")
         return replace(self, inputs=self.inputs[:, which], targets=self.targets[:, which], mask=self.mask[:, which])
 
 
@@ -63,7 +78,11 @@ def labelled(inputs: np.ndarray, labels: np.ndarray, classes: int, mask: np.ndar
     >>> labelled(spikes, np.array([1, 0]), classes=2).targets.tolist()
     [[1, 0], [1, 0], [1, 0], [1, 0]]
     """
+    inputs, labels = as_numbers("`inputs`", inputs), as_numbers("`labels`", labels)
+    check_sizes("labelled", classes=classes)
     shape = inputs.shape[:2]
+    if len(shape) < 2:
+        raise TaskError(f"`inputs` has shape {list(inputs.shape)}; expected (T, N, …): time, then sequences.")
     if labels.shape != shape[1:]:
         raise TaskError(f"`labels` has shape {list(labels.shape)}, but `inputs` hold {shape[1]} sequences.")
     targets = np.broadcast_to(labels.astype(np.int32), shape).copy()
@@ -78,6 +97,10 @@ def split(task: Task, test: float = 0.2, seed: int = 0) -> tuple[Task, Task]:
     >>> train.size, test.size
     (7, 3)
     """
+    _check_task("split", task)
+    check_sizes("split", 0, seed=seed)
+    if not is_number(test) or not 0 <= test <= 1:
+        raise TaskError(f"`split` takes a `test` share from 0 to 1, got {short(test)}.")
     held = round(test * task.size)
     if not 0 < held < task.size:
         raise TaskError(
@@ -95,7 +118,11 @@ def standardise(train: Task, *others: Task) -> tuple[Task, ...]:
     >>> bool(abs(a.inputs.mean()) < 1e-6), a.size, b.size
     (True, 40, 10)
     """
-    seen = train.inputs[train.mask].astype(np.float64)
+    for task in (train, *others):
+        _check_task("standardise", task)
+    if not train.mask.any():
+        raise TaskError("`standardise` needs marked steps to take mean and variance of; the mask of `train` has none.")
+    seen = train.inputs[train.mask != 0].astype(np.float64)
     mean, scale = seen.mean(0), seen.std(0)
     scale = np.where(scale == 0, 1, scale)
 
@@ -113,5 +140,11 @@ def last_only(task: Task) -> Task:
     >>> last_only(integrator(key=0, size=2, steps=3)).mask.tolist()
     [[False, False], [False, False], [True, True]]
     """
+    _check_task("last_only", task)
     later = np.cumsum(task.mask[::-1], axis=0)[::-1]
     return replace(task, mask=task.mask & (later == 1))
+
+
+def _check_task(what: str, task: Task) -> None:
+    if not isinstance(task, Task):
+        raise TaskError(f"`{what}` takes a `Task`, got {short(task)}.")

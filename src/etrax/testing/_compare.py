@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._errors import EtraxError
 from ..analysis import Kind, Verdict
 from ..ir import Path, format_path, leaves_with_paths
 from ..learn import Learner
-from ._oracles import bptt
+from ..learn._checks import ArgumentError, check_number, short
+from ._oracles import bptt, check_learner
+
+
+class GradientError(EtraxError, AssertionError):
+    """A gradient that is not what its verdict promises."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,11 @@ class Comparison:
     tolerance: float
 
     def __getitem__(self, path: Path) -> Row:
-        return next(r for r in self.rows if r.path == path)
+        for row in self.rows:
+            if isinstance(path, tuple | str) and row.path == (path if isinstance(path, tuple) else (path,)):
+                return row
+        known = ", ".join(format_path(r.path, "params") for r in self.rows)
+        raise ArgumentError(f"there is no parameter {short(path)} in this comparison; there are {known}.")
 
     def check(self) -> Comparison:
         """Raise if a parameter with verdict `exact` or `unused` differs from BPTT; else return itself."""
@@ -51,7 +62,7 @@ class Comparison:
                 f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}"
                 for r in wrong
             )
-            raise AssertionError(
+            raise GradientError(
                 f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n"
                 f"{lines}\n"
                 "Please report the model: a verdict `exact` is a promise."
@@ -91,6 +102,9 @@ def compare(
     >>> round(table[("w",)].cosine, 3)
     1.0
     """
+    check_learner(learner)
+    if tolerance is not None:
+        check_number("compare", "tolerance", tolerance, 0, math.inf, "of at least 0")
     (_, got), _ = learner.value_and_grad(loss_fn, window=window)(
         params, learner.init(params, hidden), inputs, targets, mask
     )

@@ -13,7 +13,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ..learn import Learner
+from ..learn import Learner, LearnerState
+from ..learn._checks import ArgumentError, ArgumentTypeError, check_arrays, check_number
+from ..learn._sequence import Losses
+
+
+def check_learner(learner: Any) -> None:
+    if not isinstance(learner, Learner):
+        raise ArgumentTypeError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
+
+
+def _checked(run: Callable[..., Any], learner: Learner, loss_fn: Any, reduction: str = "mean") -> Callable[..., Any]:
+    """The function behind the same checks as a learner's own."""
+    check_learner(learner)
+    losses = Losses(learner.facts.step, loss_fn, reduction, learner._decode)
+
+    def checked(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+        given = {"params": params, "hidden": hidden, "inputs": inputs, "targets": targets, "mask": mask}
+        for what, tree in given.items():
+            check_arrays(what, tree)
+        learner._arguments(params, LearnerState(hidden, (), 0), inputs, targets, mask, losses)
+        return run(params, hidden, inputs, targets, mask)
+
+    return checked
 
 
 def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weight: Any) -> Any:
@@ -34,7 +56,7 @@ def _loss(
     reduction: str,
 ) -> Any:
     step = learner.plain_step
-    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    inputs = learner._as_tuple(inputs)
     mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
 
     def body(h: Any, xs: Any) -> tuple[Any, Any]:
@@ -57,7 +79,7 @@ def bptt(learner: Learner, loss_fn: Callable[[Any, Any], Any], reduction: str = 
         loss, grads = jax.value_and_grad(total)(_moving(params))
         return loss, _put(jax.tree.map(jnp.zeros_like, params), grads)
 
-    return jax.jit(run)
+    return _checked(jax.jit(run), learner, loss_fn, reduction)
 
 
 def _moving(params: Any) -> list[Any]:
@@ -95,7 +117,8 @@ def finite_differences(
             grads.append(jnp.asarray(g))
         return _put(jax.tree.map(jnp.zeros_like, params), grads)
 
-    return run
+    check_number("finite_differences", "epsilon", epsilon, 0, 1, "between 0 and 1", ends="()")
+    return _checked(run, learner, loss_fn)
 
 
 def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -104,9 +127,11 @@ def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable
     For small models only: it holds (states × parameters) numbers and full Jacobians across the batch.
     """
 
-    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None) -> Any:
+    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+        if mask is not None:
+            raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
         step = learner.plain_step
-        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        inputs = learner._as_tuple(inputs)
         theta, back = ravel_pytree(_moving(params))
         start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
         state, unravel = ravel_pytree(start)
@@ -124,11 +149,11 @@ def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable
             return new, to_h @ influence + to_theta, h, g_theta + g_h @ influence
 
         influence, total = jnp.zeros((state.size, theta.size), theta.dtype), jnp.zeros_like(theta)
-        steps = jax.tree.leaves(inputs)[0].shape[0]
+        steps = jax.tree.leaves((inputs, targets))[0].shape[0]
         for t in range(steps):
             x, target = jax.tree.map(lambda a, t=t: a[t], (inputs, targets))
             state, influence, hidden, g = advance(state, influence, hidden, x, target)
             total = total + g
         return _put(jax.tree.map(jnp.zeros_like, params), back(total / steps))
 
-    return run
+    return _checked(run, learner, loss_fn)

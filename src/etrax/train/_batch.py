@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from ..learn import Learner
 from ..learn._checks import ArgumentError
+from ..learn._sequence import Losses
 
 LossFn = Callable[[Any, Any], Any]
 
@@ -91,8 +92,12 @@ def evaluator(learner: Learner, loss_fn: LossFn, metrics: Mapping[str, Callable[
     The loss is applied to each sample apart (with a batch axis of one), as a learner does under a mask (T, B).
     """
 
+    loss_of = Losses(learner.facts.step, loss_fn, "mean", learner._decode)
+
     @partial(jax.jit, static_argnames="batched")
     def run(params: Any, inputs: Any, targets: Any, mask: Any, batched: bool) -> Any:
+        loss_of.check(targets, mask if batched else None)
+
         def one(output: Any, target: Any) -> Any:
             if not batched:
                 return loss_fn(output, target)[None]

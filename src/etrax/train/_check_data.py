@@ -42,7 +42,7 @@ def check_data(learner: Learner, data: Any, what: str) -> Layout:
     for name, leaf, a in named:
         _check_input(f"`{what}.inputs` at {name}", leaf, a, layout)
     for path, a in leaves_with_paths(data.targets):
-        if a.shape[:2] != (layout.steps, layout.samples):
+        if np.shape(a)[:2] != (layout.steps, layout.samples):
             raise ArgumentError(
                 f"`{what}.targets` at {format_path(path, 'targets')} has shape {list(a.shape)}; expected "
                 f"({layout.steps}, {layout.samples}, …), as `inputs` have. For one target per sample use "
@@ -95,9 +95,10 @@ def _check_input(name: str, leaf: Leaf, a: Any, layout: Layout) -> None:
 def _check_mask(mask: Any, layout: Layout, what: str) -> None:
     if mask is None:
         return
-    if not hasattr(mask, "shape") or mask.shape != (layout.steps, layout.samples):
+    shape = mask.shape if hasattr(mask, "shape") else ()
+    if shape != (layout.steps, layout.samples):
         raise ArgumentError(
-            f"`{what}.mask` has shape {list(np.shape(mask))}; expected ({layout.steps}, {layout.samples}): "
+            f"`{what}.mask` has shape {list(shape)}; expected ({layout.steps}, {layout.samples}): "
             "a weight per step and sample."
         )
     if mask.dtype.kind not in "biuf":

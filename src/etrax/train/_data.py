@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..learn import Learner
+from ..learn._checks import ArgumentTypeError, as_numbers, check_arrays, short
 from ._check_data import ArgumentError, Layout, as_tuple, check_data
 
 
@@ -36,6 +37,7 @@ class Dataset(NamedTuple):
         >>> Dataset.labelled(np.zeros((50, 200, 3)), np.arange(200) % 10).targets.shape
         (50, 200)
         """
+        inputs, labels = _arrays("inputs", inputs), _arrays("labels", labels)
         shapes = [np.shape(a) for a in jax.tree.leaves(inputs)]
         steps, samples = next(((s[0], s[1]) for s in shapes if len(s) > 1), (None, None))
         if steps is None:
@@ -62,9 +64,12 @@ def pad(sequences: Sequence[Any], count: Literal["all", "last"] = "all") -> tupl
     >>> xs.shape, mask.T.tolist()
     ((4, 2, 3), [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
     """
-    if count not in ("all", "last"):
-        raise ArgumentError(f"`count` is {count!r}; expected 'all' or 'last'.")
-    arrays = [np.asarray(s) for s in sequences]
+    if not isinstance(count, str) or count not in ("all", "last"):
+        raise ArgumentError(f"`count` is {short(count)}; expected 'all' or 'last'.")
+    listed = isinstance(sequences, Sequence) and not isinstance(sequences, str | bytes)
+    if not listed and not (isinstance(sequences, np.ndarray | jax.Array) and sequences.ndim):
+        raise ArgumentTypeError(f"`pad` takes a list of arrays, got {short(sequences)}.")
+    arrays = [as_numbers(f"`sequences[{n}]`", s) for n, s in enumerate(sequences)]
     if not arrays:
         raise ArgumentError("`pad` got no sequences.")
     for n, a in enumerate(arrays):
@@ -93,13 +98,13 @@ class Batches:
     """
 
     def __init__(self, learner: Learner, data: Any, what: str):
-        if not all(hasattr(data, name) for name in Dataset._fields):
+        if isinstance(data, type) or not all(hasattr(data, name) for name in Dataset._fields):
             raise ArgumentError(
                 f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, or "
                 "`etrax.train.Dataset(inputs, targets, mask=None)`."
             )
-        found = data.inputs, data.targets, data.mask
-        data = Dataset(*jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), found))
+        found = {"inputs": data.inputs, "targets": data.targets, "mask": data.mask}
+        data = Dataset(*(_arrays(f"{what}.{name}", tree) for name, tree in found.items()))
         self.layout: Layout = check_data(learner, data, what)
         self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
         shape = (self.layout.steps, self.layout.samples)
@@ -130,6 +135,12 @@ class Batches:
 def _is_key(a: Any) -> bool:
     """Arrays of `jax.random` keys have no counterpart in numpy."""
     return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
+
+
+def _arrays(what: str, tree: Any) -> Any:
+    """A tree of numpy arrays of numbers (or of keys)."""
+    check_arrays(what, tree)
+    return jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), tree)
 
 
 def shuffled(key: Any, epoch: int, samples: int) -> np.ndarray:

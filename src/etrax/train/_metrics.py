@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+
+from ..learn._checks import ArgumentError, ArgumentTypeError, struct_of
 
 
 def accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
@@ -25,6 +29,7 @@ def accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
     >>> accuracy(outputs, jnp.array([[0], [0]]), jnp.ones((2, 1))).tolist()
     [True]
     """
+    _check("accuracy", outputs, targets, mask)
     total = (outputs * mask[..., None].astype(outputs.dtype)).sum(0)
     last = mask.shape[0] - 1 - jnp.argmax(mask[::-1] != 0, axis=0)
     right = jnp.take_along_axis(_classes(outputs, targets), last[None], axis=0)[0]
@@ -39,7 +44,23 @@ def step_accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
     >>> step_accuracy(outputs, jnp.array([[0], [0]]), jnp.ones((2, 1))).tolist()
     [[True], [False]]
     """
+    _check("step_accuracy", outputs, targets, mask)
     return outputs.argmax(-1) == _classes(outputs, targets)
+
+
+def _check(what: str, outputs: Any, targets: Any, mask: Any) -> None:
+    """One array each, (T, B, C), (T, B) or (T, B, C), and (T, B)."""
+    found = {"outputs": outputs, "targets": targets, "mask": mask}
+    for name, a in found.items():
+        if not isinstance(a, jax.Array | np.ndarray):
+            raise ArgumentTypeError(f"`{what}` takes an array as `{name}`, got a {type(a).__name__}.")
+        struct_of(f"`{name}`", a)
+    fits = outputs.ndim == 3 and targets.shape in (outputs.shape, outputs.shape[:2]) and mask.shape == outputs.shape[:2]
+    if not fits or not outputs.size or jnp.iscomplexobj(outputs):
+        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in found.items())
+        raise ArgumentError(
+            f"`{what}` takes real outputs (T, B, C), targets (T, B) or (T, B, C) and a mask (T, B); got {shapes}."
+        )
 
 
 def _classes(outputs: Any, targets: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..learn import Learner, NonFiniteError
+from ..learn._checks import short
 from ._batch import Live, Updated
 from ._check_data import ArgumentError
 from ._checkpoint import Point, Saver
@@ -29,11 +30,13 @@ class Monitor(NamedTuple):
     def of(cls, name: str | None, mode: str | None, patience: int | None, known: Sequence[str]) -> Monitor:
         """Checked against the names of a record's metrics; `val_loss` by default, where there is one."""
         if patience is not None and (isinstance(patience, bool) or not isinstance(patience, int) or patience < 1):
-            raise ArgumentError(f"`patience` is {patience!r}; expected a whole number of epochs, at least 1, or None.")
-        if mode not in (None, "min", "max"):
-            raise ArgumentError(f"`mode` is {mode!r}; expected 'min' or 'max'.")
-        if name is not None and name not in known:
-            raise ArgumentError(f"`monitor` is {name!r}; this run measures {', '.join(known)}.")
+            raise ArgumentError(
+                f"`patience` is {short(patience)}; expected a whole number of epochs, at least 1, or None."
+            )
+        if mode is not None and (not isinstance(mode, str) or mode not in ("min", "max")):
+            raise ArgumentError(f"`mode` is {short(mode)}; expected 'min' or 'max'.")
+        if name is not None and (not isinstance(name, str) or name not in known):
+            raise ArgumentError(f"`monitor` is {short(name)}; this run measures {', '.join(known)}.")
         if name is None and "val_loss" in known:
             name = "val_loss"
         if name is None and patience is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from ..learn import Learner
-from ..learn._checks import check_key, check_window
+from ..learn._checks import (
+    ArgumentTypeError,
+    check_arrays,
+    check_flag,
+    check_key,
+    check_opt_state,
+    check_optimizer,
+    check_window,
+    short,
+)
 from ._batch import LossFn, begin, evaluator, updater
 from ._check_data import ArgumentError, check_values
 from ._checkpoint import Point, Saver
@@ -61,6 +71,10 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
     ):  # fmt: skip
         self.learner, self.optimizer, self.window, self.update = learner, optimizer, check_window(window), update
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise ArgumentTypeError(
+                f"`metrics` is a {type(metrics).__name__}; expected a dictionary from names to functions."
+            )
         self.metrics, self.gradient = dict(metrics or {}), gradient
         _check_made_of(learner, optimizer, loss_fn, update, gradient, self.metrics)
         self._update = updater(learner, optimizer, loss_fn, window, update, gradient)
@@ -86,7 +100,11 @@ class Trainer:
         Ctrl-C raises `Interrupted`, a loss or parameter that is no number `Diverged`; both carry a `result`.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise ArgumentError(f"`epochs` is {epochs!r}; expected a whole number, at least 1.")
+            raise ArgumentError(f"`epochs` is {short(epochs)}; expected a whole number, at least 1.")
+        for name, flag in (("shuffle", shuffle), ("train_metrics", train_metrics), ("progress", progress)):
+            check_flag(name, flag)
+        if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and str(checkpoint)):
+            raise ArgumentTypeError(f"`checkpoint` is {short(checkpoint)}; expected the name of a directory.")
         if callback is not None and not callable(callback):
             raise ArgumentError(f"`callback` is a {type(callback).__name__}; expected a function of one record.")
         batches = Batches(self.learner, data, "data")
@@ -111,6 +129,8 @@ class Trainer:
     def evaluate(self, params: Any, data: Dataset) -> dict[str, float]:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
         check_values(self.learner, params)
+        check_arrays("params", params)
+        self.learner._params(params)
         return self._measured(params, Batches(self.learner, data, "data"))
 
     def _measured(self, params: Any, batches: Batches) -> dict[str, float]:
@@ -125,8 +145,12 @@ class Trainer:
     def _start(self, params: Any, opt_state: Any, watch: Monitor) -> Point:
         params = self.learner.params if params is None else params
         check_values(self.learner, params)
-        params = _strong(params)
+        check_arrays("params", params)
         self.learner.init(params)  # checks their structure
+        params = _strong(params)
+        if opt_state is not None:
+            check_arrays("opt_state", opt_state)
+            check_opt_state(self.optimizer, params, opt_state)
         live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient))
         return Point(live, live.params if watch.name else None)
 
@@ -161,14 +185,15 @@ def _check_made_of(
 ) -> None:
     if not isinstance(learner, Learner):
         raise ArgumentError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise ArgumentError(
-            f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`."
-        )
+    check_optimizer(optimizer)
     if not callable(loss_fn):
         raise ArgumentError(f"`loss_fn` is a {type(loss_fn).__name__}; expected a function of (output, target).")
-    if update not in ("window", "sequence"):
-        raise ArgumentError(f"`update` is {update!r}; expected 'window' or 'sequence'.")
+    if not isinstance(update, str) or update not in ("window", "sequence"):
+        raise ArgumentError(f"`update` is {short(update)}; expected 'window' or 'sequence'.")
+    if gradient is not None and not callable(gradient):
+        raise ArgumentTypeError(
+            f"`gradient` is a {type(gradient).__name__}; expected a function such as `etrax.testing.bptt`."
+        )
     if gradient is not None and update != "sequence":
         raise ArgumentError("`gradient` is that of a whole sequence: it needs `update='sequence'`.")
     for name, metric in metrics.items():

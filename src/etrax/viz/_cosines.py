@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..ir import Path
-from ..learn._checks import ArgumentError
+from ..learn._checks import ArgumentError, check_flag, short
 from ..testing import Comparison
 from ._panels import COLOURS, MARKERS, name, panels
 
@@ -36,7 +37,11 @@ def cosines(
     >>> etrax.viz.cosines(at).axes[0].get_legend_handles_labels()[1]
     ['u (approximate)', 'w (approximate)']
     """
-    if not comparisons:
+    whole = isinstance(comparisons, Mapping) and all(isinstance(c, Comparison) for c in comparisons.values())
+    if whole and not all(isinstance(x, Real) for x in comparisons):
+        raise ArgumentError("`cosines` takes a dictionary from numbers (the places on the axis) to comparisons.")
+    check_flag("log", log)
+    if not whole or not comparisons:
         raise ArgumentError(
             "`cosines` needs at least one comparison, such as `{1: etrax.testing.compare(..., window=1)}`."
         )
@@ -68,7 +73,7 @@ def _axes(ax: Axes, places: list[float], curves: Mapping[Path, list[float]], alo
     ax.axhline(1, color="#808080", lw=0.8, zorder=0)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter("{x:.3g}")
-    ax.set_xlabel(along, fontsize=9)
+    ax.set_xlabel(along if isinstance(along, str) else short(along), fontsize=9)
     ax.set_ylabel("cosine with BPTT", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.legend(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._errors import MissingPackageError
 from ..ir import Path, format_path
-from ..learn._checks import ArgumentError
+from ..learn._checks import MOST, ArgumentError, ArgumentTypeError, check_whole, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +24,29 @@ class VizError(MissingPackageError):
     """matplotlib is not installed."""
 
 
+def as_paths(what: str, asked: Any) -> list[Path]:
+    """A list of paths, each a tuple of keys or one key."""
+    listed = isinstance(asked, Sequence) and not isinstance(asked, str | bytes)
+    if not listed or not asked or not all(_is_path(p) for p in asked):
+        raise ArgumentTypeError(f"`{what}` is {short(asked)}; expected a list of paths such as `[('rnn', 'w')]`.")
+    return [p if isinstance(p, tuple) else (p,) for p in asked]
+
+
+def _is_path(p: Any) -> bool:
+    return isinstance(p, str | int) or (isinstance(p, tuple) and all(isinstance(key, str | int) for key in p))
+
+
+def check_recording(recording: Any) -> None:
+    if not isinstance(getattr(recording, "traces", None), dict):
+        raise ArgumentTypeError(f"`recording` is {short(recording)}; pass what `etrax.viz.record` returns.")
+
+
 def panels(count: int, ax: Axes | None, height: float = ROW) -> tuple[Figure, list[Axes]]:
     """Axes below each other that share their time, or the one that was given."""
     figure_class = _figure_class()
     if ax is not None:
+        if not hasattr(ax, "get_figure") or isinstance(ax, type):
+            raise ArgumentTypeError(f"`ax` is {short(ax)}; expected matplotlib axes, or None.")
         if count != 1:
             raise ArgumentError(f"`ax` holds one picture, but {count} are to be drawn: choose one, or leave out `ax`.")
         return ax.get_figure(root=True), [ax]  # type: ignore[return-value]
@@ -73,11 +93,16 @@ def few(count: int, most: int) -> list[int]:
 
 def units_of(array: Any, sample: int | None) -> Any:
     """(T, …) → (T, units), at one index of the batch if there is one to choose."""
+    if array.ndim == 0 or not array.size:
+        raise ArgumentError(f"there is nothing to draw: the array has shape {list(array.shape)} (time first).")
     if sample is not None:
+        check_whole("sample", sample, "samples", least=-MOST)
         if array.ndim < 3:
             raise ArgumentError(
                 f"`sample` chooses from a batch, but the array has shape {list(array.shape)} (time first) and no batch "
                 "axis: leave it out."
             )
+        if not -array.shape[1] <= sample < array.shape[1]:
+            raise ArgumentError(f"`sample` is {sample}, but there are {array.shape[1]} samples.")
         array = array[:, sample]
     return array.reshape(len(array), -1)

@@ -24,7 +24,9 @@ from jax import lax
 from ..engine import Transport, diagonal_transport, evolve, param_grads, run_window
 from ..ir import Path, Role, format_path
 from ..learn import Learner, LearnerState
-from ..learn._checks import ArgumentError, check_inputs
+from ..learn._checks import MOST, ArgumentError, check_arrays, check_inputs, check_whole
+from ..testing._oracles import check_learner
+from ._panels import as_paths
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,19 @@ def record(
     >>> etrax.viz.record(learner, jnp.ones((3, 2))).traces[("w",), ()][:, 0, 0].tolist()
     [1.0, 1.5, 1.75]
     """
+    check_learner(learner)
+    if state is not None:
+        learner._check_state(state)
+        check_arrays("state.hidden", state.hidden)
     facts = learner.facts
     transport, start = _readable(learner, state)
     chosen = _chosen("parameters", parameters, [leaf.path for leaf in facts.step.select(Role.PARAM)])
     probes = {i: _probe(learner, i, sample) for i in _probed(learner, states)}
     params = learner.params if params is None else params
-    x, _ = check_inputs(facts.step, learner._encode(inputs if isinstance(inputs, tuple) else (inputs,), {}, 1))
+    check_arrays("params", params), check_arrays("inputs", inputs)
+    x, length = check_inputs(facts.step, learner._encode(learner._as_tuple(inputs), {}, 1))
+    if length is None:
+        raise ArgumentError("`record` needs inputs, which say how many steps there are; this step takes none.")
 
     @jax.jit
     def run(params: Any, hidden: Any, trace: Any, x: list[Any]) -> Any:
@@ -159,6 +168,8 @@ def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, Any]:
     facts = learner.facts
     g = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in facts.group_of_leaf}
     shape = g[leaf].shape
+    if sample is not None:
+        check_whole("sample", sample, "samples", least=-MOST)
     if sample is not None and (not shape or not -shape[0] <= sample < shape[0]):
         raise ArgumentError(
             f"`sample` is {sample}, but the state {facts.state_name(leaf)} has shape {list(shape)}: it is an index of "
@@ -171,7 +182,7 @@ def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, Any]:
 def _chosen(what: str, asked: Sequence[Path] | None, known: list[Path]) -> list[int]:
     if asked is None:
         return list(range(len(known)))
-    paths = [path if isinstance(path, tuple) else (path,) for path in asked]
+    paths = as_paths(what, asked)
     for path in paths:
         if path not in known:
             names = ", ".join(format_path(k, what) for k in known)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ir import Path
-from ..learn._checks import ArgumentError
-from ._panels import COLOURS, STEPS, few, name, panels, units_of, whole_steps
+from ..learn._checks import ArgumentError, as_numbers, check_whole
+from ._panels import COLOURS, STEPS, as_paths, check_recording, few, name, panels, units_of, whole_steps
 from ._record import Recording
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def states(
     >>> len(etrax.viz.states(etrax.viz.record(learner, jnp.ones((5, 2)))).axes[0].lines)
     3
     """
-    paths = list(recording.states) if states is None else [p if isinstance(p, tuple) else (p,) for p in states]
+    check_recording(recording)
+    check_whole("units", units, "units")
+    paths = list(recording.states) if states is None else as_paths("states", states)
     for path in paths:
         if path not in recording.states:
             known = ", ".join(name(p, "hidden") for p in recording.states)
@@ -67,7 +69,7 @@ def raster(
     if isinstance(spikes, Recording):
         first = int(spikes.time[0])
         spikes = _spikes(spikes, state)
-    values = units_of(np.asarray(spikes), sample)
+    values = units_of(as_numbers("`spikes`", spikes), sample)
     figure, (one,) = panels(1, ax, height=2.4)
     when, who = np.nonzero(values)
     # Marks as tall as their row, thin enough to stay apart.
@@ -84,7 +86,7 @@ def raster(
 
 def _spikes(recording: Recording, state: Path | None) -> np.ndarray:
     known = recording.outputs | recording.states
-    path = state if isinstance(state, tuple) or state is None else (state,)
+    path = None if state is None else as_paths("state", [state])[0]
     if path is None or path not in known:
         names = ", ".join(dict.fromkeys(name(p, "output") for p in known))
         asked = "none was named" if path is None else f"there is no {name(path, 'hidden')}"

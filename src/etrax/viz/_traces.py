@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ir import Path
-from ..learn._checks import ArgumentError
-from ._panels import STEPS, few, name, panels, whole_steps
+from ..learn._checks import ArgumentError, check_whole
+from ._panels import STEPS, as_paths, check_recording, few, name, panels, whole_steps
 from ._record import Recording
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def traces(
     >>> len(etrax.viz.traces(etrax.viz.record(learner, jnp.ones((3, 2)))).axes)  # a heat map and its scale
     2
     """
+    check_recording(recording)
+    check_whole("rows", rows, "rows")
     chosen = _chosen(recording, parameters, states)
     figure, axes = panels(len(chosen), ax)
     for (parameter, state), one in zip(chosen, axes, strict=True):
@@ -68,7 +70,8 @@ def _heat_map(figure: Figure, ax: Axes, recording: Recording, key: tuple[Path, P
 
 
 def _chosen(recording: Recording, parameters: Any, states: Any) -> list[tuple[Path, Path]]:
-    wanted = [None if w is None else [p if isinstance(p, tuple) else (p,) for p in w] for w in (parameters, states)]
+    asked = {"parameters": parameters, "states": states}
+    wanted = [None if w is None else as_paths(what, w) for what, w in asked.items()]
     found = [
         key for key in recording.traces if all(w is None or k in w for k, w in zip(key, wanted, strict=True))
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..._errors import CompilationError
+from ..._errors import ArgumentTypeError, CompilationError
 from ...ir import Path, format_path
 from ._diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ._group import HiddenGroup
@@ -36,6 +36,12 @@ class ETraceGraph(NamedTuple):
 
         The weight path must be equal, the hidden path a member of the record's, the kind identical.
         """
+        for name, path in (("weight_path", weight_path), ("hidden_path", hidden_path)):
+            if path is not None and not isinstance(path, tuple | list):
+                raise ArgumentTypeError(f"`{name}` is a {type(path).__name__}; expected a path: a tuple of keys.")
+        known = {k for k in DiagnosticKind} | {k.value for k in DiagnosticKind}
+        if kind is not None and not (isinstance(kind, str | DiagnosticKind) and kind in known):
+            raise ArgumentTypeError(f"`kind` is a {type(kind).__name__}; expected one of `etrax.DiagnosticKind`.")
         return tuple(
             r
             for r in self.diagnostics

@@ -1,0 +1,155 @@
+"""Mistakes that people make, by name. `messages.txt` beside this file is what each of them is told: read it.
+
+python -m tests.bad_input.messages        # write messages.txt anew
+"""
+
+import re
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tests.bad_input.calls import HIDDEN, PARAMS, XS, YS, data, learner, loss, sgd, step, trainer
+
+import etrax
+
+FILE = Path(__file__).with_name("messages.txt")
+SHAPES = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (PARAMS, HIDDEN))
+
+
+def compiled(model=step, rule="d_rtrl", x=XS[0], **options):
+    return etrax.compile(model, rule, x, **{"params": PARAMS, "hidden": HIDDEN, **options})
+
+
+def gradient(params=PARAMS, state=None, inputs=XS, targets=YS, mask=None, loss_fn=loss, **options):
+    state = learner().init() if state is None else state
+    return learner().value_and_grad(loss_fn, window=2, **options)(params, state, inputs, targets, mask)
+
+
+def train(optimizer, opt_state):
+    return learner().train(optimizer, loss, window=2)(PARAMS, opt_state, learner().init(), XS, YS)
+
+
+def stream():
+    return learner().online(sgd(), lambda o, t: ((o - t) ** 2).mean(), window=2)
+
+
+def used_twice():
+    run, state = learner().value_and_grad(loss, window=2, donate=True), learner().init()
+    run(PARAMS, state, XS, YS)
+    run(PARAMS, state, XS, YS)
+
+
+def looping(p, h, x):
+    w = jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, 0.5 * c[1]), (0, p["w"]))[1]
+    return h + x @ w, h
+
+
+def clock(p, h):
+    h = 0.9 * h + p["w"].sum(0)
+    return h, h
+
+
+def clocked():
+    return etrax.compile(clock, "d_rtrl", params=PARAMS, hidden=jnp.zeros(4))
+
+
+def by_dictionary(p, s, x):
+    return {"v": 0.9 * s["v"] + x @ p["w"]}, s["v"]
+
+
+MISTAKES = {
+    "`params=` forgotten": lambda: etrax.compile(step, "d_rtrl", XS[0], hidden=HIDDEN),
+    "`hidden=` forgotten": lambda: etrax.compile(step, "d_rtrl", XS[0], params=PARAMS),
+    "`hidden=` forgotten, a dictionary": lambda: etrax.compile(by_dictionary, "d_rtrl", XS[0], params=PARAMS),
+    "`hidden=` forgotten, the step ignores it": lambda: etrax.compile(
+        lambda p, h, x: (x @ p["w"], x), "d_rtrl", XS[0], params=PARAMS
+    ),
+    "a key that is not there": lambda: compiled(lambda p, h, x: (h, p["u"])),
+    "an attribute that is not there": lambda: compiled(lambda p, h, x: (h, p.u)),
+    "one argument too many": lambda: compiled(lambda p, h: (h, h)),
+    "shapes that do not fit": lambda: compiled(x=jnp.ones((2, 7))),
+    "a Python if on a value": lambda: compiled(lambda p, h, x: (h if h.sum() > 0 else -h, h)),
+    "numpy in the step": lambda: compiled(lambda p, h, x: (h, np.sin(h))),
+    "no pair returned": lambda: compiled(lambda p, h, x: h),
+    "a whole sequence as example input": lambda: compiled(x=XS),
+    "a state that changes its type": lambda: compiled(lambda p, h, x: (h.astype(jnp.float32), h)),
+    "a while loop before the weight": lambda: compiled(looping),
+    "text as parameters": lambda: compiled(params={"w": "ones"}),
+    "no function": lambda: compiled(3),
+    "a class": lambda: compiled(dict),
+    "an unknown rule": lambda: compiled(rule="bptt"),
+    "a rule without its argument": lambda: compiled(rule="uoro"),
+    "no rule": lambda: compiled(rule=3),
+    "an unknown option": lambda: compiled(windows=3),
+    "a trace of whole numbers": lambda: compiled(trace_dtype=int),
+    "a budget in words": lambda: compiled(memory_budget="plenty"),
+    "a budget too small": lambda: compiled(memory_budget=10),
+    "shapes only, then init": lambda: compiled(params=SHAPES[0], hidden=SHAPES[1]).init(),
+    "shapes only, then a stream": lambda: compiled(params=SHAPES[0]).online(sgd(), loss),
+    "no inputs and nothing that says how long": lambda: clocked().value_and_grad(loss, window=2)(
+        PARAMS, clocked().init(), ()
+    ),
+    "params and state swapped": lambda: gradient(learner().init(), PARAMS),
+    "hidden instead of a state": lambda: gradient(state=HIDDEN),
+    "a state of another learner": lambda: gradient(state=compiled(rule="tbptt").init()),
+    "a state given away": used_twice,
+    "parameters of another model": lambda: gradient({"v": jnp.ones(3)}),
+    "parameters of another shape": lambda: gradient({"w": jnp.ones((3, 5))}),
+    "parameters of another type": lambda: gradient({"w": jnp.ones((3, 4), jnp.float32)}),
+    "inputs with the batch first": lambda: gradient(inputs=jnp.swapaxes(XS, 0, 1)),
+    "inputs of one step": lambda: gradient(inputs=XS[0]),
+    "inputs as a list": lambda: gradient(inputs=[1.0, 2.0]),
+    "two inputs instead of one": lambda: gradient(inputs=(XS, XS)),
+    "no steps": lambda: gradient(inputs=XS[:0]),
+    "inputs of objects": lambda: gradient(inputs=np.full(XS.shape, None)),
+    "inputs of text": lambda: gradient(inputs="spikes"),
+    "targets with the batch first": lambda: gradient(targets=jnp.swapaxes(YS, 0, 1)),
+    "targets that do not fit the loss": lambda: gradient(targets=jnp.ones((4, 2, 3))),
+    "targets forgotten": lambda: gradient(targets=None, loss_fn=lambda o, t: ((o - t) ** 2).mean()),
+    "a loss per sample": lambda: gradient(loss_fn=lambda o, t: ((o - t) ** 2).mean(-1)),
+    "a loss that is no function": lambda: gradient(loss_fn="mse"),
+    "a mask of another length": lambda: gradient(mask=jnp.ones(3)),
+    "a mask of another batch": lambda: gradient(mask=jnp.ones((4, 5))),
+    "a mask as a list": lambda: gradient(mask=[1.0, 0.0, 1.0, 1.0]),
+    "an unknown reduction": lambda: gradient(reduction="max"),
+    "a window of none": lambda: learner().value_and_grad(loss, window=0),
+    "a number as optimizer": lambda: train(0.1, None),
+    "no optimizer state": lambda: train(sgd(), None),
+    "feed: a list": lambda: stream().feed([1.0, 2.0, 3.0], YS[0]),
+    "feed: another shape": lambda: stream().feed(XS[0, 0], YS[0]),
+    "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
+    "e_prop without a key": lambda: etrax.e_prop(feedback="random"),
+    "a decay above 1": lambda: etrax.pp_prop(1.5),
+    "snap of zero": lambda: etrax.snap(0),
+    "a partition of names": lambda: etrax.partition({"w": "rtrl"}),
+    "a partition that applies to nothing": lambda: compiled(
+        rule=etrax.partition({"u": etrax.rtrl()}, default=etrax.d_rtrl())
+    ),
+    "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
+    "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
+    "fit: an optimizer state of another kind": lambda: trainer().fit(data(), 1, opt_state=3, progress=False),
+    "no module": lambda: etrax.compile_etrace_graph(step, XS[0]),
+    "an op rule that is none": lambda: etrax.register_weight_op("dot_general", 3),
+}
+
+
+def told(mistake):
+    """The type of the error and its text, without what differs between machines and versions of JAX."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            mistake()
+        except etrax.EtraxError as error:
+            text = str(error)
+        else:
+            raise AssertionError("this mistake was answered")
+    text = re.sub(r"(\w+\.py):\d+", r"\1:…", text)  # line numbers
+    text = re.sub(r"(raised \w+).*?( at \w+\.py:….*)?$", r"\1: …\2", text, flags=re.M)  # words of Python and JAX
+    text = re.sub(r"JAX says: .*", "JAX says: …", text, flags=re.S)
+    return text
+
+
+def written():
+    return "".join(f"## {name}\n\n{told(mistake)}\n\n" for name, mistake in MISTAKES.items())
