@@ -18,6 +18,7 @@ import numpy as np
 from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _sources
+from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lax.lax import copy_p as _copy_p
 
 _jex: Any = _extend
@@ -130,6 +131,30 @@ def scan_parts(eqn: JaxprEqn) -> ScanParts:
 
 def cond_branches(eqn: JaxprEqn) -> list[tuple[Jaxpr, tuple[Any, ...]]]:
     return [open_jaxpr(b) for b in eqn.params["branches"]]
+
+
+def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
+    """A jaxpr that computes one output of an equation, and which of the equation's operands it reads, in order.
+
+    Loops and branches lose what the output does not need.
+    """
+    given = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+    like = next(body for v in eqn.params.values() for body in _bodies(v))
+    whole = build_jaxpr(given, [eqn.outvars[output]], [eqn], like)
+    pruned, used = _partial_eval.dce_jaxpr(whole, [True])
+    read = {v for v, u in zip(given, used, strict=True) if u}
+    seen: set[Any] = set()
+    return pruned, [not isinstance(v, Literal) and v in read and not (v in seen or seen.add(v)) for v in eqn.invars]
+
+
+def has_body(eqn: JaxprEqn) -> bool:
+    """Whether the equation holds a program: a loop, branches, a call."""
+    return any(_bodies(v) for v in eqn.params.values())
+
+
+def _bodies(value: Any) -> list[Jaxpr]:
+    found = [open_jaxpr(v)[0] for v in (value if isinstance(value, (tuple, list)) else (value,))]
+    return [body for body in found if hasattr(body, "eqns")]
 
 
 class WhileParts(NamedTuple):

@@ -65,8 +65,7 @@ def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group
                     place = None
                     break
                 place = at if place is None else np.maximum(place, at)
-            if place is not None and sites[j].loops and not sites[j].scanned:
-                own = place.reshape(-1, *sites[j].call.out.shape)
-                place = own[0] if bool((own == own[0]).all()) else None
+            if place is not None:
+                place = sites[j].one_place(place)
             cause = next((d.cause for d in deps.values() if d.cause), None)
             yield Relation(j, g.index, place, cause)

@@ -105,10 +105,12 @@ class _Run:
             return outs
 
         def opened(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
-            if site in self.at.here:
-                return self.weight_op(eqn, values, self.at.here[site], deltas, seen)
             enter: Callable[..., Any] | None = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
+            if site in self.at.here and site not in self.at.below:
+                return self.weight_op(eqn, values, self.at.here[site], deltas, seen)
             if enter is not None and site in self.at.below:
+                for j in self.at.here.get(site, ()):  # a weight with which the loop begins
+                    values = self.perturbed(j, eqn, values, deltas, seen)
                 with source_of(eqn):
                     outs, found = enter(eqn, values, site, {j: deltas[j] for j in self.at.below[site]})
                 seen.update(found)
@@ -120,18 +122,8 @@ class _Run:
     def weight_op(
         self, eqn: JaxprEqn, values: list[Any], sites: list[int], deltas: dict[int, Any], seen: Seen
     ) -> list[Any]:
-        values = list(values)
         for j in sites:
-            site = self.sites[j]
-            values[site.operand] = self.weights.get(j, values[site.operand])
-            if site.rule is ALIGNED:
-                w = jnp.broadcast_to(values[site.operand], site.call.out.shape)
-                # What a cut product would have passed on is read off before it is cut.
-                seen[j] = (bind(eqn, values)[0] if j in self.cut else w, ())
-                with source_of(eqn):
-                    values[site.operand] = _plus(w, deltas[j])
-                    if j in self.cut:
-                        values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
+            values = self.perturbed(j, eqn, values, deltas, seen)
         own = [j for j in sites if self.sites[j].rule is not ALIGNED]
         known = [j for j in own if j in self.cut and j in self.given and len(self.sites[j].at) == 1]
         # One op may be the site of two weights: its output is the same value.
@@ -154,11 +146,28 @@ class _Run:
             outs[0] = rule.given_back(outs[0]) if own else outs[0]
         return outs
 
+    def perturbed(
+        self, j: int, eqn: JaxprEqn, values: Sequence[Any], deltas: dict[int, Any], seen: Seen
+    ) -> list[Any]:
+        """Operands with the weight of a site in its place, and perturbed if it is elementwise."""
+        site, values = self.sites[j], list(values)
+        values[site.operand] = self.weights.get(j, values[site.operand])
+        if site.rule is not ALIGNED:
+            return values
+        w = jnp.broadcast_to(values[site.operand], site.call.out.shape)
+        # What a cut product would have passed on is read off before it is cut.
+        seen[j] = (bind(eqn, values)[0] if j in self.cut else w, ())
+        with source_of(eqn):
+            values[site.operand] = _plus(w, deltas[j])
+            if j in self.cut:
+                values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
+        return values
+
     def scan(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
         parts: ScanParts = scan_parts(eqn)
         n, m = parts.num_consts, parts.num_consts + parts.num_carry
 
-        sliced = {j: self.weights[j] for j in deltas if j in self.weights and self.sites[j].scanned}
+        sliced = {j: self.weights[j] for j in deltas if j in self.weights and self.sites[j].is_sliced_by(at)}
 
         def step(carry: Sequence[Any], xs: Any) -> tuple[Any, Any]:
             scanned, inner, slices = xs

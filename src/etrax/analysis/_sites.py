@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_parts
 from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, rule_for
@@ -21,8 +23,9 @@ class WeightSite:
 
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
-    its data and output have these leading axes. `scanned` says that such a scan slices the weight as well. The data of
-    a site `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were
+    its data and output have these leading axes. `sliced` says, loop by loop, whether the weight is another one in each
+    iteration (the scan slices it, or it is made of a counter): it then has that leading axis too. The data of a site
+    `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were
     concatenated along the axis that the op contracts, `parts_from_inputs` are such: ranges of that axis.
     """
 
@@ -33,7 +36,7 @@ class WeightSite:
     params: frozenset[int]
     source: Source | None
     loops: Loops = ()
-    scanned: bool = False
+    sliced: tuple[bool, ...] = ()
     reads_hidden: bool = False
     from_inputs: bool = False
     parts_from_inputs: tuple[tuple[int, int], ...] = ()
@@ -41,6 +44,26 @@ class WeightSite:
     @property
     def y_shape(self) -> tuple[int, ...]:
         return (*(n for _, n in self.loops), *self.call.out.shape)
+
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """Lengths of the loops in which the weight is another one in each iteration."""
+        return tuple(n for (_, n), own in zip(self.loops, self.sliced, strict=True) if own)
+
+    def is_sliced_by(self, loop: Site) -> bool:
+        return any(where == loop and own for (where, _), own in zip(self.loops, self.sliced, strict=True))
+
+    def beside_loops(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """(slices…, rest…) as a shape beside (loops…, rest…): ones for loops that use one and the same weight."""
+        n = len(self.slices)
+        own = iter(shape[:n])
+        return (*(next(own) if sliced else 1 for sliced in self.sliced), *shape[n:])
+
+    def one_place(self, place: np.ndarray) -> np.ndarray | None:
+        """Places of y's elements without the axes of loops that use one and the same weight; None if they change it."""
+        place = place.reshape(self.y_shape)
+        first = place[tuple(slice(None) if own else slice(0, 1) for own in self.sliced)]
+        return first.reshape(*self.slices, *self.call.out.shape) if bool((place == first).all()) else None
 
     @property
     def label(self) -> str:
@@ -64,13 +87,14 @@ class Addresses:
 class _Origin:
     """What a value is made of: parameters (by leaf number), data, hidden states, what weight ops gave.
 
+    A value that is not data can still change inside a loop: `along` are the loops in whose iterations it does.
     `joined` is the axis of a concatenation, and the ranges of it that came from outside: inputs alone.
     """
 
     params: frozenset[int] = frozenset()
     data: bool = False
     hidden: bool = False
-    scanned: bool = False
+    along: frozenset[Site] = frozenset()
     learned: bool = False
     joined: tuple[int, tuple[tuple[int, int], ...]] | None = None
 
@@ -91,7 +115,7 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
         frozenset().union(*(o.params for o in origins)),
         any(o.data for o in origins),
         any(o.hidden for o in origins),
-        any(o.scanned for o in origins),
+        frozenset().union(*(o.along for o in origins)),
         any(o.learned for o in origins),
     )
 
@@ -143,20 +167,20 @@ class _Finder:
         if merged.weight or not merged.params:
             return [self._output(merged, eqn, v) for v in eqn.outvars]
         enter = {"scan": self._scan, "cond": self._cond}.get(eqn.primitive.name)
-        # A weight that an outer loop slices is not followed into an inner one.
-        if enter is not None and any(o.weight for o in origins) and not any(o.weight and o.scanned for o in origins):
+        if enter is not None and any(o.weight for o in origins):
             kept = len(self.sites)
             outs = enter(at, eqn, origins, loops)
             if outs is not None:
                 return outs
-            del self.sites[kept:]  # a weight leaves the body or is changed in it: its trace is kept at the body's door
+            del self.sites[kept:]  # a branch returns a weight: the trace is that of the operand of the whole equation
         for i, origin in enumerate(origins):
             if origin.weight and _has_gradient(eqn.invars[i].aval) and any(_has_gradient(v.aval) for v in eqn.outvars):
-                site = _site(at, eqn, i, origins, loops)
-                rare = self.branches > 0
-                self.sites.append(replace(site, from_inputs=False, parts_from_inputs=()) if rare else site)
-        data = replace(merged, params=frozenset(), scanned=False, learned=True)
-        return [data for _ in eqn.outvars]
+                self.sites.append(self._operand(at, eqn, i, origins, loops))
+        return [_as_data(merged) for _ in eqn.outvars]
+
+    def _operand(self, at: Site, eqn: JaxprEqn, i: int, origins: list[_Origin], loops: Loops) -> WeightSite:
+        site = _site(at, eqn, i, origins, loops)
+        return replace(site, from_inputs=False, parts_from_inputs=()) if self.branches else site
 
     def _output(self, merged: _Origin, eqn: JaxprEqn, var: Any) -> _Origin:
         if merged.weight and (not _has_gradient(var.aval) or eqn.primitive.name == "stop_gradient"):
@@ -170,27 +194,45 @@ class _Finder:
         if any(o.weight for found in branches for o in found):
             return None
         outs = [_merge([origins[0], *found]) for found in zip(*branches, strict=True)]
-        return [replace(o, params=frozenset(), learned=True) for o in outs]
+        return [_as_data(o) for o in outs]
 
-    def _scan(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
+    def _scan(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin]:
         scan = scan_parts(eqn)
         n, m = scan.num_consts, scan.num_consts + scan.num_carry
         passed = [scan.jaxpr.outvars[k] is scan.jaxpr.invars[n + k] for k in range(scan.num_carry)]
-        carry, kept = origins[n:m], len(self.sites)
-        if any(o.weight and not same for o, same in zip(carry, passed, strict=True)):
-            return None
-        scanned = [replace(o, scanned=o.weight) for o in origins[m:]]
+        carry = [o if same else _varying(o, at) for o, same in zip(origins[n:m], passed, strict=True)]
+        slices = [_varying(o, at) for o in origins[m:]]
+        first = len(self.sites)
         while True:
-            outs = self.walk(scan.jaxpr, [*origins[:n], *carry, *scanned], at, (*loops, (at, scan.length)))
-            new = [a if same else _merge([a, b]) for a, b, same in zip(carry, outs, passed, strict=False)]
+            outs = self.walk(scan.jaxpr, [*origins[:n], *carry, *slices], at, (*loops, (at, scan.length)))
+            ends = outs[: scan.num_carry]
+            new = [a if same else _merged_carry(a, b) for a, b, same in zip(carry, ends, passed, strict=True)]
             if new == carry:
                 break
-            del self.sites[kept:]
+            del self.sites[first:]
             carry = new
-        if any(o.weight and not (k < len(passed) and passed[k]) for k, o in enumerate(outs)):
-            return None
-        ends = [*carry, *outs[scan.num_carry :]]
-        return [o if o.weight else replace(o, params=frozenset(), learned=True) for o in ends]
+        # A weight with which a loop over data begins meets the data there.
+        begins = [n + k for k, o in enumerate(carry) if origins[n + k].weight and not o.weight]
+        begins = [i for i in begins if _has_gradient(eqn.invars[i].aval)]
+        self.sites[first:first] = [self._operand(at, eqn, i, origins, loops) for i in begins]
+        found = [replace(o, along=o.along - {at}) for o in (*carry, *outs[scan.num_carry :])]
+        return [o if o.weight or not o.data else _as_data(o) for o in found]
+
+
+def _as_data(origin: _Origin) -> _Origin:
+    """What a weight op gives."""
+    return replace(origin, params=frozenset(), along=frozenset(), data=True, learned=True)
+
+
+def _varying(origin: _Origin, loop: Site) -> _Origin:
+    """What a loop slices, or carries and changes."""
+    return origin if origin.data else replace(origin, along=origin.along | {loop})
+
+
+def _merged_carry(begin: _Origin, end: _Origin) -> _Origin:
+    """A carry that is a weight at one end of an iteration and data at the other is data that weights have made."""
+    both = _merge([begin, end])
+    return _as_data(both) if both.data and both.params else both
 
 
 def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: Loops) -> WeightSite:
@@ -209,7 +251,8 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
     parts = tuple(ranges for o in others if o.joined is not None and o.joined[0] == axis for ranges in o.joined[1])
     weight = origins[operand]
     source = source_of_eqn(eqn)
-    return WeightSite(at, operand, call, rule, weight.params, source, loops, weight.scanned, hidden, outside, parts)
+    sliced = tuple(loop in weight.along for loop, _ in loops)
+    return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, outside, parts)
 
 
 def _joined(eqn: JaxprEqn, origins: Sequence[_Origin]) -> tuple[int, tuple[tuple[int, int], ...]]:

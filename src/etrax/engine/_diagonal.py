@@ -153,7 +153,11 @@ def suffix_products(
         d, f = step
         out = []
         for r, gather, dtype, row in zip(probes.relations, gathers, dtypes, f, strict=True):
-            at = [[None if q is None else _loops(gather(q), row[0]) for q in line] for line in suffix[r.group]]
+            site = probes.facts.sites[r.site]
+            at = [
+                [None if q is None else site_math.beside_loops(site, gather(q)) for q in line]
+                for line in suffix[r.group]
+            ]
             found = act(at, row)
             out.append([jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found])
         new = [_fitted(multiply(q, d[g]), q) for g, q in enumerate(suffix)]
@@ -180,11 +184,6 @@ def _real(dtype: Any) -> Any:
         if np.dtype(dtype) in (np.dtype(np.complex128), np.dtype(np.float64))
         else np.dtype(np.float32)
     )
-
-
-def _loops(q: Any, like: Any) -> Any:
-    """Values per element of y, beside an array that has leading axes of inner loops."""
-    return q.reshape((1,) * (like.ndim - q.ndim) + q.shape)
 
 
 def _closure(links: np.ndarray) -> np.ndarray:

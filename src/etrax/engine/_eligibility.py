@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..analysis import Visible
+from . import _site_math as site_math
 from ._blocks import act_transposed
 from ._plan import Plan
 from ._source import Shown, on_activity, show
@@ -94,5 +95,5 @@ def _wide(a: Any) -> Any:
 
 def at_ops(plan: Plan, k: int, x: Any, like: Any) -> Any:
     """(steps, positions…) at the elements of y, beside an array with axes of inner loops behind the steps."""
-    found = jax.vmap(plan.gathers[k])(x)
-    return found.reshape(found.shape[0], *[1] * (like.ndim - found.ndim), *found.shape[1:])
+    site = plan.facts.sites[plan.relations[k].site]
+    return site_math.beside_loops(site, jax.vmap(plan.gathers[k])(x), lead=1)

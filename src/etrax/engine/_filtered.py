@@ -199,7 +199,8 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Block]
 
 
 def _at(plan: Plan, k: int, block: Block, row: Sequence[Any]) -> list[Any]:
-    at = [[_loops(plan.gathers[k](q), row[0]) for q in line] for line in block]
+    site = plan.facts.sites[plan.relations[k].site]
+    at = [[site_math.beside_loops(site, plan.gathers[k](q)) for q in line] for line in block]
     return [c.astype(plan.dtypes[k]) for c in act(at, row)]
 
 
@@ -225,8 +226,3 @@ def _real(plan: Plan, g: int) -> Any:
     layout = plan.probes.layouts[g]
     wide = any(np.dtype(layout.avals[i].dtype).name in ("float64", "complex128") for i in layout.group.leaves)
     return np.dtype(np.float64 if wide else np.float32)
-
-
-def _loops(q: Any, like: Any) -> Any:
-    """Values per element of y, beside an array that has leading axes of inner loops."""
-    return q.reshape((1,) * (like.ndim - q.ndim) + q.shape)

@@ -116,7 +116,8 @@ class Probes:
                 blocks[g][s][t] = jnp.take_along_axis(flat, which[None], 0)[0].reshape(layout.shape)
             for k, r in enumerate(self.relations):
                 if r.group == g:
-                    rows[k][s] = _chosen(d_bar[r.site][np.array(at)], r, which)
+                    place = _beside_loops(self.facts, r)
+                    rows[k][s] = _chosen(d_bar[r.site][np.array(at)], place, which)
         return blocks, rows
 
     def alike(self) -> list[int]:
@@ -148,8 +149,9 @@ class Probes:
             if r.group != p.group:
                 continue
             value = d_bar[r.site]
-            if p.colour is not None and r.place is not None:
-                value = jnp.where((r.place >= 0) & p.colour[np.maximum(r.place, 0)], value, 0)
+            place = _beside_loops(self.facts, r)
+            if p.colour is not None and place is not None:
+                value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
 
 
@@ -165,11 +167,17 @@ def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
     return found
 
 
-def _chosen(stack: Any, relation: Relation, which: np.ndarray) -> Any:
+def _beside_loops(facts: Facts, relation: Relation) -> np.ndarray | None:
+    """Places of an op's elements, beside an array with axes of inner loops."""
+    place = relation.place
+    return None if place is None else place.reshape(facts.sites[relation.site].beside_loops(place.shape))
+
+
+def _chosen(stack: Any, place: np.ndarray | None, which: np.ndarray) -> Any:
     """Per element of y, what the pull of its position gave."""
-    if relation.place is None:
+    if place is None:
         return stack.sum(0)
-    at = np.broadcast_to(relation.place, stack.shape[1:])
+    at = np.broadcast_to(place, stack.shape[1:])
     found = jnp.take_along_axis(stack, which[np.maximum(at, 0)][None], 0)[0]
     return jnp.where(at >= 0, found, 0) if (at < 0).any() else found
 

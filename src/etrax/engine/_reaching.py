@@ -101,17 +101,18 @@ def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarr
     site, place = facts.sites[relation.site], relation.places
     reach = reach_of(facts, relation.site, n)
     nodes, flat = find_nodes(facts), place.reshape(-1)
-    iterations = reach.shape[0] // max(flat.size, 1)
+    shared = tuple(axis for axis, sliced in enumerate(site.sliced) if not sliced)
     allowed = np.zeros((layout.size, flat.size), bool)
     for s, slot in enumerate(layout.slots):
         element = np.arange(layout.group.num_positions) if slot.index is None else slot.index
         node = nodes.of[slot.leaf][element[flat]]
         rows = np.arange(reach.shape[0])
-        hit = np.asarray(reach[rows, np.tile(node, iterations)]).reshape(iterations, flat.size)
-        allowed[s] = hit.any(0)
+        each = np.broadcast_to(node.reshape(site.beside_loops(place.shape)), site.y_shape).reshape(-1)
+        hit = np.asarray(reach[rows, each]).reshape(site.y_shape)
+        allowed[s] = hit.any(shared).reshape(-1)
     order = np.argsort(~allowed, axis=0, kind="stable")[: int(allowed.sum(0).max(initial=0))]
     index = np.where(np.take_along_axis(allowed, order, 0), order, -1)
-    return index.reshape(-1, *(site.y_shape if site.scanned else place.shape))
+    return index.reshape(-1, *place.shape)
 
 
 def _jacobians(
@@ -152,8 +153,7 @@ def _advance(facts: Facts, k: Kept, influence: Any, across: Any, fresh: Any, dat
         return total + jax.vmap(lambda g: site_math.spread(site, fixed, g))(gain) * old[None], None
 
     kept, _ = lax.scan(term, jnp.zeros_like(influence), (jnp.asarray(k.index), influence))
-    loops = () if site.scanned else (1,) * len(site.loops)
-    at = np.maximum(k.index, 0).reshape(k.index.shape[0], *loops, *k.index.shape[1:])
+    at = np.maximum(k.index, 0).reshape(k.index.shape[0], *site.beside_loops(k.index.shape[1:]))
     chosen = jnp.take_along_axis(fresh, jnp.asarray(at), 0)
     chosen = jnp.where((k.index >= 0).reshape(at.shape), chosen, 0).astype(influence.dtype)
     new = jax.vmap(lambda c: site_math.outer(site, fixed, [u[None] for u in data], c[None]))(chosen)

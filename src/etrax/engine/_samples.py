@@ -153,11 +153,9 @@ def _relation(facts: Facts, j: int, groups: list[Group], labels: dict[Any, np.nd
             continue
         if not (place >= 0).all():
             return None
-        if site.loops and not site.scanned:
-            stacked = place.reshape(-1, *site.call.out.shape)
-            if not (stacked == stacked[0]).all():
-                return None
-            place = stacked[0]
+        place = site.one_place(place)
+        if place is None:
+            return None
         along = [a for a, n in enumerate(place.shape) if _is_axis(place, a, n)]
         if g.num_positions > 1 and (not along or place.shape[along[0]] != g.num_positions):
             return None

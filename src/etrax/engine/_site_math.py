@@ -1,7 +1,8 @@
-"""The pieces of an op family (`OpRule`) at a site: inner loops folded into the window, scanned weights mapped over."""
+"""The pieces of an op family (`OpRule`) at a site: inner loops folded into the window, weights of their own per iteration mapped over."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,63 +12,79 @@ import jax.numpy as jnp
 from ..analysis import WeightSite
 
 
-def _fold(site: WeightSite, a: Any) -> Any:
-    """(k, loops…, …) → (k·loops, …)."""
-    n = 1 + len(site.loops)
-    return a.reshape(-1, *a.shape[n:])
+def _arranged(site: WeightSite, a: Any) -> Any:
+    """(k, loops…, …) → (slices, k·other loops, …): steps and loops that share a weight are one axis."""
+    n = len(site.loops)
+    own = [1 + i for i, sliced in enumerate(site.sliced) if sliced]
+    shared = [1 + i for i, sliced in enumerate(site.sliced) if not sliced]
+    rest = range(1 + n, a.ndim)
+    slices, shape = math.prod(site.slices), a.shape[1 + n :]
+    return a.transpose(*own, 0, *shared, *rest).reshape(slices, math.prod(a.shape[: 1 + n]) // max(slices, 1), *shape)
+
+
+def _per_slice(site: WeightSite, f: Any, *args: Any) -> Any:
+    """`f` of arguments with a leading axis of slices; for a weight that is not sliced, of what they hold."""
+    if not site.slices:
+        return f(*jax.tree.map(lambda a: a[0], args))
+    return _apart(site, jax.vmap(f)(*args))
+
+
+def _together(site: WeightSite, a: Any) -> Any:
+    """(slices…, …) → (slices, …)."""
+    return a.reshape(math.prod(site.slices), *a.shape[len(site.slices) :])
+
+
+def _apart(site: WeightSite, a: Any) -> Any:
+    return a.reshape(*site.slices, *a.shape[1:])
 
 
 def trace_shape(site: WeightSite) -> tuple[int, ...]:
-    shape = site.rule.trace_shape(site.call)
-    return (*(n for _, n in site.loops), *shape) if site.scanned else tuple(shape)
-
-
-def _over(site: WeightSite, f: Any, in_axes: Sequence[Any]) -> Any:
-    return jax.vmap(f, in_axes=tuple(in_axes)) if site.scanned else f
+    return (*site.slices, *site.rule.trace_shape(site.call))
 
 
 def outer(site: WeightSite, fixed: Any, u: Sequence[Any], c: Any) -> Any:
     """Σ_k ∂y_k/∂w · c_k, of trace shape."""
-    if site.scanned:
-        return jax.vmap(lambda u, c: site.rule.outer(site.call, fixed, u, c), in_axes=(1, 1))(tuple(u), c)
-    return site.rule.outer(site.call, fixed, [_fold(site, a) for a in u], _fold(site, c))
+    data = [_arranged(site, a) for a in u]
+    return _per_slice(site, lambda u, c: site.rule.outer(site.call, fixed, u, c), data, _arranged(site, c))
 
 
 def grad(site: WeightSite, fixed: Any, u: Sequence[Any], g: Any) -> Any:
     """Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape."""
-    if site.scanned:
-        return jax.vmap(lambda u, g: site.rule.grad(site.call, fixed, u, g), in_axes=(1, 1))(tuple(u), g)
-    return site.rule.grad(site.call, fixed, [_fold(site, a) for a in u], _fold(site, g))
+    data = [_arranged(site, a) for a in u]
+    return _per_slice(site, lambda u, g: site.rule.grad(site.call, fixed, u, g), data, _arranged(site, g))
 
 
 def spread(site: WeightSite, fixed: Any, p: Any) -> Any:
     """Values per element of y, broadcastable to trace shape."""
-    return _over(site, lambda p: site.rule.spread(site.call, fixed, p), (0,))(p)
+    return _per_slice(site, lambda p: site.rule.spread(site.call, fixed, p), _together(site, p))
 
 
 def apply(site: WeightSite, fixed: Any, trace: Any, g: Any) -> Any:
     """Σ over elements of y of trace · g, of w's shape."""
-    return _over(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), (0, 0))(trace, g)
+    both = _together(site, trace), _together(site, g)
+    return _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both)
 
 
 def output_shape(site: WeightSite) -> tuple[int, ...]:
-    """Shape of y in a trace: iterations of an inner loop count as one, unless the loop slices the weight."""
-    return site.y_shape if site.scanned else site.call.out.shape
+    """Shape of y in a trace: iterations of an inner loop count as one, unless each has its own weight."""
+    return (*site.slices, *site.call.out.shape)
+
+
+def _shared_loops(site: WeightSite) -> tuple[int, ...]:
+    """Axes of (k, loops…, …) in which the weight is the same."""
+    return tuple(1 + i for i, sliced in enumerate(site.sliced) if not sliced)
 
 
 def sum_loops(site: WeightSite, c: Any) -> Any:
-    """(k, loops…, …) → (k, …), unless the loop slices the weight."""
-    return c if site.scanned or not site.loops else c.sum(tuple(range(1, 1 + len(site.loops))))
+    """(k, loops…, …) → (k, slices…, …): iterations that share a weight are summed."""
+    return c.sum(_shared_loops(site))
 
 
 def features(site: WeightSite, fixed: Any, u: Sequence[Any]) -> Any:
-    """The op's data as numbers that can be averaged over time, (k, …); the mean over an inner loop."""
-    if site.scanned:
-        return jax.vmap(lambda u: site.rule.features(site.call, fixed, u), in_axes=1, out_axes=1)(tuple(u))
-    n = len(site.loops)
-    flat = site.rule.features(site.call, fixed, tuple(_fold(site, a) for a in u))
-    lead = u[0].shape[: 1 + n]
-    return flat.reshape(*lead, *flat.shape[1:]).mean(tuple(range(1, 1 + n)))
+    """The op's data as numbers that can be averaged over time, (k, slices…, …); the mean over other inner loops."""
+    lead = u[0].shape[: 1 + len(site.loops)]
+    flat = site.rule.features(site.call, fixed, tuple(a.reshape(-1, *a.shape[len(lead) :]) for a in u))
+    return flat.reshape(*lead, *flat.shape[1:]).mean(_shared_loops(site))
 
 
 def feature_zeros(site: WeightSite, dtype: Any) -> Any:
@@ -82,4 +99,10 @@ def feature_zeros(site: WeightSite, dtype: Any) -> Any:
 
 def feature_grad(site: WeightSite, fixed: Any, x: Any, g: Any) -> Any:
     """∂y/∂wᵀ g for data given as features, of w's shape."""
-    return _over(site, lambda x, g: site.rule.feature_grad(site.call, fixed, x[None], g[None]), (0, 0))(x, g)
+    both = _together(site, x), _together(site, g)
+    return _per_slice(site, lambda x, g: site.rule.feature_grad(site.call, fixed, x[None], g[None]), *both)
+
+
+def beside_loops(site: WeightSite, q: Any, lead: int = 0) -> Any:
+    """(lead…, slices…, out…) → beside (lead…, loops…, out…), by axes of one."""
+    return q.reshape(*q.shape[:lead], *site.beside_loops(q.shape[lead:]))

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from .._compat import INLINED, JaxprEqn, bind, cond_branches, inner_jaxpr, scan_parts, zeros_of
+from .._compat import INLINED, JaxprEqn, bind, cond_branches, has_body, inner_jaxpr, needed_for, scan_parts, zeros_of
 from ..analysis import Addresses, WeightSite
-from ..ir import Role, Site, Step, interpret
+from ..ir import Role, Site, Step, inline, interpret
 from ..ops import ALIGNED
 
 
@@ -38,8 +39,12 @@ def _force(v: Any) -> Any:
     return v.get() if isinstance(v, _Lazy) else v
 
 
+class _NeedsData(Exception):
+    """Raised by the stand-in for data when it is asked for its value."""
+
+
 def _data() -> Any:
-    raise AssertionError("a weight depends on data: the sites of this step are not what the step computes")
+    raise _NeedsData("a weight depends on data: the sites of this step are not what the step computes")
 
 
 class Weights(NamedTuple):
@@ -51,7 +56,7 @@ class Weights(NamedTuple):
 
 
 def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> Weights:
-    """Weight (broadcast to the op's shape if elementwise; stacked if scanned) and constant operands of every site."""
+    """Weight (broadcast to the op's shape if elementwise, one per slice if sliced) and constant operands of every site."""
     finder = _Finder(sites)
     args: list[Any] = list(step.consts)
     given = iter(params)
@@ -66,11 +71,17 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> W
     for j, s in enumerate(sites):
         w, rest = finder.found[j]
         w = _force(w)
-        shape = (*(n for _, n in s.loops), *s.call.out.shape) if s.scanned else s.call.out.shape
-        weight.append(jnp.broadcast_to(w, shape) if s.rule is ALIGNED else w)
+        weight.append(_aligned(s, w) if s.rule is ALIGNED else w)
         with jax.ensure_compile_time_eval():  # constants stay known
             fixed.append(tuple(_force(v) for v in rest))
     return Weights(weight, fixed)
+
+
+def _aligned(site: WeightSite, w: Any) -> Any:
+    """(slices…, weight…) → (slices…, out…): the weight's own axes are aligned from the last."""
+    lead, shape = site.slices, site.call.out.shape
+    own = jnp.shape(w)[len(lead) :]
+    return jnp.broadcast_to(jnp.reshape(w, (*lead, *[1] * (len(shape) - len(own)), *own)), (*lead, *shape))
 
 
 def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, ...]]:
@@ -127,17 +138,12 @@ class _Finder:
             body, consts = inner_jaxpr(eqn)
             return self.walk(body, consts, values, site)
         outs = _Lazy(lambda: bind(eqn, [_force(v) for v in values]))
-        return self.passed(eqn, values, [_Lazy(lambda i=i: outs.get()[i]) for i in range(len(eqn.outvars))])
+        split = len(eqn.outvars) > 1 and has_body(eqn)
 
-    def passed(self, eqn: JaxprEqn, values: list[Any], outs: list[Any]) -> list[Any]:
-        """What a loop carries unchanged is what went in."""
-        if eqn.primitive.name != "scan":
-            return outs
-        parts = scan_parts(eqn)
-        for k in range(parts.num_carry):
-            if parts.jaxpr.outvars[k] is parts.jaxpr.invars[parts.num_consts + k]:
-                outs[k] = values[parts.num_consts + k]
-        return outs
+        def output(i: int) -> Any:
+            return _alone(eqn, values, i) if split and not all(map(_is_ready, values)) else outs.get()[i]
+
+        return [_Lazy(lambda i=i: output(i)) for i in range(len(eqn.outvars))]
 
     def cond(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> None:
         for b, (body, consts) in enumerate(cond_branches(eqn)):
@@ -151,27 +157,70 @@ class _Finder:
         slices = [_Lazy(_data) for _ in values[m:]]
         self.walk(parts.jaxpr, parts.consts, [*values[:n], *carry, *slices], site)
         for j in self.at.below[site]:
-            if self.sites[j].scanned:
-                self.found[j] = (_Lazy(lambda j=j: self.stacked(j, site, parts, values, carry)), self.found[j][1])
+            if self.sites[j].is_sliced_by(site):
+                stack = _Stack(self.sites, j, site, parts, values)
+                self.found[j] = (_Lazy(stack.weights), self.found[j][1])
 
-    def stacked(self, j: int, site: Site, parts: Any, values: list[Any], carry: list[Any]) -> Any:
-        """The weight of each iteration of a scan that slices it."""
-        m = parts.num_consts + parts.num_carry
-        # Only slices of parameters can be forced; the others are data and never asked for.
-        own = [i for i, v in enumerate(values[m:]) if _is_ready(v)]
 
-        def one(slices: list[Any]) -> Any:
-            inner = _Finder(self.sites)
-            xs = [slices[own.index(i)] if i in own else _Lazy(_data) for i in range(len(values) - m)]
-            inner.walk(parts.jaxpr, parts.consts, [*values[: parts.num_consts], *carry, *xs], site)
-            return _force(inner.found[j][0])
+class _Stack(NamedTuple):
+    """A scan that has another weight in each iteration: for one site, all of these weights.
 
-        return jax.vmap(one)([_force(values[m + i]) for i in own])
+    Of what the scan slices and carries, that which does not depend on data (counters, weights that are halved in each
+    iteration) can be computed; the rest is never asked for.
+    """
+
+    sites: Sequence[WeightSite]
+    site: int
+    at: Site
+    parts: Any
+    values: Sequence[Any]
+
+    def weights(self) -> Any:
+        parts, n = self.parts, self.parts.num_consts
+        m = n + parts.num_carry
+        slices = {i: _force(v) for i, v in enumerate(self.values[m:]) if _is_ready(v)}
+        carried = self.carried(slices)
+
+        def body(carry: dict[int, Any], xs: dict[int, Any]) -> tuple[dict[int, Any], Any]:
+            ends, found = self.iteration(carry, xs)
+            return {k: _force(ends[k]) for k in carry}, _force(found)
+
+        start = {k: jnp.asarray(_force(self.values[n + k])) for k in carried}
+        if all(parts.jaxpr.outvars[k] is parts.jaxpr.invars[n + k] for k in carried) and slices:
+            return jax.vmap(lambda xs: body(start, xs)[1])(slices)
+        return lax.scan(body, start, slices, parts.length, parts.reverse)[1]
+
+    def iteration(self, carry: Mapping[int, Any], xs: Mapping[int, Any]) -> tuple[list[Any], Any]:
+        """The carry after one iteration, and the weight of the site in it; both on demand."""
+        parts, n = self.parts, self.parts.num_consts
+        finder = _Finder(self.sites)
+        given = [carry[k] if k in carry else _Lazy(_data) for k in range(parts.num_carry)]
+        scanned = [xs[i] if i in xs else _Lazy(_data) for i in range(len(self.values) - n - parts.num_carry)]
+        ends = finder.walk(parts.jaxpr, parts.consts, [*self.values[:n], *given, *scanned], self.at)
+        return ends[: parts.num_carry], finder.found[self.site][0]
+
+    def carried(self, slices: Mapping[int, Any]) -> list[int]:
+        """What of the carry never depends on data."""
+        n = self.parts.num_consts
+        found = [k for k in range(self.parts.num_carry) if _is_ready(self.values[n + k])]
+        one = {i: jax.tree.map(lambda a: a[0], v) for i, v in slices.items()} if self.parts.length else {}
+        while True:
+            ends, _ = self.iteration({k: _force(self.values[n + k]) for k in found}, one)
+            kept = [k for k in found if _is_ready(ends[k])]
+            if kept == found:
+                return found
+            found = kept
+
+
+def _alone(eqn: JaxprEqn, values: Sequence[Any], output: int) -> Any:
+    """One output of an equation, of whose operands others may need data."""
+    jaxpr, read = needed_for(eqn, output)
+    return inline(jaxpr, (), [_force(v) for v, needed in zip(values, read, strict=True) if needed])[0]
 
 
 def _is_ready(v: Any) -> bool:
     try:
         _force(v)
-    except AssertionError:
+    except _NeedsData:
         return False
     return True

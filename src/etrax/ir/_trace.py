@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .._compat import open_jaxpr, shape_struct
+from .._compat import build_jaxpr, open_jaxpr, shape_struct
 from .._errors import CompilationError, EtraxError
 from ._check import check_step
 from ._explain import explain, explained
@@ -46,8 +46,9 @@ def trace_step(
     flat, found = open_jaxpr(
         jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins])
     )
-    if found:
-        raise CompilationError(f"inlining the step captured {len(found)} constants; please report this model")
+    if found:  # arrays that jitted helpers close over, which only inlining brings to light
+        flat = build_jaxpr([*flat.constvars, *flat.invars], flat.outvars, flat.eqns, flat)
+        consts = (*found, *consts)
     trees = {role: jax.tree.structure(tree) for role, tree in structs.items()} | {
         Role.OUTPUT: jax.tree.structure(output)
     }
