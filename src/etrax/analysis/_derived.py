@@ -49,7 +49,8 @@ def derived_states(facts: Facts) -> dict[int, Derived]:
 
 def _of_group(facts: Facts, group: Group) -> Derived | None:
     jaxpr = facts.step.jaxpr
-    outs = {i: jaxpr.outvars[i] for i in group.leaves if is_inexact(facts.states[i].aval)}
+    live = [i for i in group.leaves if ("h", i) in facts.live]  # a state that nobody reads has no trace to follow from
+    outs = {i: jaxpr.outvars[i] for i in live if is_inexact(facts.states[i].aval)}
     made_by = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     fixed = {v for v, _ in zip(jaxpr.invars, facts.step.consts, strict=False)}
     kept, gone = [i for i, v in outs.items() if not isinstance(v, Literal)], []

@@ -82,7 +82,7 @@ def _always(found: Range, *names: str) -> dict[str, Callable[[JaxprEqn, list[Ran
 _RULES: dict[str, Callable[[JaxprEqn, list[Range]], Range]] = {
     **_same("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "dynamic_slice", "rev",
             "copy", "stop_gradient", "reduce_max", "reduce_min", "convert_element_type", "reduce_precision",
-            "optimization_barrier", "cummax", "cummin", "real"),
+            "cummax", "cummin", "real"),
     **_always(UNIT, "logistic", "eq", "lt", "le", "gt", "ge", "is_finite"),
     **_always(POSITIVE, "exp", "exp2", "sqrt", "rsqrt", "square", "iota", "random_bits", "argmax", "argmin", "cosh"),
     **_always(Range(-1, 1), "tanh", "sin", "cos", "erf", "sign"),
@@ -179,6 +179,8 @@ def _walk(step: Step, sites: Sequence[WeightSite], args: list[Range]) -> tuple[l
             outs = [_join([_of_value(v) for v in each]) for each in zip(*branches, strict=True)]
         elif name == "scan":
             outs = _scan(eqn, ranges, handle, at)
+        elif name == "optimization_barrier":
+            outs = ranges
         else:
             outs = [_RULES[name](eqn, ranges)] if name in _RULES else [ANY] * len(eqn.outvars)
         return [_within(r, v.aval) for r, v in zip(outs, eqn.outvars, strict=True)]

@@ -12,21 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..analysis import Facts, Relation, derived_states
+from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._blocks import Block, act, multiply
 from ._layout import Gather, gather_of, slot_count
-from ._probes import Probes, plan_probes
+from ._probes import Probes, plan_probes, untraced_leaves
 from ._transport import Transport, WindowData, by_site
 
 
 def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
-    """Relations that per-position blocks carry and that matter: the state can reach an output."""
+    """Relations that per-position blocks carry and that matter: op and state can reach an output."""
     return [
         r
         for r in facts.relations
         if r.representable
         and (sites is None or r.site in sites)
+        and ("y", r.site) in facts.live
         and any(("h", i) in facts.live for i in facts.groups[r.group].leaves)
     ]
 
@@ -119,15 +120,9 @@ def diagonal_bytes(facts: Facts, trace_dtype: Any = None) -> int:
         total += (
             int(np.prod(shape, dtype=np.int64))
             * trace_dtype_of(facts, r, trace_dtype).itemsize
-            * slot_count(facts, facts.groups[r.group], derived_leaves(facts, r.group))
+            * slot_count(facts, facts.groups[r.group], untraced_leaves(facts, r.group))
         )
     return total
-
-
-def derived_leaves(facts: Facts, group: int) -> tuple[int, ...]:
-    """Leaves of a group whose trace follows from that of others."""
-    found = derived_states(facts).get(group)
-    return found.gone if found is not None else ()
 
 
 def _as(u: Any, dtype: Any) -> Any:

@@ -59,8 +59,7 @@ class Probes:
         opened = OpenStep(facts.step, facts.sites, facts.cut)
         leaves, weights, ys = lax.stop_gradient((list(leaves), list(weights), dict(ys)))
         first = len(facts.step.select(Role.PARAM))
-        gone = {i for d in self.derived.values() for i in d.gone}
-        moving = sorted({i for layout in self.layouts for i in layout.group.leaves} - gone)
+        moving = sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
         used = sorted({r.site for r in self.relations})
         deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
 
@@ -189,11 +188,12 @@ def _plus(a: Any, b: Any) -> Any:
 def plan_probes(facts: Facts, relations: Sequence[Relation], reduced: bool = False) -> Probes:
     """Layouts and pulls for the groups that the relations reach.
 
-    `reduced` leaves out states that follow from others, and blocks of states that do not act on each other.
+    `reduced` leaves out states that follow from others or reach no output, and blocks of states that do not act on
+    each other.
     """
     needed = sorted({r.group for r in relations})
     derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced else {}
-    layouts = tuple(layout_of(facts, g, derived[g.index].gone if g.index in derived else ()) for g in facts.groups)
+    layouts = tuple(layout_of(facts, g, untraced_leaves(facts, g.index) if reduced else ()) for g in facts.groups)
     if reduced:
         layouts = tuple(replace(layout, acts=_acts(facts, derived.get(layout.group.index))) for layout in layouts)
     rounds: list[list[int]] = []
@@ -213,6 +213,13 @@ def plan_probes(facts: Facts, relations: Sequence[Relation], reduced: bool = Fal
             pulls.append(tuple(found[k] for found in lists if k < len(found)))
     kept = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
     return Probes(facts, kept, tuple(relations), tuple(pulls), derived)
+
+
+def untraced_leaves(facts: Facts, group: int) -> tuple[int, ...]:
+    """Leaves of a group that need no trace: it follows from that of others, or they reach no output."""
+    derived = derived_states(facts).get(group)
+    unread = (i for i in facts.groups[group].leaves if ("h", i) not in facts.live)
+    return tuple(dict.fromkeys((*(derived.gone if derived is not None else ()), *unread)))
 
 
 def _acts(facts: Facts, derived: Derived | None) -> frozenset[tuple[int, int]]:

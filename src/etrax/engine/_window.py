@@ -39,9 +39,13 @@ def live_sites(facts: Facts) -> list[int]:
 
 def run_window(
     facts: Facts, transport: Transport, params: Sequence[Any], weights: Weights, states: Sequence[Any], trace: Trace,
-    inputs: Sequence[Any], along: Any, loss_of: StepLoss,
+    inputs: Sequence[Any], along: Any, loss_of: StepLoss, share: Any = 1.0,
 ) -> WindowResult:  # fmt: skip
-    """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold."""
+    """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold.
+
+    `share` is what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean). Reverse mode
+    begins with it, since a derivative rule of the model (a clipped gradient) need not be linear.
+    """
     step, live, diff = facts.step, live_sites(facts), differentiable(facts)
     leaves = jax.tree.leaves((inputs, along))
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
@@ -78,14 +82,14 @@ def run_window(
     (loss, exits), pull_back, (end, carry, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
     data |= {j: u for j, u in known.data.items() if j in live}
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
-    later = none if transport.ahead is None else none | transport.ahead(trace, end)
+    later = none if transport.ahead is None else none | _scaled(transport.ahead(trace, end), share)
     everyone = transport.hears.issuperset(live)
-    entry_bar, delta_bar = pull_back((jnp.ones_like(loss), later if everyone else none))
-    whole_bar = None if transport.ahead is None else entry_bar
+    entry_bar, delta_bar = pull_back((jnp.full_like(loss, share), later if everyone else none))
+    whole_bar = None if transport.ahead is None else _scaled(entry_bar, 1 / share)
     if transport.ahead is not None and not everyone:
         further, more = pull_back((jnp.zeros_like(loss), later))
         delta_bar = {j: d + more[j] if j in transport.hears else d for j, d in delta_bar.items()}
-        whole_bar = {i: b + further[i] for i, b in entry_bar.items()}
+        whole_bar = _scaled({i: b + further[i] for i, b in entry_bar.items()}, 1 / share)
 
     def pull(cotangents: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         return pull_back((jnp.zeros_like(loss), {**none, **cotangents}))
@@ -95,6 +99,8 @@ def run_window(
     )
     grads = _window_grads(facts, transport, trace, entry_bar, delta_bar, window)
     credit = transport.credit(trace, entry_bar, window)
+    signalled = transport.replaces & credit.keys()  # a signal of the rule's own knows nothing of the share
+    credit = credit | _scaled({j: credit[j] for j in signalled}, share)
     for j, g in credit.items():
         grads[j] = grads[j] + g.astype(grads[j].dtype)
     window = window._replace(after=_zero_after([grads[j] for j in credit]))
@@ -117,6 +123,11 @@ def _window_grads(
             data, bar = (jnp.concatenate([data[0], more[j][0]]),), jnp.concatenate([bar, more[j][1]])
         grads[j] = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
     return {j: jnp.zeros_like(g) if j in transport.replaces else g for j, g in grads.items()}
+
+
+def _scaled(values: Mapping[int, Any], factor: Any) -> dict[int, Any]:
+    """Values times a number, in their own types."""
+    return {i: v * jnp.asarray(factor, v.dtype) for i, v in values.items()}
 
 
 def _zero_after(done: Sequence[Any]) -> Any:

@@ -124,8 +124,8 @@ def run_sequence(
     def body(carry: Any, xs: Any) -> tuple[Any, Any]:
         states, trace, total, grads = carry
         x, extra = xs
-        out = run_window(facts, transport, params, w, states, trace, x, extra, losses)
-        grads = {j: grads[j] + _divided(out.grads[j].astype(grads[j].dtype), scale) for j in grads}
+        out = run_window(facts, transport, params, w, states, trace, x, extra, losses, 1 / scale)
+        grads = {j: grads[j] + out.grads[j].astype(grads[j].dtype) for j in grads}
         return (out.states, out.trace, total + out.loss, grads), ()
 
     grads = {j: jnp.zeros(w.weight[j].shape, _wide(w.weight[j].dtype)) for j in live_sites(facts)}
@@ -139,12 +139,6 @@ def _wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def _divided(g: Any, scale: Any) -> Any:
-    if (isinstance(scale, int) and scale == 1) or not jnp.issubdtype(g.dtype, jnp.inexact):
-        return g
-    return (g / scale).astype(g.dtype)
-
-
 def train_sequence(
     learner: Any, optimizer: Any, start: Any, inputs: list[Any], along: Any, losses: Losses, k: int
 ) -> Any:
@@ -156,11 +150,9 @@ def train_sequence(
         x, extra = xs
         p = learner._params(params)
         w = prepared(facts, learner._weights(p))
-        out = run_window(facts, transport, p, w, states, trace, x, extra, losses)
         scale = losses.total(extra, steps_of(x, extra))
-        grads = jax.tree.unflatten(
-            tree, [_divided(g, scale) for g in param_grads(facts, p, out.grads, learner._weights)]
-        )
+        out = run_window(facts, transport, p, w, states, trace, x, extra, losses, 1 / scale)
+        grads = jax.tree.unflatten(tree, param_grads(facts, p, out.grads, learner._weights))
         updates, new_opt = optimizer.update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
         if extra[1] is not None:
