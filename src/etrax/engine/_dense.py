@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
@@ -30,7 +31,7 @@ def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dty
     relations = [r for r in samples.relations if sites is None or r.site in sites]
     layouts = [layout_of(facts, g) for g in samples.groups]
     fixed_now = fixed_examples(facts.step, facts.sites)
-    rows = [_positions_first(facts, r, fixed_now[r.site]) for r in relations]
+    rows = [_sample_axis(facts, r, fixed_now[r.site]) for r in relations]
     gathers = [
         gather_of(r.places, samples.groups[r.group].varshape, samples.groups[r.group].num_positions) for r in relations
     ]
@@ -105,18 +106,29 @@ def _pull_all(layout: Layout, window: WindowData) -> tuple[Any, dict[int, Any]]:
     return jax.vmap(one)(stacked)
 
 
-def _carry(across: Any, influence: Any, axis: int | None) -> Any:
+def _carry(across: Any, influence: Any, axis: int | np.ndarray | None) -> Any:
     """Σ_t A[s, t, p] J[t, … at p …]."""
     if axis is None:  # one sample
         return jnp.einsum("st,t...->s...", across[:, :, 0], influence)
+    if isinstance(axis, np.ndarray):
+
+        def term(total: Any, xs: Any) -> tuple[Any, None]:
+            gain, old = xs
+            return total + gain[:, axis].astype(total.dtype) * old, None
+
+        return lax.scan(term, jnp.zeros_like(influence), (jnp.moveaxis(across, 1, 0), influence))[0]
     moved = jnp.moveaxis(influence, axis + 1, 1)
     apart = moved.reshape(moved.shape[0], across.shape[2], -1, *moved.shape[2:])
     out = jnp.einsum("stp,tp...->sp...", across, apart)
     return jnp.moveaxis(out.reshape(moved.shape), 1, axis + 1)
 
 
-def _positions_first(facts: Facts, relation: Relation, fixed: Any) -> int | None:
-    """The axis of the trace that runs over samples; None if there is one sample only."""
+def _sample_axis(facts: Facts, relation: Relation, fixed: Any) -> int | np.ndarray | None:
+    """The axis of the trace that runs over samples; None if there is one sample only.
+
+    Where samples do not lie along one axis (rows of a table that the samples share by columns): the sample of each
+    element of the trace.
+    """
     positions = int(relation.places.max()) + 1
     site = facts.sites[relation.site]
     if positions <= 1:
@@ -132,4 +144,4 @@ def _positions_first(facts: Facts, relation: Relation, fixed: Any) -> int | None
         index = np.arange(n) // (n // positions)  # a sample may stand at several places in a row
         if np.array_equal(spread, np.broadcast_to(index.reshape(shape), spread.shape)):
             return axis
-    raise AssertionError(f"samples of {site.label} do not lie along one axis of its trace")
+    return spread
