@@ -146,9 +146,7 @@ class _Run:
             outs[0] = rule.given_back(outs[0]) if own else outs[0]
         return outs
 
-    def perturbed(
-        self, j: int, eqn: JaxprEqn, values: Sequence[Any], deltas: dict[int, Any], seen: Seen
-    ) -> list[Any]:
+    def perturbed(self, j: int, eqn: JaxprEqn, values: Sequence[Any], deltas: dict[int, Any], seen: Seen) -> list[Any]:
         """Operands with the weight of a site in its place, and perturbed if it is elementwise."""
         site, values = self.sites[j], list(values)
         values[site.operand] = self.weights.get(j, values[site.operand])

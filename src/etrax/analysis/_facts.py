@@ -16,7 +16,7 @@ from ._positions import Group
 from ._ranges import Range, data_ranges
 from ._sites import WeightSite
 from ._tags import Tag, tag_of
-from .pattern import UNKNOWN, Cause, Dep, look_up
+from .pattern import UNKNOWN, Cause, Dep, Precision, look_up
 
 
 class LossKind(StrEnum):
@@ -211,15 +211,18 @@ class Facts:
         """
         own = "the model's own derivative rule at {} {}, so no trace can stand for it"
         unknown = "the derivative passes through {}, which {}, so nothing can be proved about it"
-        found = [p for p in self.edges.problems if any(self._comes_back(node) for node in p.sources)]
+        found = [p for p in self.edges.problems if any(self._comes_back(node, p.kept) for node in p.sources)]
         return tuple(
             Loss(LossKind.NONLINEAR, (unknown if p.text == UNKNOWN else own).format(p.cause, p.text), p.cause)
             for p in found
         )
 
-    def _comes_back(self, node: Node) -> bool:
-        """Whether the gradient that arrives at a node may come from a later step."""
-        return node in self.live and (node[0] == "h" or (node[0] == "y" and self.remembers(node)))
+    def _comes_back(self, node: Node, kept: Precision | None) -> bool:
+        """Whether the gradient that arrives at a node may come from a later step, and is finer than what is kept."""
+        if node not in self.live or node[0] == "o" or (node[0] == "y" and not self.remembers(node)):
+            return False
+        own = self.states[node[1]].aval if node[0] == "h" else self.sites[node[1]].call.out
+        return kept is None or not kept.holds(Precision.of(own.dtype))
 
     @cached_property
     def tags(self) -> tuple[Tag, ...]:

@@ -20,6 +20,7 @@ from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._diagonal import trace_dtype_of, wide_dtype
 from ._layout import Layout, gather_of, layout_of, slot_count
+from ._mapped import mapped
 from ._samples import find_samples
 from ._transport import Transport, WindowData, by_site
 from ._weights import fixed_examples
@@ -103,7 +104,7 @@ def _pull_all(layout: Layout, window: WindowData) -> tuple[Any, dict[int, Any]]:
         entry, deltas = window.pull(cotangents)
         return jnp.stack([v.reshape(-1) for v in layout.read(entry)]), deltas
 
-    return jax.vmap(one)(stacked)
+    return mapped(one, stacked)
 
 
 def _carry(across: Any, influence: Any, axis: int | np.ndarray | None) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import jax
 from jax import lax
 
 from .._compat import bind, is_concrete
 from ..analysis import Facts, WeightSite
+from ._mapped import mapped
 from ._weights import Weights, fixed_operands, operands_ahead
 
 
@@ -72,7 +72,7 @@ def look_ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Se
                 outputs[j], data[j] = bind(eqn, values)[0], u
         return outputs, data, shares
 
-    outputs, data, shares = lax.stop_gradient(jax.vmap(one)(list(inputs)))
+    outputs, data, shares = lax.stop_gradient(mapped(one, list(inputs)))
     rests = {j: _over(facts.sites[j], _others(facts.sites[j]))(held[j]) for j in parts}
     return Ahead(outputs, data, shares, rests)
 

@@ -20,6 +20,7 @@ from ..analysis import Derived, Facts, OpenStep, Relation, colours, derived_stat
 from ..ir import Role, number_outputs
 from ._blocks import Block
 from ._layout import Layout, layout_of
+from ._mapped import mapped
 from ._weights import weights
 
 
@@ -103,7 +104,7 @@ class Probes:
                 for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
                     if i in stacked:  # a state that follows from others is not probed
                         stacked[i][n] += c.astype(stacked[i].dtype)
-        h_bar, d_bar = jax.vmap(pull)({i: jnp.asarray(c) for i, c in stacked.items()})
+        h_bar, d_bar = mapped(pull, {i: jnp.asarray(c) for i, c in stacked.items()})
         for (g, s), at in readers.items():
             layout = self.layouts[g]
             colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]

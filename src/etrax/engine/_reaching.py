@@ -23,6 +23,7 @@ from . import _site_math as site_math
 from ._dense import dense_transport
 from ._diagonal import trace_dtype_of
 from ._layout import Layout, layout_of
+from ._mapped import mapped
 from ._probes import differentiable
 from ._samples import find_samples
 from ._transport import Transport, WindowData, add_to, by_site, bytes_of
@@ -139,7 +140,7 @@ def _jacobians(
         h_bar, d_bar = pull(cotangents)
         return jnp.stack([v.reshape(-1) for v in layout.read(h_bar)]), d_bar
 
-    return jax.vmap(one)(stacked)
+    return mapped(one, stacked)
 
 
 def _advance(facts: Facts, k: Kept, influence: Any, across: Any, fresh: Any, data: Any, fixed: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The pieces of an op family (`OpRule`) at a site: inner loops folded into the window, weights of their own per iteration mapped over."""
+"""The pieces of an op family (`OpRule`) at a site: inner loops folded into the window, slices of a weight apart."""
 
 from __future__ import annotations
 

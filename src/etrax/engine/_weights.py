@@ -18,6 +18,7 @@ from .._compat import INLINED, JaxprEqn, bind, cond_branches, has_body, inner_ja
 from ..analysis import Addresses, WeightSite
 from ..ir import Role, Site, Step, inline, interpret
 from ..ops import ALIGNED
+from ._mapped import mapped
 
 
 class _Lazy:
@@ -56,7 +57,7 @@ class Weights(NamedTuple):
 
 
 def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> Weights:
-    """Weight (broadcast to the op's shape if elementwise, one per slice if sliced) and constant operands of every site."""
+    """Per site its weight (elementwise: broadcast to the shape of y; sliced: one per slice) and constant operands."""
     finder = _Finder(sites)
     args: list[Any] = list(step.consts)
     given = iter(params)
@@ -187,7 +188,7 @@ class _Stack(NamedTuple):
 
         start = {k: jnp.asarray(_force(self.values[n + k])) for k in carried}
         if all(parts.jaxpr.outvars[k] is parts.jaxpr.invars[n + k] for k in carried) and slices:
-            return jax.vmap(lambda xs: body(start, xs)[1])(slices)
+            return mapped(lambda xs: body(start, xs)[1], slices)
         return lax.scan(body, start, slices, parts.length, parts.reverse)[1]
 
     def iteration(self, carry: Mapping[int, Any], xs: Mapping[int, Any]) -> tuple[list[Any], Any]:

@@ -11,3 +11,4 @@ from ._dep import look_up as look_up
 from ._propagate import UNKNOWN as UNKNOWN
 from ._propagate import Problem as Problem
 from ._propagate import propagate as propagate
+from ._table import Precision as Precision

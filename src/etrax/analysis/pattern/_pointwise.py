@@ -6,7 +6,7 @@ import numpy as np
 
 from ..._compat import is_inexact
 from ._dep import Dep, union
-from ._table import Call, Deps, SourceKey, rule
+from ._table import Call, Deps, Precision, SourceKey, rule
 
 
 def pointwise(call: Call) -> list[Deps]:
@@ -23,7 +23,7 @@ def pointwise(call: Call) -> list[Deps]:
 
 
 LINEAR = (
-    "neg", "add", "add_any", "sub", "copy", "copy_p", "real", "imag", "conj", "complex", "reduce_precision", "name",
+    "neg", "add", "add_any", "sub", "copy", "copy_p", "real", "imag", "conj", "complex", "name",
     "sharding_constraint", "layout_constraint", "reshard", "relayout", "device_put", "mesh_cast", "pvary",
 )  # fmt: skip
 for _name in LINEAR:
@@ -37,8 +37,18 @@ def _each(call: Call) -> list[Deps]:
 
 @rule("convert_element_type")
 def _convert(call: Call) -> list[Deps]:
-    if not is_inexact(call.eqn.outvars[0].aval):
+    before, after = (v.aval for v in (call.eqn.invars[0], call.eqn.outvars[0]))
+    if not is_inexact(after):
         call.problem("rounds a gradient")
+    elif not Precision.of(after.dtype).holds(Precision.of(before.dtype)):
+        call.problem(f"rounds a gradient to {after.dtype}", Precision.of(after.dtype))
+    return pointwise(call)
+
+
+@rule("reduce_precision")
+def _reduce_precision(call: Call) -> list[Deps]:
+    kept = Precision(call.params["exponent_bits"], call.params["mantissa_bits"])
+    call.problem(f"rounds a gradient to {kept.fraction} bits", kept)
     return pointwise(call)
 
 

@@ -12,7 +12,7 @@ from ...ir import interpret, source_of_eqn
 from . import _control, _indexing, _mixing, _moving, _pointwise, _sharded, _solving, _windows  # noqa: F401  (they fill the table)
 from ._dep import Cause, identity
 from ._offset import find_offsets
-from ._table import RULES, Call, Deps, SourceKey, conservative
+from ._table import RULES, Call, Deps, Precision, SourceKey, conservative
 
 # The problem with a primitive that has no rule: nothing can be said about it, not even that it is linear.
 UNKNOWN = "is not known to the analysis"
@@ -23,11 +23,15 @@ Constants: TypeAlias = Sequence[Callable[[], np.ndarray | None] | None]
 
 
 class Problem(NamedTuple):
-    """A place where the program is not linear in its sources, or not known; `sources` are those that meet it."""
+    """A place where the program is not linear in its sources, or not known; `sources` are those that meet it.
+
+    Where it rounds, `kept` is the type that it rounds to: no problem for a source that is no finer itself.
+    """
 
     cause: Cause
     text: str
     sources: frozenset[SourceKey] = frozenset()
+    kept: Precision | None = None
 
 
 class _Value:
@@ -53,8 +57,8 @@ def propagate(
     """
     problems: list[Problem] = []
 
-    def note(eqn: JaxprEqn, text: str, met: frozenset[SourceKey]) -> None:
-        found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, met)
+    def note(eqn: JaxprEqn, text: str, met: frozenset[SourceKey], kept: Precision | None = None) -> None:
+        found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, met, kept)
         if found not in problems:
             problems.append(found)
 

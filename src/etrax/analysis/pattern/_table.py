@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..._compat import JaxprEqn
@@ -17,6 +18,22 @@ SourceKey: TypeAlias = Any  # names a source: a node, or a number
 Deps: TypeAlias = dict[SourceKey, Dep]
 
 
+class Precision(NamedTuple):
+    """What a type of real or complex numbers can tell apart: bits of the exponent and of the fraction."""
+
+    exponent: int
+    fraction: int
+
+    @classmethod
+    def of(cls, dtype: Any) -> Precision:
+        found = jnp.finfo(dtype)
+        return cls(int(found.nexp), int(found.nmant))
+
+    def holds(self, other: Precision) -> bool:
+        """Whether numbers of the other type are not rounded by this one."""
+        return self.exponent >= other.exponent and self.fraction >= other.fraction
+
+
 @dataclass(frozen=True)
 class Call:
     """One equation, the dependences of its operands, and its operands' values where these are constants."""
@@ -25,7 +42,7 @@ class Call:
     deps: Sequence[Deps]
     value: Callable[[int], np.ndarray | None]
     nested: Callable[..., list[Deps]]
-    note: Callable[[JaxprEqn, str, frozenset[SourceKey]], None]
+    note: Callable[..., None]
 
     @property
     def params(self) -> dict[str, Any]:
@@ -35,9 +52,9 @@ class Call:
     def cause(self) -> Cause:
         return Cause(self.eqn.primitive.name, source_of_eqn(self.eqn))
 
-    def problem(self, text: str) -> None:
-        """Note that the equation is not linear in what it is given, or not known."""
-        self.note(self.eqn, text, frozenset().union(*self.deps))
+    def problem(self, text: str, kept: Precision | None = None) -> None:
+        """Note that the equation is not linear in what it is given, or not known; or that it rounds to what is kept."""
+        self.note(self.eqn, text, frozenset().union(*self.deps), kept)
 
     def in_shape(self, i: int) -> tuple[int, ...]:
         return self.eqn.invars[i].aval.shape
