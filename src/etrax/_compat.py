@@ -101,7 +101,7 @@ def build_closed(
 
 def inner_jaxpr(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Any, ...]]:
     """Body of an inlinable or custom call."""
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "callee"):
         if key in eqn.params:
             return open_jaxpr(eqn.params[key])
     raise KeyError(f"`{eqn.primitive.name}` holds no jaxpr under a known name")

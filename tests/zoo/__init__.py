@@ -11,11 +11,15 @@ from . import (  # noqa: E402
     batch,
     cells,
     chains,
+    chosen,
+    closures,
     control,
     conv,
     depth,
+    loops,
     ops,
     plain,
+    readers,
     reads,
     size,
     sparse,
@@ -42,6 +46,10 @@ FAMILIES = (
     sparse,
     batch,
     size,
+    loops,
+    chosen,
+    closures,
+    readers,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}
 

@@ -51,6 +51,7 @@ class Model:
     either: frozenset = frozenset()
     spikes: Callable | None = None  # from the output to the spikes in it, for spiking models
     make_mask: Callable[[int, int], Any] | None = None  # (T, seed) -> weights (T, B) of the per-sample losses
+    linear: bool = True  # whether all of its derivative rules are linear, and known to be: else no trace is exact
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class _Lazy:
 
     def get(self) -> Any:
         if self._thunk is not None:
-            thunk, self._thunk = self._thunk, None
-            self._value = thunk()
+            self._value = self._thunk()
+            self._thunk = None
         return self._value
 
 

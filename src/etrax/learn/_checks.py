@@ -332,11 +332,11 @@ def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any
 
     try:
         run(range(len(sites)))
-    except Exception as error:
+    except (ValueError, NotImplementedError) as error:  # what JAX raises where an operation has no reverse mode
         for j, site in enumerate(sites):
             try:
                 run([j])
-            except Exception as own:
+            except (ValueError, NotImplementedError) as own:
                 names = ", ".join(format_path(leaves[p].path, "params") for p in sorted(site.params))
                 raise NotSupportedError(
                     f"the weight of {site.label} is made of {names} by an operation that has no derivative in reverse "

@@ -131,7 +131,7 @@ def _stacked(steps: list[Deps], shape: tuple[int, ...]) -> Deps:
     return out
 
 
-@rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+@rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "linear_call")
 def _custom(call: Call) -> list[Deps]:
     """A gradient that passes through a function with a derivative rule of its own: its value is what counts here."""
     jaxpr, consts = inner_jaxpr(call.eqn)

@@ -165,5 +165,5 @@ def _each(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:
 
 _ENTER = {
     "optimization_barrier": _each, "cond": _cond, "scan": _scan, "while": _while, "shard_map": _shard_map,
-    **dict.fromkeys(CUSTOM, _call),
+    **dict.fromkeys((*CUSTOM, "linear_call"), _call),
 }  # fmt: skip
