@@ -12,12 +12,10 @@ linear("mul", lambda x, a: x * a, X, X)
 linear("div", lambda x, a: x / (2 + a * a), X, X)
 linear("scalar broadcast", lambda x, a: a * x + x, struct(()), X)
 linear("select", lambda x, a: jnp.where(a > 0, x, 0.0), X, X)
-linear("cast", lambda x: x.astype(jnp.float32).astype(float))
 linear("barrier", lambda x: lax.optimization_barrier((x, 2 * x)))
 linear("complex parts", lambda x, a: (x * (a + 2j)).real + jnp.conj(1j * x).imag, X, X)
 linear("complex input", lambda x: jnp.conj(x) + 1j * x, struct((3,), complex))
 linear("cast to real", lambda x: lax.convert_element_type(lax.real(x), float), struct((3,), complex))
-linear("reduce_precision", lambda x: lax.reduce_precision(x, 8, 23))
 
 # Elements moved.
 linear("reshape", lambda x: x.reshape(2, 6))

@@ -88,7 +88,7 @@ model(
     W,
     array(2, 4),
     (3, 2, 3),
-    w=TRUNCATED,
+    w=EXACT,
 )
 model(
     "weight changed, one sample",
@@ -114,7 +114,7 @@ model(
     {"w": array(2, 3, 4)},
     array(2, 4),
     (3, 2, 3),
-    w=TRUNCATED,
+    w=EXACT,
 )
 model(
     "layers scanned",

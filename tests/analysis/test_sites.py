@@ -21,7 +21,7 @@ def trace(step, params, x=X, hidden=H):
 
 
 def sites(step, params, x=X):
-    """(primitive, family, lengths of loops, scanned, parameters) of every site."""
+    """(primitive, family, lengths of loops, those that slice the weight, parameters) of every site."""
     facts = analyse(trace(step, params, x))
     names = [leaf.path[0] for leaf in facts.step.select(Role.PARAM)]
     return [
@@ -29,7 +29,7 @@ def sites(step, params, x=X):
             s.call.primitive,
             s.rule.name,
             tuple(n for _, n in s.loops),
-            s.scanned,
+            s.slices,
             "".join(names[p] for p in sorted(s.params)),
         )
         for s in facts.sites
@@ -37,71 +37,71 @@ def sites(step, params, x=X):
 
 
 FOUND = {
-    "plain": (lambda p, h, x: 0.9 * h + x @ p["w"], X, [("dot_general", "matmul", (), False, "w")]),
-    "mixed weight": (lambda p, h, x: h + x @ (p["w"] * p["a"]), X, [("dot_general", "matmul", (), False, "aw")]),
+    "plain": (lambda p, h, x: 0.9 * h + x @ p["w"], X, [("dot_general", "matmul", (), (), "w")]),
+    "mixed weight": (lambda p, h, x: h + x @ (p["w"] * p["a"]), X, [("dot_general", "matmul", (), (), "aw")]),
     "cond": (
         lambda p, h, x: lax.cond(x[0, 0] > 0, lambda: h + x @ p["w"], lambda: p["a"] * h),
         X,
-        [("mul", "elementwise", (), False, "a"), ("dot_general", "matmul", (), False, "w")],
+        [("mul", "elementwise", (), (), "a"), ("dot_general", "matmul", (), (), "w")],
     ),
     "switch": (
         lambda p, h, x: lax.switch(jnp.argmax(x[0]), [lambda: h, lambda: h + x @ p["w"], lambda: h + p["a"]]),
         X,
-        [("dot_general", "matmul", (), False, "w"), ("add", "elementwise", (), False, "a")],
+        [("dot_general", "matmul", (), (), "w"), ("add", "elementwise", (), (), "a")],
     ),
     "scan": (
         lambda p, h, x: lax.scan(lambda h, t: (0.9 * h + t @ p["w"], None), h, x)[0],
         XS,
-        [("dot_general", "matmul", (5,), False, "w")],
+        [("dot_general", "matmul", (5,), (), "w")],
     ),
     "fori": (
         lambda p, h, x: lax.fori_loop(0, 3, lambda i, h: 0.9 * h + x @ p["w"], h),
         X,
-        [("dot_general", "matmul", (3,), False, "w")],
+        [("dot_general", "matmul", (3,), (), "w")],
     ),
     "scan in scan": (
         lambda p, h, x: lax.scan(lambda h, t: (lax.fori_loop(0, 3, lambda i, h: h + t @ p["w"], h), None), h, x)[0],
         XS,
-        [("dot_general", "matmul", (5, 3), False, "w")],
+        [("dot_general", "matmul", (5, 3), (), "w")],
     ),
     "scan in jit in cond": (
         lambda p, h, x: lax.cond(
             x[0, 0, 0] > 0, jax.jit(lambda: lax.scan(lambda h, t: (h + t @ p["w"], None), h, x)[0]), lambda: h
         ),
         XS,
-        [("dot_general", "matmul", (5,), False, "w")],
+        [("dot_general", "matmul", (5,), (), "w")],
     ),
     "product before the loop": (
         lambda p, h, x: lax.scan(lambda h, t: (0.9 * h + t, None), h, x @ p["w"])[0],
         XS,
-        [("dot_general", "matmul", (), False, "w")],
+        [("dot_general", "matmul", (), (), "w")],
     ),
     "weights scanned": (
         lambda p, h, x: lax.scan(lambda h, b: (0.9 * h + b * x[0, 0], None), h, p["w"])[0],
         X,
-        [("mul", "elementwise", (3,), True, "w")],
+        [("mul", "elementwise", (3,), (3,), "w")],
     ),
     "weight leaves the branch": (
         lambda p, h, x: h * lax.cond(x[0, 0] > 0, lambda: p["a"], lambda: 2 * p["a"]),
         X,
-        [("cond", "elementwise", (), False, "a")],
+        [("cond", "elementwise", (), (), "a")],
     ),
     "weight made in a loop": (
         lambda p, h, x: h + x @ lax.fori_loop(0, 3, lambda i, w: 0.5 * w, p["w"]),
         X,
-        [("dot_general", "matmul", (), False, "w")],
+        [("dot_general", "matmul", (), (), "w")],
     ),
     "weight leaves the loop": (
         lambda p, h, x: h + lax.scan(lambda c, t: (c * p["a"], c + t[0, 0]), A, x)[0],
         XS,
-        [("scan", "elementwise", (), False, "a")],
+        [("add", "elementwise", (5,), (5,), "a"), ("add", "elementwise", (), (), "a")],
     ),
     "carry replaced": (
         lambda p, h, x: lax.scan(lambda c, t: (jnp.tile(p["a"], (2, 1)), None), h, x)[0] + h,
         XS,
-        [("scan", "elementwise", (), False, "a")],
+        [("scan", "elementwise", (), (), "a")],
     ),
-    "new state": (lambda p, h, x: jnp.tile(p["a"], (2, 1)), X, [("output", "elementwise", (), False, "a")] * 2),
+    "new state": (lambda p, h, x: jnp.tile(p["a"], (2, 1)), X, [("output", "elementwise", (), (), "a")] * 2),
     "stopped": (lambda p, h, x: h + x @ lax.stop_gradient(p["w"]), X, []),
     "compared": (lambda p, h, x: jnp.where(p["a"] > 0.5, h, x[0, 0]), X, []),
 }

@@ -16,6 +16,7 @@ from .check import check_facts
 from .oracle import step_of
 
 FILES = {path.name for path in Path(zoo_file).parent.glob("*.py")}
+CAUSES = r"reaches several|act on other|acts on|feeds back|passes through|derivative rule"
 REPORTS = {Kind.EXACT: "exact", Kind.UNUSED: UNUSED, Kind.APPROXIMATE: REPORTED, Kind.TRUNCATED: REPORTED}
 
 
@@ -39,13 +40,11 @@ def test_verdicts(name):
         if found == REPORTED:
             lines = re.findall(r"(\w+\.py):(\d+) \(", verdict.reason)
             assert lines and {file for file, _ in lines} <= FILES, verdict.reason
-            assert re.search(r"reaches several|act on other|acts on|feeds back|passes through", verdict.reason), (
-                verdict.reason
-            )
+            assert re.search(CAUSES, verdict.reason), verdict.reason
         assert windowed(facts, i).kind == (
             verdict.kind if verdict.kind is Kind.UNUSED or not sites else windowed(facts, i).kind
         )
-        assert complete(facts, i).kind in (Kind.EXACT, Kind.UNUSED)
+        assert complete(facts, i).kind in ((Kind.EXACT, Kind.UNUSED) if model.linear else (Kind.APPROXIMATE,))
 
 
 TAGS = {
@@ -82,8 +81,13 @@ def test_families(name):
         assert [facts.sites[j].rule.name for j in facts.sites_of(i)] == FAMILIES[name][leaf.path[0]]
 
 
-# A hundred layers tell no more than one and take a minute and a half.
-DENSE = [name for name in ZOO if name != "size/two_hundred"]
+# A hundred layers tell no more than one and take a minute and a half; others cannot be batched, as the oracle needs.
+NOT_DENSE = {
+    "size/two_hundred",
+    "closures/callback_as_derivative",
+    "closures/linear_function_with_its_transpose",
+}
+DENSE = [name for name in ZOO if name not in NOT_DENSE]
 
 
 @pytest.mark.parametrize("name", DENSE)

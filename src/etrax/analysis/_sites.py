@@ -63,7 +63,7 @@ class WeightSite:
         """Places of y's elements without the axes of loops that use one and the same weight; None if they change it."""
         place = place.reshape(self.y_shape)
         first = place[tuple(slice(None) if own else slice(0, 1) for own in self.sliced)]
-        return first.reshape(*self.slices, *self.call.out.shape) if bool((place == first).all()) else None
+        return first.reshape((*self.slices, *self.call.out.shape)) if bool((place == first).all()) else None
 
     @property
     def label(self) -> str:
@@ -172,7 +172,8 @@ class _Finder:
             outs = enter(at, eqn, origins, loops)
             if outs is not None:
                 return outs
-            del self.sites[kept:]  # a branch returns a weight: the trace is that of the operand of the whole equation
+            # A weight takes the place of data inside a body: the trace is that of the operand of the whole equation.
+            del self.sites[kept:]
         for i, origin in enumerate(origins):
             if origin.weight and _has_gradient(eqn.invars[i].aval) and any(_has_gradient(v.aval) for v in eqn.outvars):
                 self.sites.append(self._operand(at, eqn, i, origins, loops))
@@ -196,7 +197,7 @@ class _Finder:
         outs = [_merge([origins[0], *found]) for found in zip(*branches, strict=True)]
         return [_as_data(o) for o in outs]
 
-    def _scan(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin]:
+    def _scan(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
         scan = scan_parts(eqn)
         n, m = scan.num_consts, scan.num_consts + scan.num_carry
         passed = [scan.jaxpr.outvars[k] is scan.jaxpr.invars[n + k] for k in range(scan.num_carry)]
@@ -211,6 +212,8 @@ class _Finder:
                 break
             del self.sites[first:]
             carry = new
+        if any(end.weight and not o.weight for end, o in zip(ends, carry, strict=True)):
+            return None  # a weight takes the place of data inside the body
         # A weight with which a loop over data begins meets the data there.
         begins = [n + k for k, o in enumerate(carry) if origins[n + k].weight and not o.weight]
         begins = [i for i in begins if _has_gradient(eqn.invars[i].aval)]

@@ -105,4 +105,4 @@ def feature_grad(site: WeightSite, fixed: Any, x: Any, g: Any) -> Any:
 
 def beside_loops(site: WeightSite, q: Any, lead: int = 0) -> Any:
     """(lead…, slices…, out…) → beside (lead…, loops…, out…), by axes of one."""
-    return q.reshape(*q.shape[:lead], *site.beside_loops(q.shape[lead:]))
+    return q.reshape((*q.shape[:lead], *site.beside_loops(q.shape[lead:])))

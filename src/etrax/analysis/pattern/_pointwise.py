@@ -40,7 +40,7 @@ def _convert(call: Call) -> list[Deps]:
     before, after = (v.aval for v in (call.eqn.invars[0], call.eqn.outvars[0]))
     if not is_inexact(after):
         call.problem("rounds a gradient")
-    elif not Precision.of(after.dtype).holds(Precision.of(before.dtype)):
+    elif is_inexact(before) and not Precision.of(after.dtype).holds(Precision.of(before.dtype)):
         call.problem(f"rounds a gradient to {after.dtype}", Precision.of(after.dtype))
     return pointwise(call)
 
