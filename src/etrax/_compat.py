@@ -139,7 +139,7 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
     Loops and branches lose what the output does not need.
     """
     given = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
-    like = next(body for v in eqn.params.values() for body in _bodies(v))
+    like = bodies_of(eqn)[0]
     whole = build_jaxpr(given, [eqn.outvars[output]], [eqn], like)
     pruned, used = _partial_eval.dce_jaxpr(whole, [True])
     read = {v for v, u in zip(given, used, strict=True) if u}
@@ -147,14 +147,10 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
     return pruned, [not isinstance(v, Literal) and v in read and not (v in seen or seen.add(v)) for v in eqn.invars]
 
 
-def has_body(eqn: JaxprEqn) -> bool:
-    """Whether the equation holds a program: a loop, branches, a call."""
-    return any(_bodies(v) for v in eqn.params.values())
-
-
-def _bodies(value: Any) -> list[Jaxpr]:
-    found = [open_jaxpr(v)[0] for v in (value if isinstance(value, (tuple, list)) else (value,))]
-    return [body for body in found if hasattr(body, "eqns")]
+def bodies_of(eqn: JaxprEqn) -> list[Jaxpr]:
+    """The programs that an equation holds: a loop's body, branches, a call's."""
+    values = [v for value in eqn.params.values() for v in (value if isinstance(value, (tuple, list)) else (value,))]
+    return [body for body in (open_jaxpr(v)[0] for v in values) if hasattr(body, "eqns")]
 
 
 class WhileParts(NamedTuple):

@@ -102,3 +102,27 @@ def rounded_output(draw):
         return h, lax.reduce_precision(h @ params["o"], 5, 4)
 
     return step, {"w": draw(I, H), "o": draw(H, 2)}, draw(B, H), inputs(normal(B, I))
+
+
+@family({"w": REPORTED}, linear=False)
+def clipped_weight(draw):
+    """A rule that is not linear between parameter and weight: each step's gradient passes it by itself."""
+
+    def step(params, h, x):
+        h = 0.9 * h + x @ clip_gradient(params["w"])
+        return h, h
+
+    return step, {"w": draw(I, H)}, draw(B, H), inputs(normal(B, I))
+
+
+@family({"w": EXACT})
+def straight_through_weight(draw):
+    """Weights rounded to signs, with a derivative rule that is linear."""
+    signs = jax.custom_vjp(jnp.sign)
+    signs.defvjp(lambda w: (jnp.sign(w), None), lambda _, g: (g,))
+
+    def step(params, h, x):
+        h = 0.9 * h + x @ signs(params["w"])
+        return h, h
+
+    return step, {"w": draw(I, H)}, draw(B, H), inputs(normal(B, I))

@@ -200,6 +200,12 @@ class Facts:
                 losses.append(Loss(LossKind.OTHER_STATE, text, None))
         return losses
 
+    def rounding(self, param: int) -> list[Loss]:
+        """Where gradients of a parameter's weights are rounded on their way to it."""
+        causes = dict.fromkeys(self.sites[j].rounded for j in self.sites_of(param) if ("y", j) in self.live)
+        text = "the gradient of its weight is rounded at {}, once for all steps instead of at each of them"
+        return [Loss(LossKind.NONLINEAR, text.format(c), c) for c in causes if c is not None]
+
     def _group_live(self, group: int) -> bool:
         return any(("h", i) in self.live for i in self.groups[group].leaves)
 

@@ -12,6 +12,8 @@ from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_
 from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, rule_for
 from ..ops._base import call_of
+from ._linear import is_linear_backwards
+from .pattern import Cause
 
 # Inner scans around an equation, outermost first: address and length.
 Loops: TypeAlias = tuple[tuple[Site, int], ...]
@@ -26,7 +28,8 @@ class WeightSite:
     its data and output have these leading axes. `sliced` says, loop by loop, whether the weight is another one in each
     iteration (the scan slices it, or it is made of a counter): it then has that leading axis too. The data of a site
     `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were
-    concatenated along the axis that the op contracts, `parts_from_inputs` are such: ranges of that axis.
+    concatenated along the axis that the op contracts, `parts_from_inputs` are such: ranges of that axis. `rounded` is
+    where the way from parameters to the weight rounds gradients, once for a sequence instead of at each step.
     """
 
     at: Site
@@ -40,6 +43,7 @@ class WeightSite:
     reads_hidden: bool = False
     from_inputs: bool = False
     parts_from_inputs: tuple[tuple[int, int], ...] = ()
+    rounded: Cause | None = None
 
     @property
     def y_shape(self) -> tuple[int, ...]:
@@ -88,6 +92,7 @@ class _Origin:
     """What a value is made of: parameters (by leaf number), data, hidden states, what weight ops gave.
 
     A value that is not data can still change inside a loop: `along` are the loops in whose iterations it does.
+    `rounded` is where the gradient of a weight is rounded on its way to the parameters.
     `joined` is the axis of a concatenation, and the ranges of it that came from outside: inputs alone.
     """
 
@@ -96,6 +101,7 @@ class _Origin:
     hidden: bool = False
     along: frozenset[Site] = frozenset()
     learned: bool = False
+    rounded: Cause | None = None
     joined: tuple[int, tuple[tuple[int, int], ...]] | None = None
 
     @property
@@ -117,6 +123,7 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
         any(o.hidden for o in origins),
         frozenset().union(*(o.along for o in origins)),
         any(o.learned for o in origins),
+        next((o.rounded for o in origins if o.rounded), None),
     )
 
 
@@ -164,7 +171,8 @@ class _Finder:
         merged = _merge(origins)
         if eqn.primitive.name == "concatenate" and not merged.params:
             return [replace(merged, joined=_joined(eqn, origins))]
-        if merged.weight or not merged.params:
+        if not merged.params or (merged.weight and is_linear_backwards(eqn)):
+            merged = replace(merged, rounded=merged.rounded or _rounds(eqn, merged))
             return [self._output(merged, eqn, v) for v in eqn.outvars]
         enter = {"scan": self._scan, "cond": self._cond}.get(eqn.primitive.name)
         if enter is not None and any(o.weight for o in origins):
@@ -224,7 +232,7 @@ class _Finder:
 
 def _as_data(origin: _Origin) -> _Origin:
     """What a weight op gives."""
-    return replace(origin, params=frozenset(), along=frozenset(), data=True, learned=True)
+    return replace(origin, params=frozenset(), along=frozenset(), data=True, learned=True, rounded=None)
 
 
 def _varying(origin: _Origin, loop: Site) -> _Origin:
@@ -255,7 +263,15 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
     weight = origins[operand]
     source = source_of_eqn(eqn)
     sliced = tuple(loop in weight.along for loop, _ in loops)
-    return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, outside, parts)
+    return WeightSite(
+        at, operand, call, rule, weight.params, source, loops, sliced, hidden, outside, parts, weight.rounded
+    )
+
+
+def _rounds(eqn: JaxprEqn, origin: _Origin) -> Cause | None:
+    """Where an equation between parameters and a weight rounds gradients on their way back."""
+    rounds = origin.weight and eqn.primitive.name == "reduce_precision"
+    return Cause(eqn.primitive.name, source_of_eqn(eqn)) if rounds else None
 
 
 def _joined(eqn: JaxprEqn, origins: Sequence[_Origin]) -> tuple[int, tuple[tuple[int, int], ...]]:

@@ -41,6 +41,9 @@ def unless_trivial(facts: Facts, param: int) -> Verdict | None:
         )
     if not any(facts.remembers(("y", j)) for j in sites):
         acts = f"{_labels(facts, sites)} acts on the output of its own step only"
+        rounded = facts.rounding(param)
+        if rounded:
+            return Verdict(Kind.APPROXIMATE, f"{acts}; {rounded[0].text}")
         return Verdict(Kind.EXACT, f"{acts}, which every window differentiates exactly")
     return None
 
@@ -65,6 +68,7 @@ def carried_groups(facts: Facts, param: int) -> list[int]:
 def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
     """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
     losses = [loss for j in facts.sites_of(param) if ("y", j) in facts.live for loss in facts.site_losses(j)]
+    losses += facts.rounding(param)
     for group in carried_groups(facts, param):
         losses += facts.group_losses[group]
     return list(dict.fromkeys(losses))
@@ -103,6 +107,7 @@ def complete(facts: Facts, param: int) -> Verdict:
     trivial = unless_trivial(facts, param)
     if trivial is not None:
         return trivial
-    if facts.nonlinear:
-        return Verdict(Kind.APPROXIMATE, f"the whole influence matrix is carried; {facts.nonlinear[0].text}")
+    losses = [*facts.nonlinear, *facts.rounding(param)]
+    if losses:
+        return Verdict(Kind.APPROXIMATE, f"the whole influence matrix is carried; {losses[0].text}")
     return Verdict(Kind.EXACT, "the whole influence of the parameter on every state is carried")

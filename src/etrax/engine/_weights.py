@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._compat import INLINED, JaxprEqn, bind, cond_branches, has_body, inner_jaxpr, needed_for, scan_parts, zeros_of
+from .._compat import INLINED, JaxprEqn, bind, bodies_of, cond_branches, inner_jaxpr, needed_for, scan_parts, zeros_of
 from ..analysis import Addresses, WeightSite
 from ..ir import Role, Site, Step, inline, interpret
 from ..ops import ALIGNED
@@ -139,7 +139,7 @@ class _Finder:
             body, consts = inner_jaxpr(eqn)
             return self.walk(body, consts, values, site)
         outs = _Lazy(lambda: bind(eqn, [_force(v) for v in values]))
-        split = len(eqn.outvars) > 1 and has_body(eqn)
+        split = len(eqn.outvars) > 1 and bool(bodies_of(eqn))
 
         def output(i: int) -> Any:
             return _alone(eqn, values, i) if split and not all(map(_is_ready, values)) else outs.get()[i]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, inner_jaxpr, open_jaxpr, within
+from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, bodies_of, inner_jaxpr, within
 
 # Address of an equation: its index, then those of the equations inside it. A branch number follows a `cond`'s index.
 Site: TypeAlias = tuple[int, ...]
@@ -43,11 +43,8 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """All equations, also those inside calls, branches and loops."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                body = open_jaxpr(inner)[0]
-                if hasattr(body, "eqns"):
-                    yield from equations(body)
+        for body in bodies_of(eqn):
+            yield from equations(body)
 
 
 def inline(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
