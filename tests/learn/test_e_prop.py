@@ -1,5 +1,6 @@
 """e-prop with the symmetric signal: the window engine against the filtered recursion, step by step."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -121,6 +122,27 @@ def test_the_filter_matters():
     one = reference.e_prop("gru", 1, KAPPA)
     assert differs(one, reference.e_prop("gru", 1, 0.5)) > 1e-3
     assert differs(one, reference.d_rtrl("gru", 1)) > 1e-3
+
+
+def test_a_clip_sees_the_share_that_a_step_counts_for():
+    """With a mean over T steps a gradient is clipped at 1/T of the size that it has in a sum."""
+    clip = jax.custom_vjp(lambda a: a)
+    clip.defvjp(lambda a: (a, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+
+    def step(w, h, x):
+        h = 0.9 * h + x * w
+        return h, clip(h)
+
+    x, w = jnp.array([1.0, -0.5, 2.0, 0.3]), jnp.float64(0.7)
+    learner = etrax.compile(step, etrax.e_prop(KAPPA), x[0], params=w, hidden=jnp.float64(0))
+    want = h = e = filtered = 0.0
+    for value in x:
+        h, e = 0.9 * h + value * w, 0.9 * e + value
+        filtered = KAPPA * filtered + e
+        want += np.clip(0.3 * h / 4, -0.1, 0.1) * filtered
+    for k in (1, 2):
+        (_, got), _ = learner.value_and_grad(lambda o, _: 0.15 * o**2, window=k)(w, learner.init(), x, x)
+        assert abs(got - want) < 1e-12 * abs(want), k
 
 
 def test_memory():

@@ -49,8 +49,8 @@ def filtered_transport(
     def init() -> list[Any]:
         return filtered_zeros(plan)
 
-    def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Felt:
-        return own_loss(leaves, weights, along, loss_of)
+    def signal(_: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any, share: Any) -> Felt:
+        return own_loss(leaves, weights, along, loss_of, share)
 
     def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
         felt: Felt = window.signals

@@ -46,16 +46,17 @@ class OwnLoss:
     cuts: dict[int, frozenset[int]]
     old: frozenset[int]
 
-    def __call__(self, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Felt:
+    def __call__(self, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any, share: Any) -> Felt:
+        """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
         facts = self.plan.facts
         leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
         outputs, pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights)
-        errors = errors_of(outputs, along, loss_of)[1]
-        found = Felt({}, {}, pull(errors)[0])
+        errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(outputs, along, loss_of)[1].items()}
+        found = Felt({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
         for g, cut in self.cuts.items():
             layout = self.plan.probes.layouts[g]
             old, new = _from_states(facts, facts.groups[g], cut, leaves, weights)[1](errors)
-            found.new[g], found.old[g] = ([_wide(a) for a in layout.read(bars)] for bars in (new, old))
+            found.new[g], found.old[g] = ([_whole(a, share) for a in layout.read(bars)] for bars in (new, old))
         return found
 
 
@@ -129,5 +130,6 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
     return any(found[: len(found) // 2]), any(found[len(found) // 2 :])
 
 
-def _wide(a: Any) -> Any:
-    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+def _whole(a: Any, share: Any) -> Any:
+    wide = a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    return (wide / share).astype(wide.dtype)

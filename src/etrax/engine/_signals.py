@@ -54,7 +54,7 @@ def guided_transport(
         shown = show_cut(visible, plan, leaves, weights)
         return plan.probes(leaves, weights, ys), eligibility(visible, plan, shown, fed, None)
 
-    def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any) -> Any:
+    def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any, _: Any) -> Any:
         leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace[2]))
         shown = show_cut(visible, plan, leaves, weights)
         moment = moment_of(visible, shown, facts.step.run(leaves)[len(facts.states) :], along, loss_of)

@@ -53,7 +53,7 @@ class Transport:
     | `learned(trace)` | what outlives a sequence: matrices that the rule trains, its random key; () if nothing does |
     | `renew(fresh, learned)` | a fresh trace with that in it |
     | `parts(trace)` | per site, the arrays of the trace that are its own: to look at, and to name |
-    | `signal(trace, leaves, weights, along, loss_of)` | signals of one step in place of the loss gradient |
+    | `signal(trace, leaves, weights, along, loss_of, share)` | signals of one step in place of the loss gradient |
     | `replaces` | sites whose gradient is the credit and nothing else |
     | `ahead(trace, states)` | cotangents of the states at the exit: what later losses are thought to owe to them |
     | `hears` | sites whose gradient includes what lies ahead |
@@ -64,7 +64,7 @@ class Transport:
     credit: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, Array]]
     move: Callable[[Trace, WindowData], Trace]
     nbytes: int
-    signal: Callable[[Trace, Sequence[Array], Sequence[Array], Any, Callable[..., Any]], Any] | None = None
+    signal: Callable[[Trace, Sequence[Array], Sequence[Array], Any, Callable[..., Any], Any], Any] | None = None
     replaces: frozenset[int] = frozenset()
     ahead: Callable[[Trace, Sequence[Array]], dict[int, Array]] | None = None
     hears: frozenset[int] = frozenset()

@@ -65,7 +65,9 @@ def run_window(
         if transport.advance is not None:
             moved = lax.stop_gradient(transport.advance(moved, leaves, fixed_weights, ys))
         data = lax.stop_gradient({j: seen[j][1] for j in live if j not in known.data})
-        signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of) if transport.signal is not None else ()
+        signal = ()
+        if transport.signal is not None:
+            signal = transport.signal(trace, leaves, fixed_weights, extra, loss_of, share)
         return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Any], deltas: dict[int, Any]) -> tuple[Any, Any]:
@@ -98,15 +100,17 @@ def run_window(
         steps, seen[0], lambda j: data[j], weights.fixed, pull, seen[1], (states, end), whole_bar, carry
     )
     grads = _window_grads(facts, transport, trace, entry_bar, delta_bar, window)
+
+    def add(credit: Mapping[int, Any]) -> None:
+        signalled = transport.replaces & credit.keys()  # a signal of the rule's own is that of the loss of a step
+        for j, g in {**credit, **_scaled({j: credit[j] for j in signalled}, share)}.items():
+            grads[j] = grads[j] + g.astype(grads[j].dtype)
+
     credit = transport.credit(trace, entry_bar, window)
-    signalled = transport.replaces & credit.keys()  # a signal of the rule's own knows nothing of the share
-    credit = credit | _scaled({j: credit[j] for j in signalled}, share)
-    for j, g in credit.items():
-        grads[j] = grads[j] + g.astype(grads[j].dtype)
+    add(credit)
     window = window._replace(after=_zero_after([grads[j] for j in credit]))
     trace = transport.move(trace, window)
-    for j, g in (transport.credit_at_exit(trace, window) if transport.credit_at_exit is not None else {}).items():
-        grads[j] = grads[j] + g.astype(grads[j].dtype)
+    add(transport.credit_at_exit(trace, window) if transport.credit_at_exit is not None else {})
     return WindowResult(loss, grads, end, trace, extras)
 
 
