@@ -15,9 +15,15 @@ os.environ.setdefault(
 import jax
 import pytest
 
-# A filter of warnings in pyproject.toml imports JAX before this file is read.
-jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_enable_x64", True)
+
+
+def pytest_configure(config):
+    """Most graphs here have something to warn of, which is tested where it is the subject.
+
+    Not in pyproject.toml, where the name of the class would import JAX before this file is read.
+    """
+    config.addinivalue_line("filterwarnings", "ignore::etrax.CompilationWarning")
 
 
 def keep_float64(brainstate):
