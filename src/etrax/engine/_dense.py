@@ -1,4 +1,4 @@
-"""Transport of the whole influence matrix dh/dθ, once per window, sample by sample (MATH.md §1, `rtrl`).
+"""Transport of the whole influence matrix dh/dθ, once per window, sample by sample (docs/mathematics.md, 6).
 
     J_K = A J_0 + C,   A = ∂h_K/∂h_0,   C = ∂h_K/∂w
 

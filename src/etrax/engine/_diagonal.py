@@ -1,4 +1,4 @@
-"""Transport by per-position blocks over a window, at the cost of one product per weight op (MATH.md §3).
+"""Transport by per-position blocks over a window, at the cost of one product per weight op (docs/mathematics.md, 3).
 
 P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k        ε_K = P ε_0 + Σ_k u_k ⊗ c_k
 """

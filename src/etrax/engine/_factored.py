@@ -1,4 +1,4 @@
-"""Factored transport (MATH.md §4): one trace of the op's data and one of its output stand for their product.
+"""Factored transport (docs/mathematics.md, 4): a trace of the op's data and one of its output stand for their product.
 
     x̂ ← α x̂ + u        f̂ ← α D f̂ + (1 − α) F        ε ≈ f̂ / (1 − α^t) ⊗ x̂
 

@@ -1,4 +1,4 @@
-"""Transport by per-position blocks with a low-pass filter on the trace, read step by step (MATH.md §5).
+"""Transport by per-position blocks with a low-pass filter on the trace, read step by step (docs/mathematics.md, 5).
 
     g = Σ_t s_t · ε̄_t        ε̄_t = κ ε̄_{t-1} + ε_t        s_t = ∂ℓ_t/∂h_t, of that step alone
 

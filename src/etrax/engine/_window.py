@@ -1,4 +1,4 @@
-"""One window: exact reverse mode over K steps, weight gradients deferred to one product per weight op (MATH.md §1)."""
+"""One window: exact reverse mode over K steps, one product per weight op for its gradient (docs/mathematics.md, 1)."""
 
 from __future__ import annotations
 
