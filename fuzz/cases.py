@@ -28,7 +28,7 @@ def rule_of(name: str) -> Any:
 
 
 class Case(NamedTuple):
-    """One run: `mask` is "", "steps" or "samples"; `extra` a second run that must agree: "", "pieces" or "samples"."""
+    """One run: `mask` is "", "steps" or "samples"; `extra` a run that must agree: "", "pieces", "samples", "steps"."""
 
     rule: str
     window: int
@@ -49,7 +49,7 @@ def draw_cases(seed: int, batched: bool) -> list[Case]:
     rng = random.Random(f"cases {seed}")
     masks = ["", "", "", "steps"] + (["samples"] if batched else [])
     mask, reduction = rng.choice(masks), rng.choice(("sum", "mean"))
-    extra = rng.choice(("pieces", "samples" if batched else "pieces")) if rng.random() < 0.3 else ""
+    extra = rng.choice(("pieces", "steps", "samples" if batched else "pieces")) if rng.random() < 0.3 else ""
     if extra:  # both hold for sums
         mask, reduction = "", "sum"
     rules = ["d_rtrl", "rtrl"] + [rng.choice(list(RULES)) for _ in range(rng.choice((0, 1, 1)))]
@@ -58,5 +58,5 @@ def draw_cases(seed: int, batched: bool) -> list[Case]:
         cases[-1] = cases[-1]._replace(window=WHOLE)
     at = rng.randrange(len(cases))
     if extra == "pieces" or cases[at].rule in BY_SAMPLE:
-        cases[at] = cases[at]._replace(extra=extra)
+        cases[at] = cases[at]._replace(extra=extra, window=1 if extra == "steps" else cases[at].window)
     return cases

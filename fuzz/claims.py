@@ -117,6 +117,8 @@ class Checker:
                 found = self.compare(case, verdicts, got, want)
                 if found is None and case.extra == "pieces":
                     found = self.pieces(learner, case, got)
+                if found is None and case.extra == "steps":
+                    found = self.steps(learner, case)
                 if found is None and case.extra == "samples" and case.rule in BY_SAMPLE:
                     found = self.samples(case, got)
             except etrax.EtraxError as error:
@@ -195,6 +197,21 @@ class Checker:
         loose = 10 * tolerance_of(self.model)
         same = close(loss, got[0], loose) and all(close(a, c, loose, loose) for a, c in zip(total, got[1], strict=True))
         return None if same else Failure(case, "fed in pieces is fed at once", "sums differ")
+
+    def steps(self, learner: Any, case: Case) -> Failure | None:
+        """Two steps by `learner.step` leave the state that windows of one step leave, as the rest of the data shows."""
+        b = self.built
+        if not b.xs or case.window != 1:
+            return None
+        first, rest = tuple(x[:2] for x in b.xs), tuple(x[2:] for x in b.xs)
+        state = self.run(learner.init, b.params, b.hidden)
+        for t in range(2):
+            state, _ = self.run(learner.step, b.params, state, *(x[t] for x in b.xs))
+        got = self.gradient(learner, case, b, rest, state)
+        want = self.gradient(learner, case, b, rest, self.gradient(learner, case, b, first)[2])
+        loose = 10 * tolerance_of(self.model)
+        same = all(close(g, w, loose, loose) for g, w in zip([got[0], *got[1]], [want[0], *want[1]], strict=True))
+        return None if same else Failure(case, "a step leaves what a window of one leaves", "what follows differs")
 
     def samples(self, case: Case, got: Any) -> Failure | None:
         """Samples one by one; only where BPTT agrees that they do not meet."""

@@ -126,6 +126,8 @@ class Evaluator:
             return lambda _, values: self.run(body, consts, values)
         if name in ("scan", "while", "cond"):
             return {"scan": self._scan, "while": self._while, "cond": self._cond}[name]
+        if name == "convert_element_type" and not any(_key(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+            return TABLE[name]
         if name in TABLE and all(_plain(v.aval) for v in (*eqn.invars, *eqn.outvars)):
             return TABLE[name]
         return _in_jax
@@ -163,6 +165,10 @@ def _in_jax(eqn: Any, values: Sequence[Any]) -> list[Any]:
 
 def _plain(aval: Any) -> bool:
     return getattr(aval, "dtype", None) is not None and str(aval.dtype) in PLAIN
+
+
+def _key(aval: Any) -> bool:
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
 
 
 def _host(value: Any) -> Any:

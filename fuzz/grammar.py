@@ -12,9 +12,10 @@ from .weights import weight
 UPDATES = [
     (6, "leaky"), (2, "vanilla"), (1, "soft_reset"), (1, "hard_reset"), (1, "reset_where"), (0.7, "mean_field"),
     (0.7, "ring"), (0.7, "delay"), (0.7, "product"), (0.7, "assign"), (0.5, "maximum"), (1, "clipped"),
-    (0.7, "detached"), (0.5, "normed"), (0.3, "clip_state"),
+    (0.7, "detached"), (0.5, "write_first"), (0.5, "shift_in"), (0.5, "alternate"),
+    (0.5, "normed"), (0.3, "clip_state"),
 ]  # fmt: skip
-NEEDS_AXIS = ("mean_field", "ring", "delay")
+NEEDS_AXIS = ("mean_field", "ring", "delay", "write_first", "shift_in")
 
 
 def draw_model(seed: int) -> Model:

@@ -119,6 +119,27 @@ def mapped(g: Draw, u: Value) -> Value:
     return g.emit(form, [u, weight(g, (k,))], u.shape)
 
 
+def mixed(g: Draw, u: Value) -> Value | None:
+    """A weight that is joined, overwritten or chosen as if it were data, or the first carry of a loop."""
+    n, m = u.shape[-1], g.dim()
+    form = g.pick(("beside", "overwritten", "first_carry", "scan_data", "cond_weight"))
+    if form == "beside":
+        return g.emit(form, [u, weight(g, (m,))], (n + m,)) if n + m <= 6 else None
+    if form == "scan_data":
+        return g.emit(form, [u, weight(g, ())], ())
+    if form == "cond_weight":
+        return g.emit(form, [u, weight(g, (n, m)), weight(g, (n, m))], (m,))
+    return g.emit(form, [u, weight(g, (n,))], u.shape) if n else None
+
+
+def foreign(g: Draw, u: Value) -> Value | None:
+    """Ops that JAX cannot map over an axis, or whose derivative is a program of the host."""
+    form, m = g.pick(("host_rule", "callback", "plain_callback")), g.dim()
+    if form in ("host_rule", "plain_callback") and g.batch == "vmap":
+        return None
+    return g.emit(form, [u, weight(g, (u.shape[-1], m))], (m,))
+
+
 def dot_sum(g: Draw, u: Value) -> Value:
     return g.emit("dot_sum", [u, weight(g, u.shape[-1:])], u.shape[:-1])
 
@@ -134,14 +155,10 @@ def solve(g: Draw, u: Value) -> Value:
     return g.emit("solve", [u, weight(g, (n, n))], u.shape, a=n)
 
 
-def callback(g: Draw, u: Value) -> Value:
-    m = g.dim()
-    return g.emit("callback", [u, weight(g, (u.shape[-1], m))], (m,))
-
-
 ALIGNED = [(1, aligned)]
 ON_VECTORS = [
     (8, matmul), (6, aligned), (1, low_rank), (1.5, heads), (1.5, sparse), (1, convolution), (2, chosen),
-    (4, by_counter), (2, embedding), (1.5, mapped), (0.7, dot_sum), (0.2, empty), (0.2, callback), (0.3, solve),
+    (4, by_counter), (2, embedding), (1.5, mapped), (0.7, dot_sum), (0.2, empty), (0.5, foreign), (0.3, solve),
+    (1.5, mixed),
 ]  # fmt: skip
 ON_MATRICES = [(4, matmul), (4, aligned), (3, heads), (2, convolution), (1, low_rank), (0.7, dot_sum)]

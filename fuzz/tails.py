@@ -137,6 +137,31 @@ def _scale(g: Draw, u: Value) -> Value:
     return g.emit("scale", [u], u.shape, a=g.pick((0.5, -1.0, 2.0)))
 
 
+def _linear_call(g: Draw, u: Value) -> Value | None:
+    """A linear map that brings its own transpose, and that JAX cannot map over an axis."""
+    return None if g.batch == "vmap" else g.emit("linear_call", [u, g.const(u.shape)], u.shape)
+
+
+def _top(g: Draw, u: Value) -> Value | None:
+    n = u.shape[-1] if u.shape else 0
+    if not n:
+        return None
+    k = g.rng.randrange(1, n + 1)
+    return g.emit("top", [u], (*u.shape[:-1], k), a=k)
+
+
+def _reduce(g: Draw, u: Value) -> Value | None:
+    if not u.shape or not u.shape[-1]:
+        return None
+    return g.emit(g.pick(("product_of", "norm", "largest")), [u], u.shape[:-1])
+
+
+def _edit(g: Draw, u: Value) -> Value | None:
+    if not u.shape or not u.shape[-1]:
+        return None
+    return g.emit(g.pick(("set_first", "add_last", "by_order", "fourier", "diff", "cumprod", "cummax")), [u], u.shape)
+
+
 def _while(g: Draw, u: Value) -> Value | None:
     return g.emit("while_scale", [u], u.shape)
 
@@ -163,7 +188,7 @@ TAILS = [
     (1, _fixed),
     (2.5, _shape), (1, _pool), (1, _take), (1.5, _shrink), (5, _join), (1, _select), (1.5, _concat),
     (1.5, _gates), (1, _outer), (1.5, _closure), (0.8, _narrow), (0.4, _while), (0.4, _batch_mean),
-    (1, _phase), (0.7, _wider), (0.7, _scale),
+    (1, _phase), (0.7, _wider), (0.3, _top), (0.2, _linear_call), (0.7, _reduce), (1.2, _edit), (0.7, _scale),
     (3, _noise), (1.5, keep("spike_jvp", "spike_vjp")), (0.7, keep("clip_gradient")), (0.5, keep("scale_gradient")),
     (0.4, keep("stop")),
 ]  # fmt: skip

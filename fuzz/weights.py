@@ -108,6 +108,10 @@ def _narrow(g: Draw, shape: Shape, d: int) -> Value:
     return g.emit("w_narrow", [weight(g, shape, d)], shape, "w", a=g.pick(("bfloat16", "float16", "float32")))
 
 
+def _jit(g: Draw, shape: Shape, d: int) -> Value | None:
+    return g.emit("w_jit", [weight(g, shape, d)], shape, "w", a=shape[-1]) if shape else None
+
+
 def _of_vector(form: str):
     """Expressions that need an axis."""
     return lambda g, shape, d: g.emit(form, [weight(g, shape, d)], shape, "w") if shape else None
@@ -116,6 +120,8 @@ def _of_vector(form: str):
 MAKERS = [
     _transpose, same("w_abs"), same("softplus"), same("w_scale", a=2.0), same("w_tanh"), _mask, _sum, _slice, _row,
     _concat, _reshape, _low_rank, _outer, _take, _broadcast, _expm, _complex, _cast, _narrow, same("w_stop"),
-    same("w_loop"), _of_vector("normalise"), _of_vector("w_softmax"), _of_vector("w_cumsum"),
+    
+    same("w_loop"), same("w_clip"), same("w_binary"), same("w_remat"), _jit,
+    _of_vector("normalise"), _of_vector("w_softmax"), _of_vector("w_cumsum"),
     lambda g, shape, d: g.emit("tril", [weight(g, shape, d)], shape, "w") if len(shape) == 2 else None,
 ]  # fmt: skip

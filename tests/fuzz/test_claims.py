@@ -40,7 +40,8 @@ def test_models_hold(part):
 CASES = [
     Case("d_rtrl", 1), Case("rtrl", 2, "mean"), Case("tbptt", 2, "mean", "steps"), Case("uoro", 100),
     Case("snap(2)", 2, extra="pieces"), Case("three_factor", 1), Case("d_rtrl", 2, extra="samples"),
-    Case("pp_prop", 2, "sum", "samples"), Case("e_prop(random)", 100), Case("partition", 1),
+    Case("pp_prop", 2, "sum", "samples"), Case("e_prop(random)", 100), 
+    Case("rtrl", 1, extra="steps"), Case("partition", 1),
 ]  # fmt: skip
 
 

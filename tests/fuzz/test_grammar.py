@@ -35,7 +35,7 @@ def test_every_rule_and_way_is_drawn():
     cases = [case for seed in range(1000) for case in draw_cases(seed, batched=True)]
     assert {case.rule for case in cases} == set(RULES)
     assert {case.mask for case in cases} == {"", "steps", "samples"}
-    assert {case.extra for case in cases} == {"", "pieces", "samples"}
+    assert {case.extra for case in cases} == {"", "pieces", "samples", "steps"}
     assert {(case.reduction, case.whole) for case in cases} == {(r, w) for r in ("sum", "mean") for w in (True, False)}
 
 
