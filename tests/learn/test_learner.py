@@ -306,3 +306,16 @@ def test_online_equals_train(window):
     close((stream.params, stream.state, jnp.stack(losses)), (want, state, want_losses), 1e-9)
     close(found[0].output, cell(params, HIDDEN, XS[0])[1])
     assert stream.flush() is None
+
+
+def test_a_key_is_a_state_like_others():
+    def step(params, s, x):
+        noise = jax.random.normal(s["k"], s["h"].shape)
+        return {"h": 0.9 * s["h"] + x @ params + 0.1 * noise, "k": jax.random.split(s["k"])[0]}, s["h"]
+
+    hidden = {"h": jnp.zeros((2, 3)), "k": jax.random.key(0)}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones((2, 4)), params=jnp.ones((4, 3)), hidden=hidden)
+    f = learner.value_and_grad(lambda o, t: (o**2).sum(), window=1)
+    run = lambda h: f(jnp.ones((4, 3)), learner.init(jnp.ones((4, 3)), h), jnp.ones((5, 2, 4)))[0]
+    close(jax.jit(run)(hidden), run(hidden))
+    assert float(run(hidden)[0]) != float(run({**hidden, "k": jax.random.key(1)})[0])

@@ -30,7 +30,7 @@ def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
         found = shape_struct(value)
     except (TypeError, ValueError):
         found = None
-    if found is None or getattr(found.dtype, "kind", "") in "OSUMm":  # objects, text, dates
+    if found is None or getattr(found.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
         kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.")
     return found
