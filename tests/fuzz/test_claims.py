@@ -17,8 +17,6 @@ import etrax.learn._d_rtrl as d_rtrl_file
 from etrax.analysis import Kind, Verdict
 
 SEED, MODELS, PARTS = 20_000, 48, 4
-# Not yet served; what is mended is taken out.
-OPEN = frozenset({20017, 20024, 20025, 20033, 20042})
 
 
 def leaky(**changes):
@@ -31,8 +29,6 @@ def leaky(**changes):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_models_hold(part):
     for seed in range(SEED + part, SEED + MODELS, PARTS):
-        if seed in OPEN:
-            continue
         totals = run_seeds(seed, models=1, shrink_seconds=10)
         assert not totals.failures, "\n".join(text for _, _, text in totals.failures)
 
