@@ -259,6 +259,12 @@ def is_extended(aval: Any) -> bool:
     return dtype is not None and bool(_dtypes.issubdtype(dtype, jax.dtypes.extended))
 
 
+def common_dtype(*dtypes: Any) -> Any:
+    """The type that holds all of these, by JAX's standard rules whatever the caller allows as implicit casts."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.numpy.result_type(*dtypes)
+
+
 def strip_weak_type(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._compat import common_dtype
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._blocks import Block, act, multiply
@@ -41,8 +42,8 @@ def wide_dtype(dtype: Any, asked: Any = None) -> Any:
     """Traces accumulate in at least float32 unless asked otherwise; complex where the op is complex."""
     if asked is not None:
         complex_op = np.issubdtype(dtype, np.complexfloating)
-        return jnp.promote_types(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
-    return jnp.promote_types(dtype, jnp.float32)
+        return common_dtype(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
+    return common_dtype(dtype, jnp.float32)
 
 
 def diagonal_transport(
@@ -127,7 +128,7 @@ def diagonal_bytes(facts: Facts, trace_dtype: Any = None) -> int:
 
 def _as(u: Any, dtype: Any) -> Any:
     """Data in at least the trace's precision; indices as they are."""
-    return u.astype(jnp.promote_types(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
+    return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
 
 
 def suffix_products(

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .._compat import common_dtype
 from ..analysis import Visible
 from . import _site_math as site_math
 from ._blocks import act_transposed
@@ -90,7 +91,7 @@ def moved_part(plan: Plan, k: int, entries: Sequence[Any], entry: Sequence[Any],
 
 
 def _wide(a: Any) -> Any:
-    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    return a.astype(common_dtype(a.dtype, jnp.float32))
 
 
 def at_ops(plan: Plan, k: int, x: Any, like: Any) -> Any:

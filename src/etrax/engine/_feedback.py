@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import common_dtype
 from ..analysis import Facts, Group, find_visible
 from ..ir import Role
 from ._source import Moment, Source
@@ -76,7 +77,7 @@ def _by_sample(error: Any, p: Pair) -> Any:
     return (
         jnp.concatenate([flat.real, -flat.imag], -1)
         if p.complex
-        else flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
+        else flat.astype(common_dtype(flat.dtype, jnp.float32))
     )
 
 
@@ -87,7 +88,7 @@ def _pairs(facts: Facts, direct: frozenset[int]) -> list[Pair]:
             if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
                 outputs, positions = _samples(facts, group, leaf.aval)
                 complex_valued = jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating)
-                real = jnp.finfo(jnp.promote_types(leaf.aval.dtype, jnp.float32)).dtype
+                real = jnp.finfo(common_dtype(leaf.aval.dtype, jnp.float32)).dtype
                 found.append(Pair(k, group.index, outputs, positions, complex_valued, real))
     return found
 

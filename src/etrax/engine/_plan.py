@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .._compat import common_dtype
 from ..analysis import Facts, Relation
 from . import _site_math as site_math
 from ._diagonal import carried_relations, trace_dtype_of
@@ -58,7 +59,7 @@ class Plan:
     def grad(self, k: int, c: Any, window: WindowData) -> Any:
         """Σ_t (∂y_t/∂w)ᵀ c_t, of the weight's shape."""
         r = self.relations[k]
-        c = c.astype(jnp.promote_types(c.dtype, self.dtypes[k]))
+        c = c.astype(common_dtype(c.dtype, self.dtypes[k]))
         data = [_as(u, c.dtype) for u in window.data(r.site)]
         return site_math.grad(self.facts.sites[r.site], window.fixed[r.site], data, c)
 
@@ -78,4 +79,4 @@ def plan_of(facts: Facts, probes: Probes, trace_dtype: Any) -> Plan:
 
 def _as(u: Any, dtype: Any) -> Any:
     """Data in at least the trace's precision; indices as they are."""
-    return u.astype(jnp.promote_types(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
+    return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u

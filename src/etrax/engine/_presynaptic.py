@@ -14,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .._compat import common_dtype
 from ..analysis import Facts
 from ..ops import ALIGNED
 from . import _site_math as site_math
@@ -34,7 +35,7 @@ def presynaptic_transport(
 
     def init() -> Any:
         data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in kinds.items()}
-        return data, jnp.zeros((), jnp.finfo(jnp.result_type(*plan.dtypes)).dtype) if elementwise else ()
+        return data, jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
 
     def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[list[Any]]:
         return plan.probes(leaves, weights, ys)[1]

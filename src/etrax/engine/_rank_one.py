@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import common_dtype
 from ..analysis import Facts, Group, Relation
 from ..ops import ALIGNED
 from . import _site_math as site_math
@@ -56,9 +57,7 @@ def rank_one_transport(
     by = _BySample(aligned, shapes)
 
     def init() -> RankOne:
-        back = {
-            i: jnp.zeros(a.shape, jnp.promote_types(a.dtype, jnp.float32)) for g in groups for i, a in _avals(facts, g)
-        }
+        back = {i: jnp.zeros(a.shape, common_dtype(a.dtype, jnp.float32)) for g in groups for i, a in _avals(facts, g)}
         theta = {j: jnp.zeros(shapes[j], trace_dtype_of(facts, r, trace_dtype)) for j, r in relations.items()}
         return RankOne(back, theta, jnp.asarray(data))
 

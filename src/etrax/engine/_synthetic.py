@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._compat import common_dtype
 from ..analysis import Facts
 from ._samples import sample_rows
 from ._transport import Transport, WindowData, bytes_of
@@ -45,7 +46,7 @@ class Rows(NamedTuple):
         for i in self.leaves:
             flat = states[i].reshape(self.samples, -1)
             found += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
-        return jnp.concatenate([a.astype(jnp.promote_types(a.dtype, jnp.float32)) for a in found], -1)
+        return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in found], -1)
 
     def write(self, matrix: Any) -> dict[int, Any]:
         """The inverse of `read`."""
@@ -71,7 +72,7 @@ def synthetic_transport(
         return Transport(tuple, None, lambda trace, g, window: {}, lambda trace, window: trace, 0)
     rows = Rows(facts, leaves, sample_rows(facts, leaves))
     kinds = [jnp.finfo(facts.states[i].aval.dtype).dtype for i in leaves]
-    dtype = trace_dtype or jnp.result_type(jnp.float32, *kinds)
+    dtype = trace_dtype or common_dtype(jnp.float32, *kinds)
 
     def init() -> Any:
         return jnp.zeros((rows.width, rows.width + 1), dtype)

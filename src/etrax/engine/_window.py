@@ -140,7 +140,7 @@ def _zero_after(done: Sequence[Any]) -> Any:
     What is made of it is computed after `done`. A trace that has been read can then be moved in its place; in no order,
     the compiler would copy the whole of it first.
     """
-    return sum(((jnp.max(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros(()))
+    return sum(((jnp.max(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros((), jnp.float32))
 
 
 def evolve(

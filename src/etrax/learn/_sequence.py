@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._compat import shape_struct
+from .._compat import common_dtype, shape_struct
 from .._errors import EtraxError
 from ..engine import live_sites, param_grads, prepared, run_window
 from ..ir import Role, Step, describe, explain, explained
@@ -136,7 +136,7 @@ def run_sequence(
 
 def _wide(dtype: Any) -> Any:
     """Gradients are summed over windows in at least float32."""
-    return jnp.promote_types(dtype, jnp.float32)
+    return common_dtype(dtype, jnp.float32)
 
 
 def train_sequence(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._compat import is_concrete
+from .._compat import common_dtype, is_concrete
 
 # Samples that are read together: few enough to stay in the cache, enough to hide the loads of the indices.
 TOGETHER = 4
@@ -60,7 +60,7 @@ def by_trace(at: Entries, trace: Any, y: Any) -> Any:
 
 def _wide(*arrays: Any) -> Any:
     """Sums over samples are of at least float32."""
-    return jnp.result_type(jnp.float32, *(a.dtype for a in arrays))
+    return common_dtype(jnp.float32, *(a.dtype for a in arrays))
 
 
 def _added(arrays: Sequence[Any], term: Callable[..., Any], total: Any) -> Any:
@@ -98,7 +98,7 @@ def on_traces(
         new = []
         for s, row in enumerate(block):
             kept = [_at(p, f)[at.rows] * old[t] for t, p in enumerate(row) if p is not None]
-            start = sum(kept, jnp.zeros_like(old[s], jnp.promote_types(old[s].dtype, c[s].dtype)))
+            start = sum(kept, jnp.zeros_like(old[s], common_dtype(old[s].dtype, c[s].dtype)))
             new.append(fresh(_at(u, f, 1), _at(c[s], f, 1), start))
         return tuple(
             lax.dynamic_update_index_in_dim(t, row.astype(t.dtype), f, 0) for t, row in zip(traces, new, strict=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._compat import common_dtype
 from ..learn import Learner
 from ..learn._checks import ArgumentError
 from ..learn._sequence import Losses
@@ -129,7 +130,7 @@ def _averaged(name: str, values: Any, mask: Any) -> tuple[Any, Any]:
             f"the metric {name!r} returned shape {list(values.shape)}; expected {list(mask.shape)}, a value per step "
             f"and sample, or {list(mask.shape[1:])}, one per sample."
         )
-    values = values.astype(jnp.promote_types(values.dtype, mask.dtype))  # sums in float32 at least
+    values = values.astype(common_dtype(values.dtype, mask.dtype))  # sums in float32 at least
     return jnp.where(weight != 0, values * weight.astype(values.dtype), 0).sum(), weight.sum()
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._compat import common_dtype
 from .._positions import Group
 
 
@@ -59,7 +60,7 @@ class Layout:
 def _promoted(columns: Sequence[jax.Array]) -> list[jax.Array]:
     dtype = columns[0].dtype
     for c in columns[1:]:
-        dtype = jnp.promote_types(dtype, c.dtype)
+        dtype = common_dtype(dtype, c.dtype)
     return [c.astype(dtype) for c in columns]
 
 
