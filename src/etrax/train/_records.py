@@ -32,7 +32,7 @@ class Result:
 
     `params` are those of the best epoch (`best`, by `monitor`), or the last ones if nothing is monitored;
     `last_params` and `opt_state` are the last ones in any case. `reason` is why the run ended: 'epochs', 'patience',
-    'callback', 'interrupted' or 'diverged'.
+    'callback', 'interrupted', 'diverged' or 'unsaved'.
     """
 
     params: Any = field(repr=False)

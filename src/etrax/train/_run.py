@@ -13,7 +13,7 @@ from ..learn import Learner, NonFiniteError
 from ..learn._checks import short
 from ._batch import Live, Updated
 from ._check_data import ArgumentError
-from ._checkpoint import Point, Saver
+from ._checkpoint import CheckpointError, Point, Saver
 from ._data import Batches, shuffled
 from ._progress import Silent
 from ._records import Diverged, Epoch, Interrupted, Result
@@ -123,9 +123,18 @@ class Run:
         record = Epoch(number, step, metrics, perf_counter() - began, rate)
         point = self._next(record)
         if self.saver is not None:
-            self.saver.save(point)
+            self._save(point)
         self.point = point
         return record
+
+    def _save(self, point: Point) -> None:
+        assert self.saver is not None
+        try:
+            self.saver.save(point)
+        except CheckpointError as error:
+            self.point = point  # the epoch is finished, if only in memory
+            error.result = self.result("unsaved")
+            raise
 
     def _train(self, number: int, shown: Silent) -> float:
         """All batches once; returns the mean loss."""

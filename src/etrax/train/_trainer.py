@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +96,8 @@ class Trainer:
         - `train_metrics` evaluates the metrics on the training data too, after each epoch.
         - `callback(record)` is called after each epoch with an `Epoch`; if it returns True the run ends.
         - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call goes on from the last
-          one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised.
+          one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. One run at
+          a time uses a directory; another that tries, a damaged file or a full disk raise `CheckpointError`.
 
         Ctrl-C raises `Interrupted`, a loss or parameter that is no number `Diverged`; both carry a `result`.
         """
@@ -115,16 +117,16 @@ class Trainer:
         key = check_key("`fit`", key)
         start = self._start(params, opt_state, watch)
         settings = self._settings(batches, key, shuffle, watch)
-        saver = None if checkpoint is None else Saver(checkpoint, settings)
-        point = (saver.load(start) if saver else None) or start
-        run = Run(
-            self.learner, self._update, self._measured, batches, held_out, key if shuffle else None,
-            watch, train_metrics, callback, saver, point,
-        )  # fmt: skip
-        if self.gradient is None:
-            self.learner._warn(next(batches.epoch())[0])  # what the rule has to say of such data
-        with reporter(progress, epochs) as shown:
-            return run.until(epochs, shown)
+        with nullcontext() if checkpoint is None else Saver(checkpoint, settings) as saver:
+            point = (saver.load(start) if saver else None) or start
+            run = Run(
+                self.learner, self._update, self._measured, batches, held_out, key if shuffle else None,
+                watch, train_metrics, callback, saver, point,
+            )  # fmt: skip
+            if self.gradient is None:
+                self.learner._warn(next(batches.epoch())[0])  # what the rule has to say of such data
+            with reporter(progress, epochs) as shown:
+                return run.until(epochs, shown)
 
     def evaluate(self, params: Any, data: Dataset) -> dict[str, float]:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""

@@ -1,0 +1,126 @@
+"""What is found in a checkpoint directory is data from elsewhere: held against what is expected before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._errors import EtraxError
+from ._records import Epoch
+
+META_BYTES = 64 << 20  # the record of a run: some hundred bytes per epoch
+ARRAY_BYTES = 64 << 10  # what the format adds to each array
+SHOWN = 120  # characters of a foreign text in an error message
+
+
+class CheckpointError(EtraxError, ValueError):
+    """A checkpoint that is damaged, in use, cannot be written, or belongs to another run than this one.
+
+    `result` holds what the run had reached, where there was a run; None otherwise.
+    """
+
+    result: Any = None
+
+
+def damaged(step: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint {str(step)!r} is damaged: {why}. Remove that directory to go on from the epoch saved before "
+        "it, or all of its parent to begin anew."
+    )
+
+
+def check_files(step: Path, allowed: int, part: Path | None = None, but: str | None = None) -> None:
+    """Regular files and directories only, so that nothing outside is read, and no more bytes than allowed.
+
+    Of the whole step or a part of it; `but` names a directory in it that is left out.
+    """
+    pending, total = [part or step], 0
+    if step.is_symlink():
+        raise damaged(step, "it is a link")
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending += [] if entry.name == but else [Path(entry.path)]
+                elif entry.is_file(follow_symlinks=False):
+                    total += entry.stat(follow_symlinks=False).st_size
+                else:
+                    raise damaged(step, f"{shown(entry.name)!r} in it is neither a file nor a directory")
+                if total > allowed:
+                    raise damaged(step, f"it holds more than {allowed:,} bytes, which is more than this run can have")
+
+
+def room_for(arrays: Mapping[str, Any]) -> int:
+    """What a checkpoint of these arrays may take at most."""
+    return 2 * sum(a.nbytes + ARRAY_BYTES for a in arrays.values())
+
+
+def check_arrays(step: Path, found: Mapping[str, Any], want: Mapping[str, Any]) -> None:
+    """Shapes, types and chunks as stored, before memory is taken for any of them."""
+    if set(found) != set(want):
+        raise damaged(step, f"it holds {len(found)} arrays where {len(want)} are expected, or under other names")
+    for name, a in want.items():
+        stored = found[name]
+        shape, dtype = getattr(stored, "shape", None), getattr(stored, "dtype", None)
+        chunks = getattr(getattr(stored, "storage", None), "chunk_shape", None) or ()
+        if shape is None or tuple(shape) != a.shape or dtype != a.dtype:
+            raise damaged(step, f"array {name} is {dtype}{shape}, its record says {a.dtype}{list(a.shape)}")
+        if any(c > max(n, 1) for c, n in zip(chunks, a.shape, strict=True)):
+            raise damaged(step, f"array {name} of shape {list(a.shape)} is stored in chunks of {list(chunks)}")
+
+
+def digest(meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a checkpoint says, array for array and bit for bit."""
+    plain = json.loads(json.dumps({k: v for k, v in meta.items() if k != "digest"}))
+    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for name in sorted(arrays):
+        value = np.asarray(arrays[name])
+        found.update(f"{name} {value.dtype} {value.shape}".encode())
+        found.update(np.ascontiguousarray(value).tobytes())
+    return found.hexdigest()
+
+
+def flush(step: Path) -> None:
+    """Bring a checkpoint to the disk itself, so that it outlives a loss of power."""
+    for directory, _, files in os.walk(step):
+        for name in (*files, "."):
+            handle = os.open(Path(directory) / name, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def epochs_of(step: Path, meta: Mapping[str, Any]) -> tuple[Epoch, ...]:
+    """The records of the finished epochs, each field of the type that it must have."""
+    history = meta.get("history")
+    if not isinstance(history, list) or not history:
+        raise damaged(step, "it has no history")
+    found = []
+    for number, e in enumerate(history, start=1):
+        try:
+            metrics = {str(k): float(v) for k, v in e["metrics"].items()}
+            record = Epoch(
+                int(e["epoch"]), int(e["step"]), metrics, float(e["seconds"]), float(e["samples_per_second"])
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise damaged(step, f"its record of epoch {number} cannot be read") from error
+        if record.epoch != number:
+            raise damaged(step, f"its record of epoch {number} is one of epoch {record.epoch}")
+        found.append(record)
+    best = meta.get("best")
+    if best is not None and not (type(best) is int and 1 <= best <= len(found)):
+        raise damaged(step, f"its best epoch is {shown(best)} of {len(found)}")
+    return tuple(found)
+
+
+def shown(value: Any) -> str:
+    """A foreign value in a message: short, and nothing that a terminal would obey."""
+    text = "".join(c if c.isprintable() else "�" for c in str(value))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
