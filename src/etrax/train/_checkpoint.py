@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,8 +136,7 @@ class Saver:
 
     def _restored_arrays(self, manager: Any, step: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            with self.ocp.StandardCheckpointer() as reader:
-                stored = reader.metadata(step / "arrays").item_metadata.tree
+            stored = self.ocp.StandardCheckpointHandler().metadata(step / "arrays").tree
         except Exception as error:
             raise damaged(step, f"its arrays cannot be read ({shown(_reason(error))})") from error
         check_arrays(step, stored, arrays)
@@ -203,6 +204,9 @@ def _put_back(like: Point, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of a message that may hold whole tracebacks."""
+    """What went wrong, without the paths and tracebacks that the messages of orbax and tensorstore are made of."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code or (isinstance(error, OSError) and error.errno):
+        return os.strerror(int(code[1]) if code else error.errno)  # type: ignore[attr-defined]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__
