@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check lint clean
+.PHONY: help venv demo test test-slow test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults trust-page lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -95,6 +95,17 @@ bench-full: $(VENV)/.installed-bench  ## every size (much longer)
 
 bench-check: $(VENV)/.installed-bench  ## fail on a loss of more than 20 % against benchmarks/results
 	$(VENV)/bin/python -m benchmarks.run --check
+
+soak: $(VENV)/.installed  ## ten million online steps per rule; writes trust/results (an hour; SOAK="--steps 1000000" for less)
+	$(VENV)/bin/python -m trust.soak $(SOAK)
+
+KILLS ?= 200
+
+faults: $(VENV)/.installed  ## kill a training run KILLS times, fill its disk, damage its files; writes trust/results
+	$(VENV)/bin/python -m trust.faults --kills $(KILLS)
+
+trust-page: $(VENV)/.installed  ## write the figures of trust/results into docs/trust.md
+	$(VENV)/bin/python -m trust.page
 
 lint: $(VENV)/.installed-dev  ## check style, format and types
 	$(VENV)/bin/ruff check .

@@ -29,6 +29,8 @@ from ._layout import gather_of
 from ._probes import Probes, plan_probes
 from ._transport import Transport, WindowData, add_to, by_site, bytes_of
 
+MANY_STEPS = 2**30  # far below the largest int32, far above what any decay remembers
+
 
 def factored_transport(
     facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
@@ -107,7 +109,8 @@ def factored_transport(
         for j in factored:
             features = site_math.features(facts.sites[j], window.fixed[j], window.data(j))
             new_data[j] = jax.tree.map(lambda old, u: decay**n * old + _faded(u, decay, old.dtype), data[j], features)
-        return new_data, window.carry, steps + n
+        # A stream may be longer than an int32 can count; decay ** count has long been zero by then.
+        return new_data, window.carry, jnp.where(steps < MANY_STEPS, steps + n, steps)
 
     def parts(trace: Any) -> dict[int, list[Any]]:
         entries = [trace[1][own.index(k)] for k in shared]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._compat import is_inexact, open_jaxpr
+from .._compat import common_dtype, is_inexact, open_jaxpr
 from ..analysis import Facts, Group, OpenStep
 from ..ir import Role, interpret
 from ._plan import Plan
@@ -131,5 +131,5 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
 
 
 def _whole(a: Any, share: Any) -> Any:
-    wide = a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    wide = a.astype(common_dtype(a.dtype, jnp.float32))
     return (wide / share).astype(wide.dtype)
