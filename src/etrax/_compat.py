@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.extend.core as _extend
@@ -21,6 +22,7 @@ from jax._src import source_info_util as _sources
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lax.lax import copy_p as _copy_p
 
+_P, _R = ParamSpec("_P"), TypeVar("_R")
 _jex: Any = _extend
 if TYPE_CHECKING:  # their fields are not typed in JAX
     Jaxpr: TypeAlias = Any
@@ -263,6 +265,17 @@ def common_dtype(*dtypes: Any) -> Any:
     """The type that holds all of these, by JAX's standard rules whatever the caller allows as implicit casts."""
     with jax.numpy_dtype_promotion("standard"):
         return jax.numpy.result_type(*dtypes)
+
+
+def promotes(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function joins types by JAX's standard rules: what a caller forbids is meant for the caller's own code."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with jax.numpy_dtype_promotion("standard"):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def strip_weak_type(aval: Any) -> jax.ShapeDtypeStruct:

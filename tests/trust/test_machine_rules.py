@@ -172,6 +172,15 @@ def test_mixed_precision(mode):
     )
 
 
+def test_a_loss_that_mixes_types_is_still_refused_under_strict_promotion():
+    """The engine joins types as it must; the rules that the caller set hold for the caller's own functions."""
+    step, params, hidden, xs, ys = problem("leaky")
+    learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
+    mixed = lambda o, y: ((o - y.astype(jnp.float32)) ** 2).mean()
+    with jax.numpy_dtype_promotion("strict"), pytest.raises(Exception, match="no available implicit dtype promotion"):
+        learner.value_and_grad(mixed, 2)(params, learner.init(), xs, ys)
+
+
 def test_count_of_a_stream_that_never_ends():
     """pp_prop divides by 1 − α^t, t a count of steps: past 2³¹ steps the gradient is that of any late step."""
     step, params, hidden, xs, ys = problem("gated")

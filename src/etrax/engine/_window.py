@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .._compat import promotes
 from ..analysis import Facts, OpenStep
 from ..ir import Role
 from . import _site_math as site_math
@@ -37,6 +38,7 @@ def live_sites(facts: Facts) -> list[int]:
     return [j for j in range(len(facts.sites)) if ("y", j) in facts.live]
 
 
+@promotes
 def run_window(
     facts: Facts, transport: Transport, params: Sequence[Any], weights: Weights, states: Sequence[Any], trace: Trace,
     inputs: Sequence[Any], along: Any, loss_of: StepLoss, share: Any = 1.0,
