@@ -120,11 +120,12 @@ def run_sequence(
     length = steps_of(inputs, along)
     w = prepared(facts, learner._weights(params))
     scale = losses.total(along, length)
+    share = 1 / jnp.asarray(scale, losses.dtype(along))  # as fine as the loss, however coarse a mask may be
 
     def body(carry: Any, xs: Any) -> tuple[Any, Any]:
         states, trace, total, grads = carry
         x, extra = xs
-        out = run_window(facts, transport, params, w, states, trace, x, extra, losses, 1 / scale)
+        out = run_window(facts, transport, params, w, states, trace, x, extra, losses, share)
         grads = {j: grads[j] + out.grads[j].astype(grads[j].dtype) for j in grads}
         return (out.states, out.trace, total + out.loss, grads), ()
 
@@ -151,7 +152,8 @@ def train_sequence(
         p = learner._params(params)
         w = prepared(facts, learner._weights(p))
         scale = losses.total(extra, steps_of(x, extra))
-        out = run_window(facts, transport, p, w, states, trace, x, extra, losses, 1 / scale)
+        share = 1 / jnp.asarray(scale, losses.dtype(extra))
+        out = run_window(facts, transport, p, w, states, trace, x, extra, losses, share)
         grads = jax.tree.unflatten(tree, param_grads(facts, p, out.grads, learner._weights))
         updates, new_opt = optimizer.update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
