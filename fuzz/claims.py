@@ -13,17 +13,17 @@ import numpy as np
 
 import etrax
 
-from .cases import BY_SAMPLE, LOSS_GRADIENT, Case, rule_of
+from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, Case, rule_of
 from .evaluate import Evaluator
+from .measure import close, relative, tolerance_of
 from .oracle import bptt, inexact
-from .spec import Built, Model, build, statements
+from .spec import Built, Model, build
 
 # Models that BPTT runs and Etrax may refuse, by what the refusal says.
 ALLOWED = (
     r"made of parameters with different rules",  # a partition through one weight
     r"of `partition` applies to no parameter",
 )
-EXACT, NARROW = 1e-9, 5e-2
 
 
 class Failure(NamedTuple):
@@ -65,7 +65,7 @@ class Checker:
         self.model, self.built = model, build(model)
         self.run: Runner = run or Evaluator()
         self._known: dict[Any, Any] = {}
-        self._functions: dict[int, Any] = {}
+        self._functions: dict[Any, Any] = {}
 
     def bptt(self, case: Case, cut: bool = False) -> Any:
         """Loss, gradients and last state by BPTT; with derivatives cut at windows if asked for."""
@@ -93,6 +93,11 @@ class Checker:
         lead = self.model.samples
         return self.model.batched and bool(b.xs) and all(a.shape[:1] == (lead,) for a in jax.tree.leaves(out))
 
+    @property
+    def names(self) -> list[str]:
+        """Parameters that have a gradient, in the order of gradients."""
+        return [name for name in sorted(self.model.params) if "int" not in self.model.params[name].dtype]
+
     def check(self, case: Case) -> Failure | Refusal | int | None:
         """The first claim that fails, a refusal, or the number of zeros; None where BPTT has no gradient."""
         if not self.fits(case):
@@ -115,6 +120,8 @@ class Checker:
                 verdicts = learner.report.verdicts
                 got = self.gradient(learner, case, self.built)
                 found = self.compare(case, verdicts, got, want)
+                if found is None and case.rule in OTHER_SIGNAL and case.window > 1:
+                    found = self.windows(learner, case, verdicts, got)
                 if found is None and case.extra == "pieces":
                     found = self.pieces(learner, case, got)
                 if found is None and case.extra == "steps":
@@ -133,13 +140,14 @@ class Checker:
     def gradient(self, learner: Any, case: Case, built: Built, xs: Any = None, state: Any = None) -> Any:
         """Loss, gradients of inexact leaves, learner state."""
         xs = built.xs if xs is None else xs
-        if id(learner) not in self._functions:
+        key = (id(learner), case.window)
+        if key not in self._functions:
             window = min(case.window, self.model.steps)
             f = learner.value_and_grad(built.loss, window=window, reduction=case.reduction)
-            self._functions[id(learner)] = learner, lambda p, s, x, m, t: f(p, s, x, t, m)
+            self._functions[key] = learner, lambda p, s, x, m, t: f(p, s, x, t, m)
         state = self.run(learner.init, built.params, built.hidden) if state is None else state
         clock = None if xs else np.zeros(self.model.steps)  # says how many steps there are
-        run = self._functions[id(learner)][1]
+        run = self._functions[key][1]
         (loss, grads), state = self.run(run, built.params, state, xs, self.mask(case), clock)
         moving = [g for g, p in zip(jax.tree.leaves(grads), jax.tree.leaves(built.params), strict=True) if inexact(p)]
         return loss, moving, state
@@ -152,7 +160,7 @@ class Checker:
         for a, b in zip(jax.tree.leaves(got[2].hidden), jax.tree.leaves(want[2]), strict=True):
             if inexact(a) and not close(a, b, tolerance):
                 return Failure(case, "the last state is the model's own", f"{a} and {b}")
-        names = [name for name in sorted(self.model.params) if "int" not in self.model.params[name].dtype]
+        names = self.names
         scale = max([float(np.abs(np.asarray(w, complex)).max(initial=0)) for w in want[1]], default=0.0)
         for i, name in enumerate(names):
             kind = str(verdicts[(name,)].kind)
@@ -185,6 +193,17 @@ class Checker:
                 return "truncated is BPTT inside the window"
         self._zeros += bool(zero and kind == "approximate")
         return ""
+
+    def windows(self, learner: Any, case: Case, verdicts: Any, got: Any) -> Failure | None:
+        """A signal that acts step by step gives the same gradient for every window, where a trace is carried."""
+        one = self.gradient(learner, case._replace(window=1), self.built)
+        loose = 10 * tolerance_of(self.model)
+        for name, a, b in zip(self.names, got[1], one[1], strict=True):
+            kind = str(verdicts[(name,)].kind)
+            if kind != "truncated" and not close(a, b, loose, loose):
+                detail = f"params.{name}: verdict {kind}, relative error {relative(a, b):.3g}"
+                return Failure(case, "a signal of each step is the same for every window", detail)
+        return None
 
     def pieces(self, learner: Any, case: Case, got: Any) -> Failure | None:
         """Fed in parts that end where a window ends (windows of one or two steps)."""
@@ -254,25 +273,6 @@ def _general(message: str) -> str:
 
 def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:300]}"
-
-
-def relative(got: Any, want: Any) -> float:
-    g, w = np.asarray(got, complex).ravel(), np.asarray(want, complex).ravel()
-    return float(np.linalg.norm(g - w)) / max(float(np.linalg.norm(w)), 1e-300)
-
-
-def close(got: Any, want: Any, tolerance: float, floor: float = 1e-13) -> bool:
-    g, w = np.asarray(got, complex).ravel(), np.asarray(want, complex).ravel()
-    return bool(np.linalg.norm(g - w) <= tolerance * np.linalg.norm(w) + floor)
-
-
-def tolerance_of(model: Model) -> float:
-    """Narrow leaves and weights that are cast round BPTT's sums as well; data that are cast excuse nothing."""
-    kinds = {leaf.dtype for leaf in (*model.params.values(), *model.hidden.values())}
-    kinds |= {str(dict(s.attrs)["a"]) for s in statements(model.body) if s.form == "w_narrow"}
-    if kinds & {"bfloat16", "float16"}:
-        return NARROW
-    return 1e-4 if "float32" in kinds else EXACT
 
 
 def check_model(model: Model, cases: list[Case], evaluator: Runner | None = None) -> Outcome:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fuzz.cases import Case
-from fuzz.claims import Checker, Failure, Refusal, check_model, close, refused, tolerance_of
+from fuzz.claims import Checker, Failure, Refusal, check_model, refused
 from fuzz.grammar import draw_model
+from fuzz.measure import close, tolerance_of
 from fuzz.run import run_seeds
 from fuzz.shrink import same_failure, shrink
 from fuzz.spec import Leaf, Model, Statement, size, statements
@@ -37,7 +38,7 @@ CASES = [
     Case("d_rtrl", 1), Case("rtrl", 2, "mean"), Case("tbptt", 2, "mean", "steps"), Case("uoro", 100),
     Case("snap(2)", 2, extra="pieces"), Case("three_factor", 1), Case("d_rtrl", 2, extra="samples"),
     Case("pp_prop", 2, "sum", "samples"), Case("e_prop(random)", 100), 
-    Case("rtrl", 1, extra="steps"), Case("partition", 1),
+    Case("rtrl", 1, extra="steps"), Case("e_prop(0.5)", 2), Case("partition", 1),
 ]  # fmt: skip
 
 
