@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .draw import Draw, Value
-from .ops import matmul, op
+from .ops import by_counter, matmul, op
 from .tails import tail
 from .weights import weight
 
@@ -90,10 +90,15 @@ def loop(g: Draw, u: Value) -> Value:
     """Sub-steps with the weights inside."""
     n = g.pick((1, 2, 3))
     if g.chance(0.5):
-        block = g.block([Value("", (), "j"), u], lambda a: [onto(g, a[1])])
+        block = g.block([Value("", (), "j"), u], lambda a: [onto(g, a[1], _of_turn(g, a[1]))])
         return g.emit("fori", [u], u.shape, blocks=[block], n=n)
     block = g.block([u, Value("", (), "none")], lambda a: [onto(g, a[0]), "None"])
     return g.emit("scan", [u], u.shape, blocks=[block], n=n)
+
+
+def _of_turn(g: Draw, u: Value) -> Value | None:
+    """Often the weight of a turn is chosen by its number."""
+    return by_counter(g, u) if u.shape and g.chance(0.4) else None
 
 
 def rows(g: Draw, u: Value) -> Value | None:
