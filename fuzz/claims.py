@@ -261,8 +261,9 @@ def compiled(built: Built, rule: str) -> Any:
 
 def refused(case: Case, error: Exception) -> Failure | Refusal:
     """A refusal by one of our errors counts as one if its reason is known."""
-    if any(re.search(reason, str(error)) for reason in ALLOWED):
-        return Refusal(case, _general(str(error)))
+    for reason in ALLOWED:
+        if re.search(reason, str(error)):
+            return Refusal(case, reason)
     return Failure(case, f"refused: {_general(str(error))[:90]}", _short(error))
 
 
