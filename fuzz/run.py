@@ -89,6 +89,8 @@ def run_seeds(
         if totals.models % 20 == 0:
             jax.clear_caches()
             gc.collect()
+        if totals.models % 250 == 0:
+            print(f"{totals.models} models from seed {first}, {len(totals.failures)} failures", flush=True)
         seed += step
     gc.enable()
     totals.seconds = time.monotonic() - start
