@@ -1,6 +1,7 @@
 """From a `Step` to frozen facts. Computes no numbers. See README.md in this folder."""
 
 from ._analyse import analyse as analyse
+from ._carried import traced_relations as traced_relations
 from ._colours import colours as colours
 from ._cut import OpenStep as OpenStep
 from ._derived import Derived as Derived

@@ -28,6 +28,7 @@ class LossKind(StrEnum):
     RECURRENT_OP = "recurrent weight op"  # state → weight op → state
     OTHER_GROUP = "other group"  # state → state of another group
     OTHER_STATE = "other state"  # through a state that is not a hidden state
+    HALF = "half of a product"  # op → state, multiplied or divided by a state that has no trace
     NONLINEAR = "nonlinear derivative"  # a derivative rule that is not linear
 
 

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 from .._compat import is_inexact
 from ..ir import Role
-from ._facts import Facts, Loss
+from ._carried import half_losses, traced_relations
+from ._facts import Facts, Loss, LossKind
+
+_IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
 
 
 class Kind(StrEnum):
@@ -59,15 +62,13 @@ def _labels(facts: Facts, sites: list[int]) -> str:
 
 def carried_groups(facts: Facts, param: int) -> list[int]:
     """Groups to which a trace of this parameter is carried position by position."""
-    live = [r for r in facts.relations if r.representable and param in facts.sites[r.site].params]
-    return list(
-        dict.fromkeys(r.group for r in live if any(("h", i) in facts.live for i in facts.groups[r.group].leaves))
-    )
+    return list(dict.fromkeys(r.group for r in traced_relations(facts) if param in facts.sites[r.site].params))
 
 
 def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
     """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
-    losses = [loss for j in facts.sites_of(param) if ("y", j) in facts.live for loss in facts.site_losses(j)]
+    sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
+    losses = [loss for j in sites for loss in (*facts.site_losses(j), *half_losses(facts, j))]
     losses += facts.rounding(param)
     for group in carried_groups(facts, param):
         losses += facts.group_losses[group]
@@ -91,7 +92,8 @@ def diagonal(facts: Facts, param: int) -> Verdict:
         return Verdict(
             Kind.TRUNCATED, f"no trace is carried from {used}, its gradient is exact inside a window only: {listed}"
         )
-    return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}")
+    more = f"; {_IN_PART}" if any(loss.kind is LossKind.TAIL for loss in losses) else ""
+    return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}{more}")
 
 
 def windowed(facts: Facts, param: int) -> Verdict:

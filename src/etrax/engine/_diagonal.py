@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from .._compat import common_dtype
-from ..analysis import Facts, Relation
+from ..analysis import Facts, Relation, traced_relations
 from . import _site_math as site_math
 from ._blocks import Block, act, multiply
 from ._layout import Gather, gather_of, slot_count
@@ -22,15 +22,8 @@ from ._transport import Transport, WindowData, by_site
 
 
 def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
-    """Relations that per-position blocks carry and that matter: op and state can reach an output."""
-    return [
-        r
-        for r in facts.relations
-        if r.representable
-        and (sites is None or r.site in sites)
-        and ("y", r.site) in facts.live
-        and any(("h", i) in facts.live for i in facts.groups[r.group].leaves)
-    ]
+    """Relations of the given sites (None: all) that per-position blocks carry."""
+    return [r for r in traced_relations(facts) if sites is None or r.site in sites]
 
 
 def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:

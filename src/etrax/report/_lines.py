@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis import Facts, Verdict
+from ..analysis import Facts, Verdict, traced_relations
 from ..ir import Path, Role, format_path
 from ._reads import Reads
 
@@ -86,7 +86,7 @@ def parameter_line(facts: Facts, param: int, verdict: Verdict) -> ParameterLine:
     """The row of a parameter."""
     leaf, sites = facts.step.select(Role.PARAM)[param], facts.sites_of(param)
     ops = tuple(dict.fromkeys(facts.sites[j].rule.name for j in sites))
-    reached = [f"group {r.group}" for r in facts.relations if r.site in sites and r.representable]
+    reached = [f"group {r.group}" for r in traced_relations(facts) if r.site in sites]
     if any(("y", j) in facts.live and not facts.remembers(("y", j)) for j in sites):
         reached.append("output")
     return ParameterLine(leaf.path, leaf.aval.shape, ops, tuple(dict.fromkeys(reached)), verdict)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..._compat import is_inexact
 from ...ir import Path, Role, format_path, source_of_eqn
+from .._carried import half_losses
 from .._edges import NO_REVERSE, TRAINABLE
 from .._facts import Facts, Loss, LossKind
 
@@ -48,6 +49,7 @@ _KIND_OF_LOSS = {
     "MIXING": DiagnosticKind.TRANSITION_MIXES_POSITIONS,
     "RECURRENT_OP": DiagnosticKind.RECURRENT_WEIGHT_CUT,
     "OTHER_GROUP": DiagnosticKind.TRANSITION_CROSSES_GROUPS,
+    "HALF": DiagnosticKind.RELATION_PARTIAL_PATH,
     "OTHER_STATE": DiagnosticKind.STATE_NOT_HIDDEN,
     "NONLINEAR": DiagnosticKind.NONLINEAR_DERIVATIVE,
     "COMPLEX": DiagnosticKind.COMPLEX_TO_REAL,
@@ -110,7 +112,7 @@ def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[Com
     kept = [r.group for r in facts.relations if r.site == j and r.representable]
     lost = [r.group for r in facts.relations if r.site == j and not r.representable]
     names = ", ".join(facts.params_of(j))
-    losses = list(dict.fromkeys(facts.site_losses(j)))
+    losses = list(dict.fromkeys([*facts.site_losses(j), *half_losses(facts, j)]))
     for p in sorted(site.params):
         path, leaf = weight_paths[p], facts.step.select(Role.PARAM)[p]
         context = {"op": j, "group_indices": tuple(kept), "leaf_path": leaf.path, "source": site.source}

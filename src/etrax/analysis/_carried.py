@@ -1,0 +1,143 @@
+"""Which relations have a trace, position by position, and which are left out because they are half of a product.
+
+An op may drive a state z, to which its relation is representable, and beside it a state S, to which none can be carried
+(a key of linear attention drives its normaliser z and its memory S). Where the two are added, a trace to z alone is a
+part of the gradient that is true as far as it goes. Where they are multiplied or divided by each other, what is
+missing often cancels what is there (q·S / q·z does not change at all when every key is scaled), and the part can point
+the wrong way. So a trace to z is left out if
+
+- z and S stand side by side: a step makes neither of the other, so that S is not a layer above z;
+- S has a memory of its own: it acts on itself through the cut step;
+- a factor made of one of them is multiplied with, or divides, something made of the other.
+
+`benchmarks/half_carried.py` compares both on a set of models: cosines with BPTT, with the trace and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, cond_branches, inner_jaxpr, scan_parts
+from ..ir import Role, Site, interpret
+from ._edges import Node
+from ._facts import Facts, Loss, LossKind, Relation
+
+# The groups that a value is made of.
+Origins: TypeAlias = frozenset[int]
+_NONE: Origins = frozenset()
+_PRODUCTS = ("mul", "div", "dot_general", "conv_general_dilated")
+
+
+class Half(NamedTuple):
+    """A relation that is left out, and the group that its op drives beside it."""
+
+    relation: Relation
+    beside: int
+
+
+@lru_cache(maxsize=32)
+def traced_relations(facts: Facts) -> tuple[Relation, ...]:
+    """Relations that per-position blocks carry: representable, able to reach an output, and no half of a product."""
+    out = {(h.relation.site, h.relation.group) for h in halves(facts)}
+    return tuple(r for r in _possible(facts) if (r.site, r.group) not in out)
+
+
+@lru_cache(maxsize=32)
+def halves(facts: Facts) -> tuple[Half, ...]:
+    """Relations that could be carried, but are half of a product with a state to which none can be."""
+    pairs = [Half(r, s) for r in _possible(facts) for s in _not_carried(facts, r.site) if _keeps_itself(facts, s)]
+    if not pairs:
+        return ()
+    made_of, factors = _origins(facts)
+    found = []
+    for half in pairs:
+        z, other = half.relation.group, half.beside
+        if other not in made_of[z] and z not in made_of[other] and frozenset((z, other)) in factors:
+            found.append(half)
+    return tuple({(h.relation.site, h.relation.group): h for h in reversed(found)}.values())
+
+
+def half_losses(facts: Facts, site: int) -> list[Loss]:
+    """What is left out of the traces of an op, in words."""
+    losses = []
+    for relation, beside in halves(facts):
+        if relation.site == site:
+            own, other = (", ".join(map(facts.state_name, facts.groups[g].leaves)) for g in (relation.group, beside))
+            text = f"its trace to {own} alone is left out: {own} and {other} are multiplied or divided by each other"
+            text += f", no trace reaches {other}, and half of such a gradient can point the wrong way"
+            losses.append(Loss(LossKind.HALF, text))
+    return losses
+
+
+def _possible(facts: Facts) -> list[Relation]:
+    return [r for r in facts.relations if r.representable and ("y", r.site) in facts.live and _matters(facts, r.group)]
+
+
+def _matters(facts: Facts, group: int) -> bool:
+    return any(("h", i) in facts.live for i in facts.groups[group].leaves)
+
+
+def _not_carried(facts: Facts, site: int) -> list[int]:
+    """Groups that an op reaches in its own step, directly or through other ops, with no representable relation."""
+    seen: set[Node] = set()
+    todo: list[Node] = [("y", site)]
+    while todo:
+        new = set(facts.edges.out(todo.pop())) - seen
+        seen |= new
+        todo += [node for node in new if node[0] == "y"]
+    reached = {facts.group_of_leaf[i] for kind, i in seen if kind == "h" and i in facts.group_of_leaf}
+    own = {r.group for r in facts.relations if r.site == site and r.representable}
+    return sorted(g for g in reached - own if _matters(facts, g))
+
+
+def _keeps_itself(facts: Facts, group: int) -> bool:
+    leaves = facts.groups[group].leaves
+    return any((("h", a), ("h", b)) in facts.edges.dep for a in leaves for b in leaves)
+
+
+def _origins(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
+    """For each group, the groups of which a step makes its new states; and pairs of groups that meet as factors.
+
+    A pair does not count where each factor is made of both: x · σ(x) is no product of what x is made of.
+    """
+    step, factors = facts.step, set()
+    first = len(step.select(Role.PARAM))
+    own = {i: frozenset((g,)) for i, g in facts.group_of_leaf.items()}
+    new = {step.jaxpr.outvars[i]: origin for i, origin in own.items() if not isinstance(step.jaxpr.outvars[i], Literal)}
+
+    def handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Origins]:
+        operands = [v if isinstance(v, frozenset) else _NONE for v in values]
+        if eqn.primitive.name in _PRODUCTS:
+            a, b = operands[:2]
+            factors.update(frozenset((i, j)) for i in a for j in b if i != j and (j not in a or i not in b))
+        return [o | new.get(v, _NONE) for v, o in zip(eqn.outvars, _outputs(eqn, operands, handle), strict=True)]
+
+    values = [*step.consts, *(own.get(i - first, _NONE) for i in range(len(step.ins)))]
+    outs = interpret(step.jaxpr, [], values, handle)
+    return [_NONE.union(*(o for i in g.leaves if isinstance(o := outs[i], frozenset))) for g in facts.groups], factors
+
+
+def _outputs(eqn: JaxprEqn, operands: list[Origins], handle: Any) -> list[Origins]:
+    """What the outputs of an equation are made of: of all that it reads, unless a body can be followed."""
+
+    def inside(body: tuple[Jaxpr, Sequence[Any]], given: Sequence[Origins]) -> list[Origins]:
+        return [o if isinstance(o, frozenset) else _NONE for o in interpret(*body, given, handle)]
+
+    name = eqn.primitive.name
+    if name in INLINED or name in CUSTOM:
+        return inside(inner_jaxpr(eqn), operands)
+    if name == "cond":
+        branches = [inside(body, operands[1:]) for body in cond_branches(eqn)]
+        return [_NONE.union(*each) for each in zip(*branches, strict=True)]
+    if name == "scan":
+        scan = scan_parts(eqn)
+        n, m = scan.num_consts, scan.num_consts + scan.num_carry
+        while True:
+            outs = inside((scan.jaxpr, scan.consts), operands)
+            carry = [a | b for a, b in zip(operands[n:m], outs[: m - n], strict=True)]
+            if carry == operands[n:m]:
+                return outs
+            operands = [*operands[:n], *carry, *operands[m:]]
+    return [_NONE.union(*operands)] * len(eqn.outvars)

@@ -1,0 +1,113 @@
+"""A trace that is half of a product is left out, by every rule that carries traces position by position.
+
+Models are those on which `benchmarks/half_carried.py` compares both ways. BPTT is `jax.grad` over `lax.scan`; windows
+are shorter than the sequence.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.half_carried import cosine, cosines, is_left_out
+from benchmarks.half_carried_models import MODELS, B, I, V
+from jax import lax
+
+import etrax
+
+T = 8
+RULES = [etrax.d_rtrl(), etrax.pp_prop(), etrax.e_prop(), etrax.ostl(), etrax.rflo(0.9), etrax.ottt(0.9)]
+LEFT_OUT = ["linear attention", "delta rule with key norm", "divisive normalisation", "query and key of one weight",
+            "attention with a projected value"]  # fmt: skip
+KEPT = ["LayerNorm on one of two paths", "LayerNorm LSTM", "normalised layer above", "fast weights", "two GRU layers",
+        "two leaky layers", "gated layers with a skip", "leaky layer and its softmax"]  # fmt: skip
+
+
+def built(name, seed=0):
+    rng = np.random.RandomState(seed)
+    return MODELS[name](lambda *shape: jnp.asarray(rng.standard_normal(shape) / np.sqrt(shape[0])))
+
+
+def learner_of(name, rule, around=lambda step: step):
+    step, params, hidden = built(name)
+    return etrax.compile(around(step), rule, jnp.ones((B, I)), params=params, hidden=hidden)
+
+
+def squares(output, target):
+    return ((output - target) ** 2).sum()
+
+
+def gradient(learner, window=1):
+    rng = np.random.RandomState(1)
+    x, target = jnp.asarray(rng.standard_normal((T, B, I))), jnp.asarray(rng.standard_normal((T, B, V)))
+    run = jax.jit(learner.value_and_grad(squares, window=window))
+    return run(learner.params, learner.init(), x, target)[0][1]
+
+
+def test_a_normaliser_without_its_numerator_does_no_harm():
+    """Linear attention, keys: the gradient is at least as near to BPTT as with no trace; it was far from it."""
+    (step, params, hidden), rng = built("linear attention"), np.random.RandomState(1)
+    x, target = jnp.asarray(rng.standard_normal((T, B, I))), jnp.asarray(rng.standard_normal((T, B, V)))
+
+    def loss(p):
+        return squares(lax.scan(lambda s, x: step(p, s, x), hidden, x)[1], target)
+
+    want = jax.jit(jax.grad(loss))(params)
+    for window in (1, 3):
+        found, none = (gradient(learner_of("linear attention", r), window) for r in (etrax.d_rtrl(), etrax.tbptt()))
+        assert cosine(found["w"], want["w"]) >= cosine(none["w"], want["w"]) - 1e-9
+        assert cosine(found["w"], want["w"]) > 0.3
+
+
+def test_half_of_a_ratio_is_worse_than_nothing():
+    """What the choice rests on: were it carried, the trace would point the other way."""
+    facts, found = cosines(MODELS["linear attention"], (1,))
+    kept, left_out = (np.asarray(c) for c in found[1])
+    assert is_left_out(facts)
+    assert kept.mean() < 0.2 < 0.6 < left_out.mean()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_every_rule_leaves_it_out_and_says_so(rule):
+    learner = learner_of("linear attention", rule)
+    verdict = learner.report.verdicts["w",]
+    assert verdict.kind == "truncated"
+    assert "its trace to 'z' alone is left out: 'z' and 'S' are multiplied or divided" in verdict.reason
+    want = gradient(learner_of("linear attention", etrax.tbptt()))["w"]
+    np.testing.assert_allclose(gradient(learner)["w"], want, rtol=1e-10, atol=1e-12)
+    assert any("is left out" in record.message for record in learner.graph.diagnostics)
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_left_out(name):
+    learner = learner_of(name, etrax.d_rtrl())
+    assert is_left_out(learner.facts)
+    assert learner.report.verdicts["w",].kind == "truncated"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name):
+    """States that are added, layers above each other, and what only shows another state, keep their traces."""
+    learner = learner_of(name, etrax.d_rtrl())
+    assert not is_left_out(learner.facts)
+    verdict = learner.report.verdicts["w",]
+    assert verdict.kind == "approximate"
+    across = "reaches several positions" in verdict.reason
+    assert ("carried in part" in verdict.reason) == across
+
+
+def as_branch(step):
+    return lambda p, s, x: lax.cond(x[0, 0] > 5, lambda: (s, jnp.zeros((B, V))), lambda: step(p, s, x))
+
+
+def as_one_round(step):
+    def run(p, s, x):
+        return lax.fori_loop(0, 1, lambda _, c: step(p, c[0], x), (s, jnp.zeros((B, V))))
+
+    return run
+
+
+@pytest.mark.parametrize("around", [jax.jit, jax.checkpoint, as_branch, as_one_round], ids=lambda f: f.__name__)
+def test_what_stands_around_the_product_does_not_matter(around):
+    learner = learner_of("linear attention", etrax.d_rtrl(), around)
+    assert is_left_out(learner.facts)
+    assert learner.report.verdicts["w",].kind == "truncated"
