@@ -302,7 +302,8 @@ def two_leaky_layers(draw):
 def LIF_and_leaky_readout(draw):
     def step(p, s, x):
         v = 0.9 * s["v"] * (1 - spike(s["v"] - 1)) + x @ p["w"]
-        return {"v": v, "r": 0.9 * s["r"] + spike(v - 1) @ p["o"]}, s["r"]
+        r = 0.9 * s["r"] + spike(v - 1) @ p["o"]
+        return {"v": v, "r": r}, r
 
     return step, {"w": 2 * draw(I, H), "o": draw(H, V)}, {"v": zeros(H), "r": zeros(V)}
 
@@ -348,7 +349,7 @@ def attention_with_a_projected_value(draw):
     return step, {"w": draw(I, H), "v": draw(I, H), "up": draw(H, V)}, {"S": zeros(V), "z": zeros(H)}
 
 
-# --- drawn up after the criterion was fixed: products and ratios of other kinds ---
+# --- products and ratios of other kinds ---
 
 
 @model

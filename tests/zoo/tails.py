@@ -182,3 +182,17 @@ def sort(draw):
         return h, h
 
     return step, {"w": draw(I, H)}, draw(B, H), inputs(normal(B, I))
+
+
+@family({"q": EXACT, "k": REPORTED, "v": REPORTED})
+def normalised_attention(draw):
+    """A key has one position of the normaliser, and a row of the memory."""
+
+    def step(params, hidden, x):
+        q, k = (jnp.exp(jnp.tanh(x @ params[name])) for name in "qk")
+        memory = 0.9 * hidden["memory"] + k[:, :, None] * (x @ params["v"])[:, None, :]
+        norm = 0.9 * hidden["norm"] + k
+        return {"memory": memory, "norm": norm}, jnp.einsum("bk,bkv->bv", q, memory) / (q * norm).sum(-1, keepdims=True)
+
+    params = {"q": draw(I, H), "k": draw(I, H), "v": draw(I, 2)}
+    return step, params, {"memory": draw(B, H, 2), "norm": draw.uniform(1.0, 2.0, B, H)}, inputs(normal(B, I))
