@@ -11,7 +11,7 @@ the wrong way. So a trace to z is left out if
 - a factor made of one of them is multiplied with, or divides, something made of the other.
 
 `benchmarks/half_carried.py` compares both on 33 models, 16 draws each, by the cosine with BPTT at windows of one step:
-mean 0.82 and worst model 0.35 by these conditions; 0.73 and -0.14 with every trace kept, 0.74 and 0.27 with all left out.
+mean 0.82, worst model 0.35 by these conditions; 0.73 and -0.14 with every trace kept, 0.74 and 0.27 with all left out.
 """
 
 from __future__ import annotations
