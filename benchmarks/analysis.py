@@ -184,8 +184,8 @@ def sparse_csr():
 def measure(name: str) -> dict:
     """Time the analysis of one case; run in a process of its own."""
     from etrax.analysis import analyse
-    from etrax.analysis._verdicts import diagonal
     from etrax.ir import Role
+    from etrax.rules._verdicts import diagonal
 
     trace = CASES[name]()
     before, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()

@@ -16,9 +16,11 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "etrax"
 LAYERS = [
     {"_compat", "_errors"},
     {"ir"},
+    {"_arguments"},
     {"ops"},
     {"analysis"},
     {"engine"},
+    {"rules"},
     {"learn"},
 ]
 # Leaves: the core loads none of them. The value is what a leaf may import besides itself (None: anything).

@@ -34,25 +34,25 @@ from .analysis.graph import ModuleInfo as ModuleInfo
 from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
 from .learn import NonFiniteError as NonFiniteError
-from .learn import Rule as Rule
-from .learn import RuleWarning as RuleWarning
-from .learn import d_rtrl as d_rtrl
-from .learn import e_prop as e_prop
-from .learn import frozen as frozen
-from .learn import ostl as ostl
-from .learn import ottt as ottt
-from .learn import partition as partition
-from .learn import pp_prop as pp_prop
-from .learn import rflo as rflo
-from .learn import rtrl as rtrl
-from .learn import snap as snap
-from .learn import synthetic as synthetic
-from .learn import tbptt as tbptt
-from .learn import three_factor as three_factor
-from .learn import uoro as uoro
 from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
 from .report import Report as Report
+from .rules import Rule as Rule
+from .rules import RuleWarning as RuleWarning
+from .rules import d_rtrl as d_rtrl
+from .rules import e_prop as e_prop
+from .rules import frozen as frozen
+from .rules import ostl as ostl
+from .rules import ottt as ottt
+from .rules import partition as partition
+from .rules import pp_prop as pp_prop
+from .rules import rflo as rflo
+from .rules import rtrl as rtrl
+from .rules import snap as snap
+from .rules import synthetic as synthetic
+from .rules import tbptt as tbptt
+from .rules import three_factor as three_factor
+from .rules import uoro as uoro
 
 __version__ = "0.1.0"
 

@@ -22,7 +22,8 @@ from jax._src import source_info_util as _sources
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lax.lax import copy_p as _copy_p
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _jex: Any = _extend
 if TYPE_CHECKING:  # their fields are not typed in JAX
     Jaxpr: TypeAlias = Any

@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from . import learn
+from . import rules
+from ._arguments import check_flag
 from ._compat import is_live, shape_struct
 from ._compile_graph import compiling
 from ._errors import CompilationError
@@ -17,16 +18,11 @@ from .analysis import Facts, analyse
 from .analysis.graph import build_graph
 from .frontends import Bound, bind
 from .ir import Role, Step
-from .learn import Learner, Rule, RuleWarning
-from .learn._checks import check_flag, check_trace_dtype
+from .learn import Learner
+from .learn._checks import check_trace_dtype
 from .learn._memory import format_bytes, parse_bytes
 from .report import Report
-
-RULES = {
-    "tbptt": learn.tbptt, "d_rtrl": learn.d_rtrl, "pp_prop": learn.pp_prop, "rtrl": learn.rtrl, "e_prop": learn.e_prop,
-    "rflo": learn.rflo, "three_factor": learn.three_factor, "uoro": learn.uoro, "ottt": learn.ottt,
-    "ostl": learn.ostl, "snap": learn.snap, "partition": learn.partition, "synthetic": learn.synthetic,
-}  # fmt: skip
+from .rules import RULES, Rule, RuleWarning
 
 
 def compile(
@@ -123,7 +119,7 @@ def _check_budget(facts: Facts, rule: Rule, budget: float, trace_dtype: Any) -> 
     needed = rule.size(facts, trace_dtype)
     if needed <= budget:
         return
-    others = (learn.tbptt(), learn.pp_prop(), learn.d_rtrl(), learn.ottt(0.9), learn.rflo(0.9))
+    others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.ottt(0.9), rules.rflo(0.9))
     sizes = {str(r): r.size(facts, trace_dtype) for r in others}
     fitting = [f"{name} ({format_bytes(n)})" for name, n in sorted(sizes.items(), key=lambda kv: -kv[1]) if n <= budget]
     raise CompilationError(

@@ -5,8 +5,8 @@ import numpy as np
 
 from etrax._compat import is_inexact
 from etrax.analysis import Kind
-from etrax.analysis._verdicts import diagonal
 from etrax.ir import Role
+from etrax.rules._verdicts import diagonal
 
 from .oracle import as_matrix, blocks
 

@@ -8,8 +8,8 @@ from jax import lax
 
 from etrax._errors import CompilationError, NotSupportedError
 from etrax.analysis import Kind, LossKind, analyse
-from etrax.analysis._verdicts import complete, diagonal, diagonal_losses
 from etrax.ir import Role, trace_step
+from etrax.rules._verdicts import complete, diagonal, diagonal_losses
 
 W, H, X = jnp.ones((3, 4)), jnp.ones((2, 4)), jnp.ones((2, 3))
 

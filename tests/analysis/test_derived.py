@@ -9,10 +9,10 @@ from tests.learn.oracle import bptt, relative_error
 
 import etrax
 from etrax.analysis import derived_states
-from etrax.engine import diagonal_transport
-from etrax.engine._diagonal import carried_relations
+from etrax.engine import carried_relations
 from etrax.engine._probes import plan_probes
 from etrax.ir import leaves_with_paths
+from etrax.rules import diagonal_transport
 
 B, I, H, T = 2, 3, 4, 6
 

@@ -3,8 +3,8 @@
 import pytest
 
 from etrax.analysis import analyse
-from etrax.analysis._verdicts import diagonal
 from etrax.ir import Role
+from etrax.rules._verdicts import diagonal
 
 from . import models_flow, models_weights  # noqa: F401  (they fill the table)
 from .check import check_facts

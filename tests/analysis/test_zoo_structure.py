@@ -9,8 +9,8 @@ from tests.zoo import REPORTED, UNUSED, ZOO
 from tests.zoo import __file__ as zoo_file
 
 from etrax.analysis import Kind, analyse
-from etrax.analysis._verdicts import complete, diagonal, windowed
 from etrax.ir import Role
+from etrax.rules._verdicts import complete, diagonal, windowed
 
 from .check import check_facts
 from .oracle import step_of

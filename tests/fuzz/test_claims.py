@@ -14,7 +14,7 @@ from fuzz.shrink import same_failure, shrink
 from fuzz.spec import Leaf, Model, Statement, size, statements
 
 import etrax
-import etrax.learn._d_rtrl as d_rtrl_file
+import etrax.rules._d_rtrl as d_rtrl_file
 from etrax.analysis import Kind, Verdict
 
 SEED, MODELS, PARTS = 20_000, 48, 4

@@ -10,8 +10,8 @@ from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs
 from tests.learn.oracle import relative_error
 
 import etrax
-from etrax.engine._reaching import reaching_transport
-from etrax.learn import Rule
+from etrax import Rule
+from etrax.rules._snap import reaching_transport
 
 
 @pytest.mark.parametrize("windows", WINDOWS)

@@ -113,9 +113,7 @@ def test_save_that_fails_keeps_what_the_run_had_reached(made, copied, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr("orbax.checkpoint.CheckpointManager.save", no_room)
-        with pytest.raises(
-            CheckpointError, match=r"epoch 3 could not be saved in .*: No space left"
-        ) as found:
+        with pytest.raises(CheckpointError, match=r"epoch 3 could not be saved in .*: No space left") as found:
             go_on(made, copied)
     assert not (copied / "3.orbax-checkpoint-tmp").exists()
     whole = made.fit(data(), 3, progress=False)

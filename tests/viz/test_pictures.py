@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from tests.viz.models import INPUTS, leaky, recurrent
 
 import etrax
-from etrax import viz
-from etrax.learn._checks import ArgumentError
+from etrax import ArgumentError, viz
 from etrax.viz._panels import VizError
 
 

@@ -7,9 +7,8 @@ import pytest
 from tests.viz.models import INPUTS, leaky, recurrent
 
 import etrax
-from etrax import viz
+from etrax import ArgumentError, viz
 from etrax.ir import leaves_with_paths
-from etrax.learn._checks import ArgumentError
 
 
 def history(learner, params, hidden, inputs):

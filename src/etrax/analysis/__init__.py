@@ -1,6 +1,7 @@
 """From a `Step` to frozen facts. Computes no numbers. See README.md in this folder."""
 
 from ._analyse import analyse as analyse
+from ._carried import half_losses as half_losses
 from ._carried import traced_relations as traced_relations
 from ._colours import colours as colours
 from ._cut import OpenStep as OpenStep
@@ -18,8 +19,6 @@ from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
 from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
-from ._verdicts import Kind as Kind
-from ._verdicts import Verdict as Verdict
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe

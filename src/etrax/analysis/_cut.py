@@ -97,10 +97,11 @@ class _Run:
 
         def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
             outs = opened(site, eqn, values)
-            if len(site) > 1 or site[0] not in self.held:
+            first, *inner = site
+            if inner or first not in self.held:
                 return outs
             outs = list(bind(eqn, values) if outs is None else outs)
-            for k, delta in self.held[site[0]]:
+            for k, delta in self.held[first]:
                 outs[k] = _plus(lax.stop_gradient(outs[k]), delta)
             return outs
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._compat import common_dtype
-from ..analysis import Facts, Relation
+from ..analysis import Facts, Relation, traced_relations
 from . import _site_math as site_math
-from ._diagonal import carried_relations, trace_dtype_of
 from ._layout import Gather, Layout, gather_of
 from ._probes import Probes, plan_probes
 from ._transport import WindowData
@@ -80,3 +80,21 @@ def plan_of(facts: Facts, probes: Probes, trace_dtype: Any) -> Plan:
 def _as(u: Any, dtype: Any) -> Any:
     """Data in at least the trace's precision; indices as they are."""
     return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
+
+
+def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
+    """Relations of the given sites (None: all) that per-position blocks carry."""
+    return [r for r in traced_relations(facts) if sites is None or r.site in sites]
+
+
+def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:
+    """The type of a relation's trace."""
+    return wide_dtype(facts.sites[relation.site].call.out.dtype, asked)
+
+
+def wide_dtype(dtype: Any, asked: Any = None) -> Any:
+    """Traces accumulate in at least float32 unless asked otherwise; complex where the op is complex."""
+    if asked is not None:
+        complex_op = np.issubdtype(dtype, np.complexfloating)
+        return common_dtype(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
+    return common_dtype(dtype, jnp.float32)

@@ -68,7 +68,8 @@ def bind(
             f"{error}\n`hidden=` was not given: a step that has a state needs its initial value, as arrays or "
             "`jax.ShapeDtypeStruct`s."
         )
-        raise explained(CompilationError, error.__cause__ or error, text) from error
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise explained(CompilationError, cause, text) from error
 
 
 def check_batch_size(batch_size: Any) -> None:

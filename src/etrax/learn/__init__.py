@@ -1,21 +1,5 @@
 """Learning rules, one file each, and the learner that runs them. See README.md in this folder."""
 
-from ._d_rtrl import d_rtrl as d_rtrl
-from ._e_prop import e_prop as e_prop
 from ._finite import NonFiniteError as NonFiniteError
 from ._learner import Learner as Learner
 from ._learner import LearnerState as LearnerState
-from ._ottt import ottt as ottt
-from ._partition import frozen as frozen
-from ._partition import partition as partition
-from ._pp_prop import pp_prop as pp_prop
-from ._rflo import rflo as rflo
-from ._rtrl import rtrl as rtrl
-from ._rule import Rule as Rule
-from ._rule import RuleWarning as RuleWarning
-from ._snap import ostl as ostl
-from ._snap import snap as snap
-from ._synthetic import synthetic as synthetic
-from ._tbptt import tbptt as tbptt
-from ._three_factor import three_factor as three_factor
-from ._uoro import uoro as uoro

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import is_concrete, is_inexact, shape_struct
+from .._arguments import (
+    _at,
+    check_whole,
+    short,
+    struct_of,
+)
+from .._compat import is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..ir import Leaf, Step, describe, format_path, leaves_with_paths
 from ..ir import Role as Role
-
-
-def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an array of numbers; `what` names the argument and the place in it."""
-    if isinstance(value, jax.ShapeDtypeStruct):
-        raise ArgumentError(f"{what} is a shape without values ({value.dtype}{list(value.shape)}): pass an array.")
-    if isinstance(value, jax.Array) and is_concrete(value) and value.is_deleted():
-        raise ArgumentError(
-            f"{what} was given away: a function with `donate=True` (and a stream) uses up the state that it is given. "
-            "Go on with the state that it returned, or give it a copy: `jax.tree.map(jnp.copy, state)`."
-        )
-    try:
-        found = shape_struct(value)
-    except (TypeError, ValueError):
-        found = None
-    if found is None or getattr(found.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
-        kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.")
-    return found
-
-
-def as_numbers(what: str, value: Any) -> np.ndarray:
-    """A numpy array of numbers or booleans, from whatever numpy takes for one."""
-    try:
-        found = np.asarray(value)
-    except Exception:  # numpy, and what it asks the object for, may raise anything
-        found = np.asarray(None)
-    if found.dtype.kind not in "biufc" and not (isinstance(value, jax.Array) and is_inexact(value)):
-        kind = f"an array of {found.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise ArgumentTypeError(f"{what} is {kind}; expected an array of numbers.")
-    return found
-
-
-def check_arrays(what: str, tree: Any) -> None:
-    """Every leaf of an argument is an array that can be read."""
-    for path, leaf in leaves_with_paths(tree):
-        struct_of(_at(what, path), leaf)
-
-
-def _at(what: str, path: Any) -> str:
-    return f"`{what}` at {format_path(path, what)}" if path else f"`{what}`"
 
 
 def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -> list[Any]:
@@ -214,32 +177,8 @@ def check_mask(mask: Any, length: int) -> Any:
     return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
 
 
-# No axis is longer than this: it can be numbered by 32 bits.
-MOST = 2**31 - 1
-
-
-def check_whole(what: str, value: Any, unit: str, least: int = 1, most: int | None = MOST) -> int:
-    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-    if not whole or value < least or (most is not None and value > most):
-        end = f", at most {most}" if whole and value >= least else ""
-        raise ArgumentError(f"`{what}` is {short(value)}; expected a whole number of {unit}, at least {least}{end}.")
-    return int(value)
-
-
 def check_window(window: Any) -> int:
     return check_whole("window", window, "steps", most=None)
-
-
-def check_flag(what: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(f"`{what}` is {short(value)}; expected True or False.")
-    return bool(value)
-
-
-def check_function(what: str, value: Any, takes: str) -> Callable[..., Any]:
-    if not callable(value):
-        raise ArgumentTypeError(f"`{what}` is a {type(value).__name__}; expected a function of {takes}.")
-    return value
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -277,34 +216,6 @@ def check_trace_dtype(dtype: Any) -> Any:
             f"`trace_dtype` is {short(dtype)}; expected a floating-point type such as `jnp.bfloat16`, or None."
         )
     return found
-
-
-def check_number(rule: str, name: str, value: Any, low: float, high: float, text: str, *, ends: str = "[)") -> float:
-    """A number between two bounds, as it is; `ends` says which of them are included."""
-    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
-    above = number and (value >= low if ends[0] == "[" else value > low)
-    if not above or not (value <= high if ends[1] == "]" else value < high):
-        raise ArgumentError(f"`{rule}` takes a `{name}` {text}, got {short(value)}.")
-    return float(value)
-
-
-def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> float:
-    """A leak from 0 up to 1 (`closed`: 1 itself included)."""
-    end = "to 1" if closed else "up to but not including 1"
-    return check_number(rule, name, value, 0, 1, f"from 0 {end}", ends="[]" if closed else "[)")
-
-
-def check_key(what: str, key: Any) -> Any:
-    """A `jax.random` key, or a whole number to make one of."""
-    if isinstance(key, Integral) and not isinstance(key, bool | np.bool_) and -(2**31) <= key < 2**32:
-        return jax.random.key(int(key))
-    array = isinstance(key, jax.Array | np.ndarray)
-    typed = array and not isinstance(key.dtype, np.dtype) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not (typed and key.shape == ()) and not (array and key.dtype == jnp.uint32 and key.shape == (2,)):
-        raise ArgumentError(
-            f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
-        )
-    return key
 
 
 def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any]], sites: Sequence[Any]) -> None:
@@ -345,12 +256,3 @@ def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any
                     f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(own).splitlines()[0]}"
                 ) from own
         raise error
-
-
-def short(value: Any) -> str:
-    """A value in a message, not too long."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # an object that cannot even be shown
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."

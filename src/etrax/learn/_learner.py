@@ -12,15 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._arguments import check_arrays, check_flag, check_whole, short
 from .._compat import is_concrete, shape_struct, staged_copy
+from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..engine import Transport, Weights, evolve, prepared, watched, weights
 from ..ir import Role, leaves_with_paths
+from ..rules import Rule, RuleWarning
 from ._checks import (
-    ArgumentError,
-    ArgumentTypeError,
-    check_arrays,
-    check_flag,
     check_inputs,
     check_leaves,
     check_length,
@@ -29,15 +28,12 @@ from ._checks import (
     check_optimizer,
     check_targets,
     check_weights,
-    check_whole,
     check_window,
     describe,
-    short,
 )
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
 from ._online import Online
-from ._rule import Rule, RuleWarning
 from ._sequence import Losses, run_sequence, steps_of, train_sequence
 
 
@@ -177,7 +173,8 @@ class Learner:
         True
         """
         steps = None if steps is None else check_whole("steps", steps, "steps")
-        check_window(window), check_flag("donate", donate)
+        check_window(window)
+        check_flag("donate", donate)
         if batch is not None:
             check_whole("batch", batch, "samples")
             if self._at_batch is None:
@@ -223,7 +220,8 @@ class Learner:
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window. With
         `donate=True` the given state is used up, see `value_and_grad`.
         """
-        check_optimizer(optimizer), check_flag("donate", donate)
+        check_optimizer(optimizer)
+        check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
 
         @partial(jax.jit, donate_argnums=2 if donate else ())

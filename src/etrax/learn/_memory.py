@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._arguments import short
 from .._compat import is_inexact
+from .._errors import ArgumentError
 from ..ir import Role
-from ._checks import ArgumentError, check_window, short
+from ._checks import check_window
 from ._sequence import Losses, run_sequence
 
 
@@ -109,11 +111,12 @@ def parse_bytes(budget: Any) -> float | None:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
     if found is not None and float(found[1]) > 0:
         return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
-    if isinstance(budget, bool) or not isinstance(budget, Real) or not 0 < budget < math.inf:
+    number = float(budget) if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
+    if not 0 < number < math.inf:
         raise ArgumentError(
             f"`memory_budget` is {short(budget)}; expected a number of bytes, or a text such as '2 GB'."
         )
-    return float(budget)
+    return number
 
 
 def _any_loss(output: Any, target: Any) -> Any:

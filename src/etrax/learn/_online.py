@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._arguments import check_arrays
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError
 from ..ir import describe
-from ._checks import check_arrays, check_optimizer, check_window
+from ._checks import check_optimizer, check_window
 from ._sequence import Losses
 
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
-from .._errors import EtraxError
+from .._errors import ArgumentError, EtraxError
 from ..engine import live_sites, param_grads, prepared, run_window
 from ..ir import Role, Step, describe, explain, explained
-from ._checks import ArgumentError, check_function, short
 
 
 class Losses:
@@ -43,7 +43,8 @@ class Losses:
         plain = isinstance(found, jax.ShapeDtypeStruct)
         if not plain or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
             shown = f"{found.dtype}{list(found.shape)}" if plain else describe(found, "its result")
-            more = f" with a unit ({found.unit}): divide by it" if hasattr(found, "unit") else ". Take a mean or a sum"
+            unit = getattr(found, "unit", None)
+            more = ". Take a mean or a sum" if unit is None else f" with a unit ({unit}): divide by it"
             raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}{more}.")
 
     def _of_one_step(self, output: Any, target: Any) -> Any:

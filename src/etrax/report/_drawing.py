@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ..analysis import Kind
 from ..ir import format_path
+from ..rules import Kind
 from ._text import ORDER, plural, shape_text
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis import Facts, Verdict, traced_relations
+from ..analysis import Facts, traced_relations
 from ..ir import Path, Role, format_path
+from ..rules import Verdict
 from ._reads import Reads
 
 

@@ -9,8 +9,9 @@ from pathlib import Path as FilePath
 from typing import Any, overload
 
 from .._errors import ArgumentError, ArgumentTypeError
-from ..analysis import Facts, Verdict
+from ..analysis import Facts
 from ..ir import Path, Role
+from ..rules import Verdict
 from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
 from ._reads import find_reads
 from ._text import text_of
@@ -44,9 +45,9 @@ class Report:
 
     @classmethod
     def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None) -> Report:
-        from .. import learn
+        from .. import rules
 
-        others = (learn.tbptt(), learn.pp_prop(), learn.d_rtrl(), learn.rtrl())
+        others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.rtrl())
         memory = {r.name: r.size(facts, trace_dtype) for r in others} | {rule.name: own_bytes}
         reads = find_reads(facts)
         count = len(facts.step.select(Role.PARAM))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis import Kind
+from ..rules import Kind
 from ._drawing import Column, Drawing, Link, Node, part_of
 from ._escape import esc, shortened
 from ._layout import LINE, PADDING, Box, Placed, place

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis import Kind
 from ..ir import format_path
 from ..learn._memory import format_bytes
+from ..rules import Kind
 
 if TYPE_CHECKING:
     from ._report import Report

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..learn._checks import as_numbers, short
+from .._arguments import as_numbers, short
 from ._shared import TaskError, check_sizes, generator, is_number
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..learn._checks import short
+from .._arguments import short
 from ._shared import MissingDataError, check_sizes
 from ._task import Task, TaskError, labelled
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..learn._checks import short
+from .._arguments import short
 from ._shared import check_sizes, generator, is_number
 from ._task import Task, TaskError
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import MOST, check_key, short
 from .._errors import EtraxError, MissingPackageError
-from ..learn._checks import MOST, check_key, short
 
 
 class TaskError(EtraxError, ValueError):

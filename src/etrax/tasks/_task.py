@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..learn._checks import as_numbers, short
+from .._arguments import as_numbers, short
 from ._shared import TaskError as TaskError
 from ._shared import check_sizes, is_number
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import EtraxError
-from ..analysis import Kind, Verdict
+from .._arguments import check_number, short
+from .._errors import ArgumentError, EtraxError
 from ..ir import Path, format_path, leaves_with_paths
 from ..learn import Learner
-from ..learn._checks import ArgumentError, check_number, short
+from ..rules import Kind, Verdict
 from ._oracles import bptt, check_learner
 
 

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from .._arguments import check_arrays, check_number
+from .._errors import ArgumentError, ArgumentTypeError
 from ..learn import Learner, LearnerState
-from ..learn._checks import ArgumentError, ArgumentTypeError, check_arrays, check_number
 from ..learn._sequence import Losses
 
 

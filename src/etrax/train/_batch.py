@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import common_dtype
+from .._errors import ArgumentError
 from ..learn import Learner
-from ..learn._checks import ArgumentError
 from ..learn._sequence import Losses
 
 LossFn = Callable[[Any, Any], Any]

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from .._compat import shape_struct
+from .._errors import ArgumentError as ArgumentError
 from ..ir import Leaf, Role, format_path, leaves_with_paths
 from ..learn import Learner
-from ..learn._checks import ArgumentError as ArgumentError
 
 
 class Layout(NamedTuple):

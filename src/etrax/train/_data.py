@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import as_numbers, check_arrays, short
+from .._errors import ArgumentTypeError
 from ..learn import Learner
-from ..learn._checks import ArgumentTypeError, as_numbers, check_arrays, short
 from ._check_data import ArgumentError, Layout, as_tuple, check_data
 
 

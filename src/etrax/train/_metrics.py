@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..learn._checks import ArgumentError, ArgumentTypeError, struct_of
+from .._arguments import struct_of
+from .._errors import ArgumentError, ArgumentTypeError
 
 
 def accuracy(outputs: Any, targets: Any, mask: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._arguments import short
 from ..learn import Learner, NonFiniteError
-from ..learn._checks import short
 from ._batch import Live, Updated
 from ._check_data import ArgumentError
 from ._checkpoint import CheckpointError, Point, Saver

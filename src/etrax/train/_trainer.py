@@ -11,17 +11,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from .._arguments import check_arrays, check_flag, check_key, short
+from .._errors import ArgumentTypeError
 from ..learn import Learner
-from ..learn._checks import (
-    ArgumentTypeError,
-    check_arrays,
-    check_flag,
-    check_key,
-    check_opt_state,
-    check_optimizer,
-    check_window,
-    short,
-)
+from ..learn._checks import check_opt_state, check_optimizer, check_window
 from ._batch import LossFn, begin, evaluator, updater
 from ._check_data import ArgumentError, check_values
 from ._checkpoint import Point, Saver

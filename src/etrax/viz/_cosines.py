@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._arguments import check_flag, short
+from .._errors import ArgumentError
 from ..ir import Path
-from ..learn._checks import ArgumentError, check_flag, short
 from ..testing import Comparison
 from ._panels import COLOURS, MARKERS, name, panels
 

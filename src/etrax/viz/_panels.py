@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._errors import MissingPackageError
+from .._arguments import MOST, check_whole, short
+from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from ..ir import Path, format_path
-from ..learn._checks import MOST, ArgumentError, ArgumentTypeError, check_whole, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

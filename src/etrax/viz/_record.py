@@ -21,10 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..engine import Transport, diagonal_transport, evolve, param_grads, run_window
+from .._arguments import MOST, check_arrays, check_whole
+from .._errors import ArgumentError
+from ..engine import Transport, evolve, param_grads, run_window
 from ..ir import Path, Role, format_path
 from ..learn import Learner, LearnerState
-from ..learn._checks import MOST, ArgumentError, check_arrays, check_inputs, check_whole
+from ..learn._checks import check_inputs
+from ..rules import diagonal_transport
 from ..testing._oracles import check_learner
 from ._panels import as_paths
 
@@ -77,7 +80,8 @@ def record(
     chosen = _chosen("parameters", parameters, [leaf.path for leaf in facts.step.select(Role.PARAM)])
     probes = {i: _probe(learner, i, sample) for i in _probed(learner, states)}
     params = learner.params if params is None else params
-    check_arrays("params", params), check_arrays("inputs", inputs)
+    check_arrays("params", params)
+    check_arrays("inputs", inputs)
     x, length = check_inputs(facts.step, learner._encode(learner._as_tuple(inputs), {}, 1))
     if length is None:
         raise ArgumentError("`record` needs inputs, which say how many steps there are; this step takes none.")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._arguments import as_numbers, check_whole
+from .._errors import ArgumentError
 from ..ir import Path
-from ..learn._checks import ArgumentError, as_numbers, check_whole
 from ._panels import COLOURS, STEPS, as_paths, check_recording, few, name, panels, units_of, whole_steps
 from ._record import Recording
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._arguments import check_whole
+from .._errors import ArgumentError
 from ..ir import Path
-from ..learn._checks import ArgumentError, check_whole
 from ._panels import STEPS, as_paths, check_recording, few, name, panels, whole_steps
 from ._record import Recording
 

@@ -18,12 +18,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..analysis import Facts, Verdict
-from ..engine import Moment, Source, Transport, guided_transport, sample_of_position
+from .._arguments import check_decay, short
+from .._errors import ArgumentError
+from ..analysis import Facts
+from ..engine import Moment, Source, Transport
 from ..ir import format_path
-from ._checks import ArgumentError, check_decay, short
-from ._e_prop import guided
+from ._feedback import sample_of_position
 from ._rule import Rule
+from ._signals import guided_transport
+from ._verdicts import Verdict, guided
 
 Modulator = Callable[[Any, Any], Any]
 

@@ -1,10 +1,15 @@
-"""Transport of presynaptic data alone: x̂ ← λ x̂ + u, one trace per weight op, whatever its outputs do.
+"""Online training through time: a trace of presynaptic data only.
 
-    ε ≈ F ⊗ x̂
+    x̂_t = λ x̂_{t-1} + u_t        ε ≈ F ⊗ x̂
 
-F = ∂h'/∂y is that of the first step of the window in which the trace is used: the postsynaptic side is not
-remembered at all. Over a window x̂_K = λ^K x̂_0 + Σ_k λ^{K−k} u_k. An elementwise weight meets no data: its u is 1,
-and one number serves all.
+The hidden Jacobian is replaced by the leak λ of the membrane, and the postsynaptic factor F is that of the present:
+for LIF neurons whose reset passes no gradient nothing but F's change over time is lost. One trace per weight op
+serves all of its outputs: B·I.
+
+F is that of the first step of the window in which the trace is used. Over a window x̂_K = λ^K x̂_0 + Σ_k λ^{K−k} u_k. An
+elementwise weight meets no data: its u is 1, and one number serves all (docs/mathematics.md, 7).
+
+Xiao, Meng, Zhang, He and Lin, "Online training through time for spiking neural networks", NeurIPS, 2022.
 """
 
 from __future__ import annotations
@@ -14,13 +19,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .._arguments import check_decay
 from .._compat import common_dtype
 from ..analysis import Facts
+from ..engine import Transport, WindowData, add_to, by_site, bytes_of, plan_blocks, site_math
 from ..ops import ALIGNED
-from . import _site_math as site_math
-from ._leaky import faded
-from ._plan import plan_blocks
-from ._transport import Transport, WindowData, add_to, by_site, bytes_of
+from ._rflo import faded
+from ._rule import Rule
+from ._verdicts import Verdict, replaced
 
 
 def presynaptic_transport(
@@ -71,3 +77,21 @@ def presynaptic_transport(
         bytes_of(init),
         parts=lambda trace: by_site(trace[0], trace[0].values()),
     )
+
+
+def ottt(decay: float) -> Rule:
+    """OTTT: the data of each weight op, remembered with a leak of `decay` a step (that of the membrane).
+
+    >>> print(ottt(0.5))
+    ottt(decay=0.5)
+    """
+    decay = check_decay("ottt", "decay", decay, closed=True)
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return presynaptic_transport(facts, decay, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        what = f"only the data of its weight op are remembered, with a leak of {decay:g}"
+        return replaced(facts, param, f"{what}, and not what its outputs did to the states")
+
+    return Rule("ottt", transport, verdict, options={"decay": decay})

@@ -1,8 +1,27 @@
-"""Transport by per-position blocks with a low-pass filter on the trace, read step by step (docs/mathematics.md, 5).
+"""e-prop: the trace of D-RTRL, low-pass filtered, and a choice of learning signal.
 
-    g = Σ_t s_t · ε̄_t        ε̄_t = κ ε̄_{t-1} + ε_t        s_t = ∂ℓ_t/∂h_t, of that step alone
+    ε_t = D_t ε_{t-1} + u_t ⊗ F_t        ε̄_t = κ ε̄_{t-1} + ε_t
 
-The same for every window, in closed form: the filter is turned on the signals, σ̃_k = σ_k + κ σ̃_{k+1}, and one reverse
+The filter κ stands for a readout that leaks by κ and is not itself a state of the model: an error at time t is then
+due to all that the readout has summed. The signals:
+
+- `"symmetric"`: the gradient of the loss. With κ = 0 e-prop is then D-RTRL, exact inside a window. With a filter,
+  g = Σ_t s_t · ε̄_t, ε̄_t including step t and s_t = ∂ℓ_t/∂h_t of the loss of that step alone, the same for every window.
+  What the loss of a step reads of old states meets the trace of a step ago; what it reads of a weight op beside all
+  states of its trace is differentiated as it is. The filter is on the traces of states, so a spike that is a state
+  (z beside v) has its own eligibility filtered, as in the paper.
+- `"random"`: s_t = B e_t, the output error e_t = ∂ℓ_t/∂o_t through fixed random matrices, one per output leaf and
+  hidden group, of shape (outputs × positions of one sample); g = Σ_t s_t · ε̄_t, with ε̄_t including step t.
+- `"adaptive"`: the same, and B follows the readout: B ← (1 − δ) B − η mean_t e_t ⊗ z_t after every window, z the
+  activity of the group. With the readout trained by plain gradient descent of rate η and weight decay δ, both
+  converge to each other.
+
+The signal acts on a group's activity (what the step reads of its new state: its spikes, an LSTM's h) and goes on to
+its states by the step's own derivative. Parameters that reach no state keep the gradient of the loss; so do states
+that the output shows without a weight op in between (a leaky readout).
+
+With the gradient of the loss and κ > 0, in closed form over a window (docs/mathematics.md, 5):
+The filter is turned on the signals, σ̃_k = σ_k + κ σ̃_{k+1}, and one reverse
 recursion a_k = σ̃_k + D_{k+1}ᵀ a_{k+1} takes them back to the entry,
 
     g = Σ_k u_k ⊗ (δ_k + F_k · (a_k − s_k))  +  (D_1ᵀ a_1) · ε_0  +  (r_1 + κ σ̃_1) · ε̄_0
@@ -18,10 +37,15 @@ trace is a second suffix recursion,
     R_K = I,   R_k = κ^{K−k} I + R_{k+1} D_{k+1}        ε̄_K = κ^K ε̄_0 + (R_1 D_1) ε_0 + Σ_k u_k ⊗ (R_k F_k)
 
 which is the second half of D-RTRL's recursion for the blocks [[D, 0], [D, κ I]] and [F; F].
+
+Bellec, Scherr, Subramoney, Hajek, Salaj, Legenstein and Maass, "A solution to the learning dilemma for recurrent
+networks of spiking neurons", Nature Communications 11, 2020. Adaptive feedback: Kolen and Pollack, "Backpropagation
+without weight transport", ICNN, 1994.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,13 +54,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._arguments import check_decay, check_key, check_number, short
+from .._errors import ArgumentError
 from ..analysis import Facts
-from . import _site_math as site_math
-from ._blocks import Block, act, act_transposed, multiply
-from ._eligibility import at_ops, trace_part
-from ._own_loss import Felt, plan_own_loss
-from ._plan import Plan, plan_blocks
-from ._transport import Transport, WindowData, add_to, by_site, bytes_of
+from ..engine import (
+    Block,
+    Felt,
+    Plan,
+    Transport,
+    WindowData,
+    act,
+    act_transposed,
+    add_to,
+    at_ops,
+    by_site,
+    bytes_of,
+    multiply,
+    plan_blocks,
+    plan_own_loss,
+    site_math,
+    trace_part,
+)
+from ._d_rtrl import diagonal_transport
+from ._feedback import feedback_source
+from ._rule import Rule
+from ._signals import guided_transport
+from ._verdicts import Verdict, diagonal, guided, replaced
 
 
 def filtered_transport(
@@ -74,12 +117,15 @@ def filtered_transport(
         bar = felt.ops[j]
         for k in (k for k, r in enumerate(plan.relations) if r.site == j):
             pairs = zip(window.records[1][k], felt.new[plan.relations[k].group], strict=True)
-            bar = bar - sum(f * at_ops(plan, k, x, f) for f, x in pairs).astype(bar.dtype)
+            of_states: Any = sum(f * at_ops(plan, k, x, f) for f, x in pairs)
+            bar = bar - of_states.astype(bar.dtype)
         return site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar)
 
     def credit_at_exit(trace: Any, window: WindowData) -> dict[int, Any]:
         out: dict[int, Any] = {}
-        for k, (r, (_, filtered)) in enumerate(zip(plan.relations, trace if at_exit(window) else (), strict=False)):
+        if not at_exit(window):
+            return out
+        for k, (r, (_, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
             signal = [s[0] for s in window.signals.new[r.group]]
             add_to(out, r.site, trace_part(plan, k, filtered, signal, window.fixed))
         return out
@@ -226,3 +272,54 @@ def _real(plan: Plan, g: int) -> Any:
     layout = plan.probes.layouts[g]
     wide = any(np.dtype(layout.avals[i].dtype).name in ("float64", "complex128") for i in layout.group.leaves)
     return np.dtype(np.float64 if wide else np.float32)
+
+
+def e_prop(
+    kappa: float = 0.0, feedback: str = "symmetric", *, key: Any = None,
+    feedback_rate: float = 1e-2, feedback_decay: float = 1e-4,
+) -> Rule:  # fmt: skip
+    """e-prop. `key` (a number or a `jax.random` key) draws the feedback matrices; rate and decay are for `"adaptive"`.
+
+    >>> print(e_prop(0.9))
+    e_prop(kappa=0.9)
+    >>> print(e_prop(feedback="random", key=0))
+    e_prop(kappa=0.0, feedback='random')
+    """
+    kappa = check_decay("e_prop", "kappa", kappa)
+    if not isinstance(feedback, str) or feedback not in ("symmetric", "random", "adaptive"):
+        raise ArgumentError(
+            f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {short(feedback)}."
+        )
+    if feedback == "symmetric":
+        return _symmetric(kappa)
+    key = check_key(f"`e_prop` with {feedback} feedback", key)
+    feedback_decay = check_decay("e_prop", "feedback_decay", feedback_decay)
+    feedback_rate = check_number("e_prop", "feedback_rate", feedback_rate, 0, math.inf, "above 0", ends="()")
+    rate = feedback_rate if feedback == "adaptive" else None
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return guided_transport(facts, feedback_source(facts, key, rate, feedback_decay), kappa, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        how = "adaptive feedback" if feedback == "adaptive" else "fixed random feedback"
+        return guided(facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss")
+
+    options = {"kappa": kappa, "feedback": feedback}
+    if feedback == "adaptive":
+        options |= {"feedback_rate": feedback_rate, "feedback_decay": feedback_decay}
+    return Rule("e_prop", transport, verdict, options=options)
+
+
+def _symmetric(kappa: float) -> Rule:
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        if kappa == 0:
+            return diagonal_transport(facts, sites, trace_dtype)
+        return filtered_transport(facts, kappa, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        if kappa == 0:
+            return diagonal(facts, param)
+        how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
+        return replaced(facts, param, f"{how}, which is not BPTT for any window")
+
+    return Rule("e_prop", transport, verdict, options={"kappa": kappa})

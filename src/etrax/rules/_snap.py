@@ -1,15 +1,21 @@
-"""Transport of the influence on states that a weight op reaches in n steps; what lies farther is dropped.
+"""SnAp: the sparse n-step approximation of RTRL.
 
-    J_t = M ∘ (A_t J_{t-1} + C_t),   A = ∂h'/∂h,   C = ∂h'/∂w   of the step as it is
+    J_t = M_n ∘ (A_t J_{t-1} + C_t),   A = ∂h'/∂h,   C = ∂h'/∂θ   of the step as it is, with nothing cut
 
-Of all states of a sample, each element of y keeps those it may reach: `index[a, e]` is the a-th state scalar kept
-for element e. Where that is all of them, nothing is dropped and this is RTRL.
+M_n keeps the influence of a weight on the positions that it reaches in n steps. With n = 1 that is its own position, as
+in `ostl`; with n large enough to reach everything it is RTRL. Larger n than 1 move the trace step by step. Of all
+states of a sample each element of y keeps those it may reach: `index[a, e]` is the a-th state scalar kept for element e
+(docs/mathematics.md, 6).
+
+Menick, Elsen, Evci, Osindero, Simonyan and Graves, "Practical real time recurrent learning with a sparse
+approximation", ICLR, 2021.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -17,16 +23,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..analysis import Facts, OpenStep, Relation, find_nodes, reach_of
+from .._arguments import short
+from .._errors import ArgumentError
+from ..analysis import Facts, OpenStep, Relation, find_nodes, reach_of, steps_to_fill
+from ..engine import (
+    Layout,
+    Transport,
+    WindowData,
+    add_to,
+    by_site,
+    bytes_of,
+    differentiable,
+    find_samples,
+    layout_of,
+    mapped,
+    site_math,
+    trace_dtype_of,
+)
 from ..ir import Role
-from . import _site_math as site_math
-from ._dense import dense_transport
-from ._diagonal import trace_dtype_of
-from ._layout import Layout, layout_of
-from ._mapped import mapped
-from ._probes import differentiable
-from ._samples import find_samples
-from ._transport import Transport, WindowData, add_to, by_site, bytes_of
+from ._ostl import _own_position, whole_transport
+from ._rtrl import dense_transport
+from ._rule import Rule
+from ._verdicts import Kind, Verdict, unless_trivial
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,3 +177,48 @@ def _advance(facts: Facts, k: Kept, influence: Any, across: Any, fresh: Any, dat
     chosen = jnp.where((k.index >= 0).reshape(at.shape), chosen, 0).astype(influence.dtype)
     new = jax.vmap(lambda c: site_math.outer(site, fixed, [u[None] for u in data], c[None]))(chosen)
     return kept + new.astype(influence.dtype)
+
+
+def snap(n: int) -> Rule:
+    """SnAp-n: influence on what a weight reaches in n steps; exact where that is everything.
+
+    >>> print(snap(2))
+    snap(n=2)
+    """
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise ArgumentError(
+            f"`snap` takes a whole number of steps, at least 1, got {short(n)}. SnAp-0 is `tbptt` with windows of "
+            "one step."
+        )
+    n = int(n)
+    if n == 1:
+        return Rule("snap", whole_transport, _own_position, options={"n": 1})
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return reaching_transport(facts, n, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        return _within(facts, param, n)
+
+    return Rule("snap", transport, verdict, options={"n": n})
+
+
+def _within(facts: Facts, param: int, n: int) -> Verdict:
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live and facts.remembers(("y", j))]
+    needed = max(steps_to_fill(facts, j) for j in sites)
+    if needed > n:
+        names = ", ".join(dict.fromkeys(facts.sites[j].label for j in sites if steps_to_fill(facts, j) > n))
+        if not any(reach_of(facts, j, n).nnz for j in sites):
+            return Verdict(
+                Kind.TRUNCATED, f"{names} reaches no position in {n} steps; `snap({needed})` would carry all of it"
+            )
+        more = f"{names} reaches more than that, all of it in {needed}: `snap({needed})` would be exact"
+        return Verdict(Kind.APPROXIMATE, f"the influence on positions reached in {n} steps is carried; {more}")
+    if facts.nonlinear:
+        return Verdict(Kind.APPROXIMATE, f"all that it reaches is carried; {facts.nonlinear[0].text}")
+    return Verdict(
+        Kind.EXACT, f"all that it ever reaches, it reaches in {needed} step{'s' * (needed > 1)}, and {n} are carried"
+    )

@@ -1,13 +1,20 @@
-"""Transport by a random product of two vectors per sample: h̃ ⊗ θ̃ is the influence matrix on average.
+"""Unbiased online recurrent optimisation: a random rank-one estimate of the influence matrix.
 
-Once per window, with A = ∂h_K/∂h_0, C = ∂h_K/∂w and independent random signs ν, one for every state scalar:
+    dh/dθ ≈ h̃ θ̃ᵀ        h̃ ← ρ_0 A h̃ + ρ_1 ν        θ̃ ← θ̃ / ρ_0 + (νᵀ C) / ρ_1
 
-    h̃ ← ρ_0 A h̃ + ρ_1 ν        θ̃ ← θ̃ / ρ_0 + (νᵀ C) / ρ_1        ρ_0² = |θ̃| / |A h̃|,   ρ_1² = |νᵀ C| / |ν|
+with random signs ν. The estimate equals RTRL's matrix on average, for any model, at B·(H + |θ|) numbers; single
+estimates are noisy, so it wants small learning rates. Within a window the gradient is exact: longer windows have
+less noise.
+
+Once per window and sample by sample, with A = ∂h_K/∂h_0, C = ∂h_K/∂w, one sign for every state scalar, and
+
+    ρ_0² = |θ̃| / |A h̃|        ρ_1² = |νᵀ C| / |ν|
 
 E[ν νᵀ] = I makes E[h̃ θ̃ᵀ] = A h̃ θ̃ᵀ + C; the ρ even out the two sizes, which keeps the variance low. νᵀ C is one
 pull-back of the window; A h̃ is the transpose of that linear map at h̃, so derivative rules that allow reverse mode
-only will do. A derivative rule need not be linear (a clip of gradients): the map is then the derivative of the
-pull-back at zero, what it does to gradients that are small.
+only will do (docs/mathematics.md, 6).
+
+Tallec and Ollivier, "Unbiased online recurrent optimization", arXiv:1702.05043, 2017.
 """
 
 from __future__ import annotations
@@ -19,14 +26,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import check_key
 from .._compat import common_dtype
 from ..analysis import Facts, Group, Relation
+from ..engine import (
+    Transport,
+    WindowData,
+    add_to,
+    by_site,
+    bytes_of,
+    find_samples,
+    fixed_examples,
+    site_math,
+    trace_dtype_of,
+)
 from ..ops import ALIGNED
-from . import _site_math as site_math
-from ._diagonal import trace_dtype_of
-from ._samples import find_samples
-from ._transport import Transport, WindowData, add_to, by_site, bytes_of
-from ._weights import fixed_examples
+from ._rule import Rule
+from ._verdicts import Kind, Verdict, unless_trivial
 
 
 class RankOne(NamedTuple):
@@ -200,3 +216,27 @@ def _balance(state: Any, theta: Any) -> tuple[Any, Any]:
     some = (state > 0) & (theta > 0)
     rho = jnp.sqrt(jnp.where(some, theta, 1) / jnp.where(some, state, 1))
     return jnp.where(some, rho, 0), jnp.where(some, 1 / rho, 0)
+
+
+def uoro(key: Any) -> Rule:
+    """UORO. `key` (a number or a `jax.random` key) starts the signs; each learner state carries its own from there.
+
+    >>> print(uoro(0))
+    uoro()
+    """
+    key = check_key("`uoro`", key)
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return rank_one_transport(facts, key, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        trivial = unless_trivial(facts, param)
+        if trivial is not None:
+            return trivial
+        if facts.nonlinear:
+            return Verdict(Kind.APPROXIMATE, f"a random estimate of rank one is carried; {facts.nonlinear[0].text}")
+        return Verdict(
+            Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time"
+        )
+
+    return Rule("uoro", transport, verdict)

@@ -1,10 +1,19 @@
-"""Transport with every recurrence replaced by one leak: ε ← λ ε + u ⊗ F.
+"""Random feedback local online learning, its transport: every recurrence is taken for one leak.
+
+    ε_t = λ ε_{t-1} + u_t ⊗ F_t
+
+F = ∂h'/∂y as in D-RTRL; the hidden Jacobian D is replaced by λ, the leak of the neurons (λ = 1 − 1/τ for a rate
+network of time constant τ). The trace has one number per parameter for each state scalar that a weight op drives
+directly: B·|θ|.
 
 Over a window of K steps, with nothing but scalars to carry across it,
 
     ε_K = λ^K ε_0 + Σ_k u_k ⊗ λ^{K−k} F_k
 
-A state scalar that an op does not drive within its own step never gets a trace, so none is kept for it.
+A state scalar that an op does not drive within its own step never gets a trace, so none is kept for it
+(docs/mathematics.md, 7).
+
+Murray, "Local online learning in recurrent networks with random feedback", eLife 8, 2019.
 """
 
 from __future__ import annotations
@@ -15,9 +24,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import check_decay
 from ..analysis import Facts
-from ._plan import Plan, plan_blocks
-from ._transport import Transport, WindowData, add_to, by_site, bytes_of
+from ..engine import Plan, Transport, WindowData, add_to, by_site, bytes_of, plan_blocks
+from ._rule import Rule
+from ._verdicts import Verdict, replaced
 
 
 def leaky_transport(
@@ -73,3 +84,20 @@ def faded(a: Any, decay: float, dtype: Any) -> Any:
     powers = decay ** np.arange(a.shape[0] - 1, -1, -1, dtype=np.float64)
     a = a.astype(dtype)
     return a * jnp.asarray(powers, jnp.real(a).dtype).reshape(-1, *[1] * (a.ndim - 1))
+
+
+def rflo(decay: float) -> Rule:
+    """RFLO: traces that leak by `decay` a step, whatever the recurrence does. Takes a leak of 0 up to 1.
+
+    >>> print(rflo(0.9))
+    rflo(decay=0.9)
+    """
+    decay = check_decay("rflo", "decay", decay, closed=True)
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return leaky_transport(facts, decay, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        return replaced(facts, param, f"the recurrence of every state is replaced by a leak of {decay:g}")
+
+    return Rule("rflo", transport, verdict, options={"decay": decay})

@@ -1,9 +1,13 @@
-"""D and F of the step as it is, nothing cut: the share of the whole recurrence that stays at its own position.
+"""OSTL, online spatio-temporal learning, and the first member of SnAp, which is the same.
 
-    D[p] = ∂h'[p]/∂h[p]        F[o] = ∂h'[pos(o)]/∂y[o]
+    ε_t = D_t ε_{t-1} + u_t ⊗ F_t        D[p] = ∂h'[p]/∂h[p],   F[o] = ∂h'[pos(o)]/∂y[o]
 
-Positions that meet within a step, by whatever path, are read in different pulls: where a weight op joins all neurons
-of a sample, that is one pull for each of them.
+as in D-RTRL, but of the step as it is, with nothing cut: a neuron's own recurrent weights and gates count. Positions
+that meet within a step, by whatever path, are read in different pulls; where a weight op joins all neurons of a sample,
+that is one pull for each of them (docs/mathematics.md, 6).
+
+Bohnstingl, Woźniak, Pantazi and Eleftheriou, "Online spatio-temporal learning in deep neural networks", IEEE TNNLS 34,
+2023.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ import numpy as np
 
 from ..analysis import Facts, Relation, uncut_edges
 from ..analysis.pattern import components
-from ._diagonal import carried_relations, diagonal_transport
-from ._layout import layout_of
-from ._probes import Probe, Probes
-from ._transport import Transport
+from ..engine import Probe, Probes, Transport, carried_relations, layout_of
+from ._d_rtrl import diagonal_transport
+from ._rule import Rule
+from ._verdicts import Kind, Verdict, diagonal
 
 
 def whole_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
@@ -68,3 +72,20 @@ def _own(facts: Facts, group: int, source: Any, traced: dict[int, np.ndarray], d
     if source[1] not in traced:
         return None
     return np.resize(traced[source[1]], dep.maps[0].size)  # an op in an inner loop has one place for all iterations
+
+
+def ostl() -> Rule:
+    """Online spatio-temporal learning: each position's own share of the whole recurrence. The same as `snap(1)`.
+
+    >>> print(ostl())
+    ostl()
+    """
+    return Rule("ostl", whole_transport, _own_position)
+
+
+def _own_position(facts: Facts, param: int) -> Verdict:
+    plain = diagonal(facts, param)
+    if plain.kind is not Kind.APPROXIMATE:
+        return plain  # nothing meets another position, or there is no trace
+    what = "each position keeps its own share of the whole recurrence; what positions do to each other is not carried"
+    return Verdict(Kind.APPROXIMATE, f"{what}: {plain.reason}")

@@ -10,9 +10,9 @@ Neural Computation 2, 1990.
 
 from __future__ import annotations
 
-from ..analysis._verdicts import windowed
 from ..engine import Transport
 from ._rule import Rule
+from ._verdicts import windowed
 
 _NOTHING = Transport(
     init=lambda: (), record=None, credit=lambda trace, g, window: {}, move=lambda trace, w: trace, nbytes=0

@@ -22,14 +22,30 @@ import numpy as np
 from jax import lax
 
 from ..analysis import Facts, Visible, find_visible
-from . import _site_math as site_math
-from ._diagonal import carried_relations, diagonal_transport
-from ._eligibility import Eligibility, backward, eligibility, moved_part, show_cut, trace_part
-from ._plan import Plan, plan_blocks
-from ._probes import plan_probes
-from ._source import Source, moment_of, on_activity, show
-from ._transport import Transport, WindowData, add_to, by_site, bytes_of
-from ._window import live_sites
+from ..engine import (
+    Eligibility,
+    Plan,
+    Source,
+    Transport,
+    WindowData,
+    add_to,
+    backward,
+    by_site,
+    bytes_of,
+    carried_relations,
+    eligibility,
+    live_sites,
+    moment_of,
+    moved_part,
+    on_activity,
+    plan_blocks,
+    plan_probes,
+    show,
+    show_cut,
+    site_math,
+    trace_part,
+)
+from ._d_rtrl import diagonal_transport
 
 
 def guided_transport(

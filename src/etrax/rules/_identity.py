@@ -53,7 +53,9 @@ def identity(value: Any, within: tuple[int, ...] = ()) -> Hashable:
     if isinstance(value, tuple | list):
         return type(value), tuple(identity(v, inner) for v in value)
     if isinstance(value, np.ndarray | np.generic | jax.Array) and is_concrete(value):
-        numbers = np.asarray(jax.random.key_data(value) if is_extended(value) else value)
+        if isinstance(value, jax.Array) and is_extended(value):
+            value = jax.random.key_data(value)
+        numbers = np.asarray(value)
         return str(value.dtype), numbers.shape, numbers.tobytes()
     try:
         hash(value)

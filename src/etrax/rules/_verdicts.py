@@ -9,9 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from .._compat import is_inexact
+from ..analysis import Facts, Loss, LossKind, half_losses, traced_relations
 from ..ir import Role
-from ._carried import half_losses, traced_relations
-from ._facts import Facts, Loss, LossKind
 
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
 
@@ -113,3 +112,24 @@ def complete(facts: Facts, param: int) -> Verdict:
     if losses:
         return Verdict(Kind.APPROXIMATE, f"the whole influence matrix is carried; {losses[0].text}")
     return Verdict(Kind.EXACT, "the whole influence of the parameter on every state is carried")
+
+
+def replaced(facts: Facts, param: int, how: str) -> Verdict:
+    """D-RTRL's verdict where there is a trace, but one whose recurrence is replaced by something not proven equal."""
+    plain = diagonal(facts, param)
+    if unless_trivial(facts, param) is not None or not carried_groups(facts, param):
+        return plain
+    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
+    return Verdict(Kind.APPROXIMATE, how + more)
+
+
+def guided(facts: Facts, param: int, how: str) -> Verdict:
+    """The verdict under a learning signal other than the gradient of the loss: never exact for what reaches a state."""
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    plain = diagonal(facts, param)
+    if not carried_groups(facts, param):
+        return Verdict(Kind.TRUNCATED, f"{how}, and it is the effect of one step only that it acts on: {plain.reason}")
+    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
+    return Verdict(Kind.APPROXIMATE, how + more)

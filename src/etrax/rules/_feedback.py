@@ -20,8 +20,8 @@ import numpy as np
 
 from .._compat import common_dtype
 from ..analysis import Facts, Group, find_visible
+from ..engine import Moment, Source
 from ..ir import Role
-from ._source import Moment, Source
 
 
 class Pair(NamedTuple):

@@ -1,9 +1,15 @@
-"""Transport of the whole influence matrix dh/dθ, once per window, sample by sample (docs/mathematics.md, 6).
+"""Real-time recurrent learning: the whole influence matrix.
 
-    J_K = A J_0 + C,   A = ∂h_K/∂h_0,   C = ∂h_K/∂w
+    J_t = (∂h_t/∂h_{t-1}) J_{t-1} + ∂h_t/∂θ
 
-Both come from reverse mode over the window, one pull per state scalar of a sample, all samples at once: samples are the
-connected components of everything the step does, so no Jacobian across samples is ever built.
+Exact for any model of any depth, at B·H·|θ| numbers. The matrix is moved once per window, sample by sample.
+
+A and C come from reverse mode over the window, one pull per state scalar of a sample, all samples at once. Samples are
+the connected components of everything the step does, so no Jacobian across samples is ever built
+(docs/mathematics.md, 6).
+
+Williams and Zipser, "A learning algorithm for continually running fully recurrent neural networks", Neural
+Computation 1, 1989.
 """
 
 from __future__ import annotations
@@ -17,13 +23,23 @@ import numpy as np
 from jax import lax
 
 from ..analysis import Facts, Relation
-from . import _site_math as site_math
-from ._diagonal import trace_dtype_of, wide_dtype
-from ._layout import Layout, gather_of, layout_of, slot_count
-from ._mapped import mapped
-from ._samples import find_samples
-from ._transport import Transport, WindowData, by_site
-from ._weights import fixed_examples
+from ..engine import (
+    Layout,
+    Transport,
+    WindowData,
+    by_site,
+    find_samples,
+    fixed_examples,
+    gather_of,
+    layout_of,
+    mapped,
+    site_math,
+    slot_count,
+    trace_dtype_of,
+    wide_dtype,
+)
+from ._rule import Rule
+from ._verdicts import complete
 
 
 def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
@@ -146,3 +162,12 @@ def _sample_axis(facts: Facts, relation: Relation, fixed: Any) -> int | np.ndarr
         if np.array_equal(spread, np.broadcast_to(index.reshape(shape), spread.shape)):
             return axis
     return spread
+
+
+def rtrl() -> Rule:
+    """Exact RTRL: every path is carried, whatever the model; memory B·H·|θ|.
+
+    >>> print(rtrl())
+    rtrl()
+    """
+    return Rule("rtrl", dense_transport, complete, dense_bytes)

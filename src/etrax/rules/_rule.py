@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..analysis import Facts, Verdict
+from ..analysis import Facts
 from ..engine import Transport
 from ._identity import identity
+from ._verdicts import Verdict
 
 
 class RuleWarning(UserWarning):

@@ -1,15 +1,19 @@
-"""Future credit that is learned: an estimate of what later losses owe to the state at a window's exit.
+"""Synthetic gradients: truncated BPTT whose windows end in a learned estimate of what later losses owe to the state.
 
-    ŝ(h) = M [h; 1] ≈ ∂(all later losses)/∂h
+    g = ∂L/∂θ |h_0 fixed + γ ŝ(h_K) · ∂h_K/∂θ        ŝ(h) = M [h; 1]
 
-per sample, one matrix for all samples, zero at first. It is the cotangent of h_K in the window's reverse mode, so
+M is trained alongside, on what each window finds at its own entry: ŝ(h_0) → ∂L/∂h_0 + γ ŝ(h_K) · ∂h_K/∂h_0. No trace is
+carried, so memory is that of M, (H × (H + 1)) for H state scalars of a sample, whatever the number of parameters. M is
+zero at first: the rule begins as truncated BPTT. The stream is taken to go on after every window. A new sequence
+begins with `learner.init(learned=learner.learned(state))`, so that M goes on learning.
 
-    g = ∂L/∂θ |h_0 fixed + γ ŝ(h_K) · ∂h_K/∂θ
+M acts on each sample, the same for all. It learns by normalised least mean squares, which is stable at any scale of
+states and losses; s is what the window found at its entry,
 
-and it is trained on what the next window finds at its own entry, s = ∂L/∂h_0 + γ ŝ(h_K) · ∂h_K/∂h_0, by normalised
-least mean squares, which is stable at any scale of states and losses:
+    M ← M − η mean over samples of (ŝ(h_0) − s) ⊗ [h_0; 1] / (1 + |h_0|²)        (docs/mathematics.md, 7)
 
-    M ← M − η mean over samples of (ŝ(h_0) − s) ⊗ [h_0; 1] / (1 + |h_0|²)
+Jaderberg, Czarnecki, Osindero, Vinyals, Graves, Silver and Kavukcuoglu, "Decoupled neural interfaces using synthetic
+gradients", ICML, 2017.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._arguments import check_decay, check_number
 from .._compat import common_dtype
 from ..analysis import Facts
-from ._samples import sample_rows
-from ._transport import Transport, WindowData, bytes_of
-from ._window import live_sites
+from ..engine import Transport, WindowData, bytes_of, live_sites, sample_rows
+from ._rule import Rule
+from ._verdicts import Kind, Verdict, unless_trivial
 
 
 class Rows(NamedTuple):
@@ -109,3 +114,27 @@ def synthetic_transport(
 
 def _is_complex(dtype: Any) -> bool:
     return bool(np.issubdtype(dtype, np.complexfloating))
+
+
+def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
+    """Truncated BPTT with learned future credit at the window's exit; `rate` (0 to 2) is that of normalised LMS.
+
+    >>> print(synthetic())
+    synthetic(rate=0.1, discount=1.0)
+    """
+    rate = check_number("synthetic", "rate", rate, 0, 2, "between 0 and 2, where its learning is stable", ends="()")
+    discount = check_decay("synthetic", "discount", discount, closed=True)
+
+    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+        return synthetic_transport(facts, rate, discount, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        trivial = unless_trivial(facts, param)
+        if trivial is not None:
+            return trivial
+        return Verdict(
+            Kind.APPROXIMATE, "no trace is carried; what it does to later windows is credited by a learned estimate"
+        )
+
+    options = {"rate": rate, "discount": discount}
+    return Rule("synthetic", transport, verdict, options=options)

@@ -1,6 +1,17 @@
-"""Transport by per-position blocks over a window, at the cost of one product per weight op (docs/mathematics.md, 3).
+"""D-RTRL: real-time recurrent learning with the per-position blocks of the cut step.
 
-P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k        ε_K = P ε_0 + Σ_k u_k ⊗ c_k
+    ε_t[i, o, :] = D_t[pos(o)] ε_{t-1}[i, o, :] + u_t[i] F_t[o, :]
+
+D = ∂h'[p]/∂h[p] with the weight ops that mix positions cut, F = ∂h'/∂y. Exact where the cut recurrence is the whole
+recurrence: diagonal state-space models, LIF and ALIF layers without recurrent weights, leaky readouts.
+
+Over a window of K steps nothing is moved step by step. With P the product of all blocks and c_k the suffix products,
+
+    P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k        ε_K = P ε_0 + Σ_k u_k ⊗ c_k
+
+the trace is read and written once, and the sum is one product per weight op (docs/mathematics.md, 3).
+
+Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking neural networks", 2024.
 """
 
 from __future__ import annotations
@@ -13,30 +24,27 @@ import numpy as np
 from jax import lax
 
 from .._compat import common_dtype
-from ..analysis import Facts, Relation, traced_relations
-from . import _site_math as site_math
-from ._blocks import Block, act, multiply
-from ._layout import Gather, gather_of, slot_count
-from ._probes import Probes, plan_probes, untraced_leaves
-from ._transport import Transport, WindowData, by_site
-
-
-def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
-    """Relations of the given sites (None: all) that per-position blocks carry."""
-    return [r for r in traced_relations(facts) if sites is None or r.site in sites]
-
-
-def trace_dtype_of(facts: Facts, relation: Relation, asked: Any) -> Any:
-    """The type of a relation's trace."""
-    return wide_dtype(facts.sites[relation.site].call.out.dtype, asked)
-
-
-def wide_dtype(dtype: Any, asked: Any = None) -> Any:
-    """Traces accumulate in at least float32 unless asked otherwise; complex where the op is complex."""
-    if asked is not None:
-        complex_op = np.issubdtype(dtype, np.complexfloating)
-        return common_dtype(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
-    return common_dtype(dtype, jnp.float32)
+from ..analysis import Facts
+from ..engine import (
+    Block,
+    Gather,
+    Probes,
+    Transport,
+    WindowData,
+    act,
+    by_site,
+    carried_relations,
+    gather_of,
+    multiply,
+    plan_probes,
+    site_math,
+    slot_count,
+    trace_dtype_of,
+    untraced_leaves,
+    wide_dtype,
+)
+from ._rule import Rule
+from ._verdicts import diagonal
 
 
 def diagonal_transport(
@@ -182,3 +190,12 @@ def _closure(links: np.ndarray) -> np.ndarray:
     for _ in range(max(n.bit_length(), 1)):
         closed = (closed.astype(np.int64) @ closed.astype(np.int64)) > 0
     return closed
+
+
+def d_rtrl() -> Rule:
+    """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op feeds a state back across positions.
+
+    >>> print(d_rtrl())
+    d_rtrl()
+    """
+    return Rule("d_rtrl", diagonal_transport, diagonal, diagonal_bytes)

@@ -1,0 +1,127 @@
+"""Checks of arguments that many functions take: numbers, arrays, keys. Each error names what was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._compat import is_concrete, is_inexact, shape_struct
+from ._errors import ArgumentError, ArgumentTypeError
+from .ir import Role as Role
+from .ir import format_path, leaves_with_paths
+
+
+def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array of numbers; `what` names the argument and the place in it."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise ArgumentError(f"{what} is a shape without values ({value.dtype}{list(value.shape)}): pass an array.")
+    if isinstance(value, jax.Array) and is_concrete(value) and value.is_deleted():
+        raise ArgumentError(
+            f"{what} was given away: a function with `donate=True` (and a stream) uses up the state that it is given. "
+            "Go on with the state that it returned, or give it a copy: `jax.tree.map(jnp.copy, state)`."
+        )
+    try:
+        found = shape_struct(value)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or getattr(found.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
+        kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.")
+    return found
+
+
+def as_numbers(what: str, value: Any) -> np.ndarray:
+    """A numpy array of numbers or booleans, from whatever numpy takes for one."""
+    try:
+        found = np.asarray(value)
+    except Exception:  # numpy, and what it asks the object for, may raise anything
+        found = np.asarray(None)
+    if found.dtype.kind not in "biufc" and not (isinstance(value, jax.Array) and is_inexact(value)):
+        kind = f"an array of {found.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ArgumentTypeError(f"{what} is {kind}; expected an array of numbers.")
+    return found
+
+
+def check_arrays(what: str, tree: Any) -> None:
+    """Every leaf of an argument is an array that can be read."""
+    for path, leaf in leaves_with_paths(tree):
+        struct_of(_at(what, path), leaf)
+
+
+def _at(what: str, path: Any) -> str:
+    return f"`{what}` at {format_path(path, what)}" if path else f"`{what}`"
+
+
+# No axis is longer than this: it can be numbered by 32 bits.
+MOST = 2**31 - 1
+
+
+def check_whole(what: str, value: Any, unit: str, least: int = 1, most: int | None = MOST) -> int:
+    number = _whole(value)
+    if number is None or number < least or (most is not None and number > most):
+        end = f", at most {most}" if number is not None and number >= least else ""
+        raise ArgumentError(f"`{what}` is {short(value)}; expected a whole number of {unit}, at least {least}{end}.")
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number as Python's own; None for anything else, truth values included."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool | np.bool_) else None
+
+
+def check_flag(what: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(f"`{what}` is {short(value)}; expected True or False.")
+    return bool(value)
+
+
+def check_function(what: str, value: Any, takes: str) -> Callable[..., Any]:
+    if not callable(value):
+        raise ArgumentTypeError(f"`{what}` is a {type(value).__name__}; expected a function of {takes}.")
+    return value
+
+
+def check_number(rule: str, name: str, value: Any, low: float, high: float, text: str, *, ends: str = "[)") -> float:
+    """A number between two bounds, as it is; `ends` says which of them are included."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else math.nan
+    above = number >= low if ends[0] == "[" else number > low
+    below = number <= high if ends[1] == "]" else number < high
+    if not (above and below and math.isfinite(number)):
+        raise ArgumentError(f"`{rule}` takes a `{name}` {text}, got {short(value)}.")
+    return number
+
+
+def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> float:
+    """A leak from 0 up to 1 (`closed`: 1 itself included)."""
+    end = "to 1" if closed else "up to but not including 1"
+    return check_number(rule, name, value, 0, 1, f"from 0 {end}", ends="[]" if closed else "[)")
+
+
+def check_key(what: str, key: Any) -> Any:
+    """A `jax.random` key, or a whole number to make one of."""
+    number = _whole(key)
+    if number is not None and -(2**31) <= number < 2**32:
+        return jax.random.key(number)
+    array = isinstance(key, jax.Array | np.ndarray)
+    typed = array and not isinstance(key.dtype, np.dtype) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    shape = getattr(key, "shape", None)
+    if not (typed and shape == ()) and not (array and key.dtype == jnp.uint32 and shape == (2,)):
+        raise ArgumentError(
+            f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
+        )
+    return key
+
+
+def short(value: Any) -> str:
+    """A value in a message, not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an object that cannot even be shown
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
