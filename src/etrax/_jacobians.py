@@ -15,7 +15,7 @@ from .analysis._sites import WeightSite
 from .analysis.graph import HiddenGroup, blocks_from, unit_cotangents
 from .engine import _site_math as site_math
 from .engine._weights import weights
-from .ir import Path, Role
+from .ir import Path, Role, mapped
 
 # A weight leaf's path, the number of its op in the step, and the number of a hidden group.
 Key: TypeAlias = tuple[Path, int, int]
@@ -102,8 +102,8 @@ def _weight_rows(
 ) -> dict[int, jax.Array]:
     """∂h'[pos(o), s]/∂y[o] per op, (*y.shape, S): no sum, as an element of y reaches one position only."""
     probes = unit_cotangents(layout, outs)
-    found = jax.vmap(lambda c: pull(layout.split(c)))(probes)
+    found = mapped(lambda c: pull(layout.split(c)), probes)
     if jnp.issubdtype(probes.dtype, jnp.complexfloating):  # what a real y sees of a complex state is Re(ct·J)
-        second = jax.vmap(lambda c: pull(layout.split(-1j * c)))(probes)
+        second = mapped(lambda c: pull(layout.split(-1j * c)), probes)
         found = {j: v if jnp.iscomplexobj(deltas[j]) else v + 1j * second[j] for j, v in found.items()}
     return {j: jnp.moveaxis(v, 0, -1) for j, v in found.items()}

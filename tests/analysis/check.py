@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 from etrax._compat import is_inexact
-from etrax.analysis import Kind
 from etrax.ir import Role
+from etrax.rules import Kind
 from etrax.rules._verdicts import diagonal
 
 from .oracle import as_matrix, blocks

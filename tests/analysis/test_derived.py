@@ -103,7 +103,8 @@ def test_found(name):
         assert len(gone) == 3 and {"z", "w"} <= gone
     else:
         assert gone == model.gone
-    kept = len(model.hidden) - len(gone)
+    unread = {leaf.path[0] for i, leaf in enumerate(facts.states) if ("h", i) not in facts.live}
+    kept = len(model.hidden) - len(gone | unread)
     assert len(jax.tree.leaves(diagonal_transport(facts).init())) == kept * len(carried_relations(facts))
 
 

@@ -8,8 +8,9 @@ import pytest
 from tests.zoo import REPORTED, UNUSED, ZOO
 from tests.zoo import __file__ as zoo_file
 
-from etrax.analysis import Kind, analyse
+from etrax.analysis import analyse
 from etrax.ir import Role
+from etrax.rules import Kind
 from etrax.rules._verdicts import complete, diagonal, windowed
 
 from .check import check_facts

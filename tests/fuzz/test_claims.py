@@ -15,7 +15,7 @@ from fuzz.spec import Leaf, Model, Statement, size, statements
 
 import etrax
 import etrax.rules._d_rtrl as d_rtrl_file
-from etrax.analysis import Kind, Verdict
+from etrax.rules import Kind, Verdict
 
 SEED, MODELS, PARTS = 20_000, 48, 4
 

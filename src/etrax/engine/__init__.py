@@ -17,7 +17,6 @@ from ._layout import Layout as Layout
 from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import slot_count as slot_count
-from ._mapped import mapped as mapped
 from ._ops import prepared as prepared
 from ._own_loss import Felt as Felt
 from ._own_loss import plan_own_loss as plan_own_loss

@@ -10,7 +10,7 @@ from jax import lax
 
 from .._compat import bind, is_concrete
 from ..analysis import Facts, WeightSite
-from ._mapped import mapped
+from ..ir import mapped
 from ._weights import Weights, fixed_operands, operands_ahead
 
 

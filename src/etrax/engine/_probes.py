@@ -17,10 +17,9 @@ from jax import lax
 
 from .._compat import is_inexact
 from ..analysis import Derived, Facts, OpenStep, Relation, colours, derived_states
-from ..ir import Role, number_outputs
+from ..ir import Role, mapped, number_outputs
 from ._blocks import Block
 from ._layout import Layout, layout_of
-from ._mapped import mapped
 from ._weights import weights
 
 

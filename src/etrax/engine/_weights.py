@@ -16,9 +16,8 @@ from jax import lax
 
 from .._compat import INLINED, JaxprEqn, bind, bodies_of, cond_branches, inner_jaxpr, needed_for, scan_parts, zeros_of
 from ..analysis import Addresses, WeightSite
-from ..ir import Role, Site, Step, inline, interpret
+from ..ir import Role, Site, Step, inline, interpret, mapped
 from ..ops import ALIGNED
-from ._mapped import mapped
 
 
 class _Lazy:

@@ -4,6 +4,7 @@ from ._check import check_step as check_step
 from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained
+from ._mapped import mapped as mapped
 from ._numbering import number_outputs as number_outputs
 from ._paths import Path as Path
 from ._paths import format_path as format_path

@@ -32,12 +32,12 @@ from ..engine import (
     fixed_examples,
     gather_of,
     layout_of,
-    mapped,
     site_math,
     slot_count,
     trace_dtype_of,
     wide_dtype,
 )
+from ..ir import mapped
 from ._rule import Rule
 from ._verdicts import complete
 

@@ -36,11 +36,10 @@ from ..engine import (
     differentiable,
     find_samples,
     layout_of,
-    mapped,
     site_math,
     trace_dtype_of,
 )
-from ..ir import Role
+from ..ir import Role, mapped
 from ._ostl import _own_position, whole_transport
 from ._rtrl import dense_transport
 from ._rule import Rule

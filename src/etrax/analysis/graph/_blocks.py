@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ...ir import mapped
 from ._layout import Layout
 
 
@@ -36,9 +37,9 @@ def blocks_from(
         def row(cotangent: jax.Array) -> jax.Array:
             return layout.concat(pull(layout.split(cotangent)))
 
-        found = jax.vmap(row)(probes * mask)
+        found = mapped(row, probes * mask)
         if _mixed(outs):  # Re(ct·J) is what a real state sees of a complex one: the imaginary part needs a second probe
-            found = _add_imaginary(found, jax.vmap(row)(probes * mask * -1j), layout, outs)
+            found = _add_imaginary(found, mapped(row, probes * mask * -1j), layout, outs)
         return jnp.moveaxis(found, 0, -2) * mask[..., None]
 
     if colour is None:
