@@ -14,6 +14,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llv
 
 
 def main(arguments: list[str] | None = None) -> int:
+    from .results import Run, keep
     from .run import run, write_found
 
     today = int(datetime.date.today().strftime("%Y%m%d")) * 1_000_000
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds to make one failure short; 0 for none")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "found", help="folder of reproducers")
+    parser.add_argument("--results", type=Path, default=None, help="add the counts to this file, for docs/trust.md")
     given = parser.parse_args(arguments)
     seconds = 120.0 if given.seconds is None and given.models is None else given.seconds
     totals = run(given.seed, given.models, seconds, given.workers, given.shrink)
@@ -31,6 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
     print(totals)
     for path in write_found(totals, given.out):
         print(path)
+    if given.results is not None:
+        keep(
+            Run(
+                given.seed, totals.models, totals.runs, len(totals.failures), sum(totals.refusals.values()),
+                len(totals.primitives), len(totals.cells),
+            ),
+            given.results,
+        )  # fmt: skip
     return 1 if totals.failures else 0
 
 
