@@ -52,7 +52,7 @@ def draw_cases(seed: int, batched: bool) -> list[Case]:
     rng = random.Random(f"cases {seed}")
     masks = ["", "", "", "steps"] + (["samples"] if batched else [])
     mask, reduction = rng.choice(masks), rng.choice(("sum", "mean"))
-    extra = rng.choice(("pieces", "steps", "samples" if batched else "pieces")) if rng.random() < 0.3 else ""
+    extra = rng.choice(("pieces", "steps", "samples" if batched else "pieces")) if rng.random() < 0.1 else ""
     if extra:  # both hold for sums
         mask, reduction = "", "sum"
     proven = rng.choice(("d_rtrl", "rtrl"))
