@@ -24,9 +24,10 @@ from benchmarks.half_carried_models import MODELS, B, Build, I  # noqa: E402
 import etrax  # noqa: E402
 from etrax.analysis import Facts  # noqa: E402
 from etrax.analysis._carried import halves  # noqa: E402
-from etrax.engine import Transport, diagonal_transport  # noqa: E402
+from etrax.engine import Transport  # noqa: E402
 from etrax.engine._probes import plan_probes  # noqa: E402
 from etrax.ir import Role  # noqa: E402
+from etrax.rules import diagonal_transport  # noqa: E402
 from etrax.rules._verdicts import diagonal  # noqa: E402
 
 T, SEEDS, WINDOWS = 24, 16, (1, 2, 4)

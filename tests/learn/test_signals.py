@@ -113,3 +113,30 @@ def test_memory_of_the_matrix():
 def test_bad_arguments(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+SIGNALS = [
+    etrax.e_prop(feedback="random", key=KEY),
+    etrax.e_prop(0.5),
+    etrax.three_factor(),
+    etrax.three_factor(kappa=0.5),
+]
+
+
+@pytest.mark.parametrize("rule", SIGNALS, ids=str)
+def test_what_reaches_no_state_that_matters_keeps_its_gradient(rule):
+    """The state h is written and never read, in one group with a constant b that is."""
+
+    def step(w, s, x):
+        h = s["b"] * (x @ w)
+        return {"h": h, "b": s["b"]}, h
+
+    rng = np.random.RandomState(0)
+    w, b, xs = rng.standard_normal((3, 4)), rng.standard_normal((2, 4)), rng.standard_normal((5, 2, 3))
+    learner = etrax.compile(step, rule, xs[0], params=w, hidden={"h": b, "b": b})
+    (_, found), _ = learner.value_and_grad(lambda o, y: (o**2).sum(), window=2, reduction="sum")(
+        w, learner.init(), xs, np.zeros(5)
+    )
+    want = jax.grad(lambda w: ((b * (xs @ w)) ** 2).sum())(w)
+    assert learner.report.verdicts[()].kind == "exact"
+    assert relative_error(found, want) < 1e-10

@@ -41,6 +41,17 @@ def read_in_the_step_only(draw):
     return step, {"w": draw(I, H)}, {"c": draw(B, H), "h": draw(B, H)}, inputs(normal(B, I))
 
 
+@family({"w": EXACT})
+def written_and_never_read(draw):
+    """A state that nobody reads, in one group with a constant that is read."""
+
+    def step(params, s, x):
+        h = s["b"] * (x @ params["w"])
+        return {"h": h, "b": s["b"]}, h
+
+    return step, {"w": draw(I, H)}, {"h": draw(B, H), "b": draw(B, H)}, inputs(normal(B, I))
+
+
 @family({"w": EXACT, "o": EXACT})
 def clipped_output(draw):
     """The gradient of the loss is clipped before it reaches the state: the window differentiates that itself."""

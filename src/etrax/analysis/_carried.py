@@ -73,7 +73,13 @@ def half_losses(facts: Facts, site: int) -> list[Loss]:
 
 
 def _possible(facts: Facts) -> list[Relation]:
-    return [r for r in facts.relations if r.representable and ("y", r.site) in facts.live and _matters(facts, r.group)]
+    return [r for r in facts.relations if r.representable and _drives_what_matters(facts, r)]
+
+
+def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
+    """Whether an op reaches a state from which an output can be reached; others of the same group do not count."""
+    ends = [("h", i) for i in facts.groups[relation.group].leaves if ("h", i) in facts.live]
+    return any((("y", relation.site), end) in facts.edges.dep for end in ends)
 
 
 def _matters(facts: Facts, group: int) -> bool:
