@@ -85,7 +85,7 @@ def weight_carried_by_a_loop(p, h, x):
     return h, h @ w.T
 
 
-@model({"w": draw(I, H)}, draw(B, H))
+@model({"w": draw(I, H)}, draw(B, H), exact="w")
 def weight_changed_by_a_loop(p, h, x):
     _, h = lax.fori_loop(0, 3, lambda i, c: (0.9 * c[0], 0.9 * c[1] + x @ c[0]), (p["w"], h))
     return h, h

@@ -31,8 +31,12 @@ def kind_of(verdict):
 WINDOWS = [pytest.param((3,), id="3"), pytest.param((1, 7), id="1,7", marks=pytest.mark.slow)]
 
 
+# Two hundred parameters take a minute and a half to compile.
+MANY = [pytest.param(n, marks=pytest.mark.slow if n == "size/two_hundred" else ()) for n in ZOO]
+
+
 @pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MANY)
 def test_d_rtrl(name, windows):
     entry = ZOO[name]
     for module in entry.needs:
