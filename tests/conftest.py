@@ -18,14 +18,6 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 
 
-def pytest_configure(config):
-    """Most graphs here have something to warn of, which is tested where it is the subject.
-
-    Not in pyproject.toml, where the name of the class would import JAX before this file is read.
-    """
-    config.addinivalue_line("filterwarnings", "ignore::etrax.CompilationWarning")
-
-
 def keep_float64(brainstate):
     """Importing brainstate 0.5 switches float64 off for the whole process."""
     brainstate.environ.set(precision=64)
