@@ -25,6 +25,7 @@ from ._plan import carried_relations as carried_relations
 from ._plan import plan_blocks as plan_blocks
 from ._plan import trace_dtype_of as trace_dtype_of
 from ._plan import wide_dtype as wide_dtype
+from ._plan import widened as widened
 from ._probes import Probe as Probe
 from ._probes import Probes as Probes
 from ._probes import differentiable as differentiable

@@ -53,14 +53,14 @@ class Plan:
     def outer(self, k: int, c: Any, window: WindowData) -> Any:
         """Σ_t u_t ⊗ c_t, in the trace's type."""
         r = self.relations[k]
-        data = [_as(u, c.dtype) for u in window.data(r.site)]
+        data = [widened(u, c.dtype) for u in window.data(r.site)]
         return site_math.outer(self.facts.sites[r.site], window.fixed[r.site], data, c).astype(self.dtypes[k])
 
     def grad(self, k: int, c: Any, window: WindowData) -> Any:
         """Σ_t (∂y_t/∂w)ᵀ c_t, of the weight's shape."""
         r = self.relations[k]
         c = c.astype(common_dtype(c.dtype, self.dtypes[k]))
-        data = [_as(u, c.dtype) for u in window.data(r.site)]
+        data = [widened(u, c.dtype) for u in window.data(r.site)]
         return site_math.grad(self.facts.sites[r.site], window.fixed[r.site], data, c)
 
 
@@ -77,7 +77,7 @@ def plan_of(facts: Facts, probes: Probes, trace_dtype: Any) -> Plan:
     return Plan(facts, tuple(probes.relations), probes, tuple(gathers), tuple(dtypes))
 
 
-def _as(u: Any, dtype: Any) -> Any:
+def widened(u: Any, dtype: Any) -> Any:
     """Data in at least the trace's precision; indices as they are."""
     return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
 

@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._compat import common_dtype
 from ..analysis import Facts
 from ..engine import (
     Block,
@@ -42,6 +41,7 @@ from ..engine import (
     trace_dtype_of,
     untraced_leaves,
     wide_dtype,
+    widened,
 )
 from ._rule import Rule
 from ._verdicts import diagonal
@@ -96,7 +96,7 @@ def diagonal_transport(
             data = window.data(r.site)
             new = []
             for old, entry, c in zip(kept, entries, suffixes[k], strict=True):
-                fresh = site_math.outer(site, fixed, [_as(u, c.dtype) for u in data], c)
+                fresh = site_math.outer(site, fixed, [widened(u, c.dtype) for u in data], c)
                 new.append((fresh if old is None else old + fresh).astype(entry.dtype))
             moved.append(tuple(new))
         return moved
@@ -125,11 +125,6 @@ def diagonal_bytes(facts: Facts, trace_dtype: Any = None) -> int:
             * slot_count(facts, facts.groups[r.group], untraced_leaves(facts, r.group))
         )
     return total
-
-
-def _as(u: Any, dtype: Any) -> Any:
-    """Data in at least the trace's precision; indices as they are."""
-    return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
 
 
 def suffix_products(
