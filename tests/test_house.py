@@ -29,7 +29,7 @@ LEAVES = {
     "nn": None,
     "viz": None,
     "testing": None,
-    "cli": None,
+    "graph": None,
     "train": None,
     "tasks": None,
     "report": None,

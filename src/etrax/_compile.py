@@ -12,11 +12,10 @@ import jax
 from . import rules
 from ._arguments import check_flag
 from ._compat import is_live, shape_struct
-from ._compile_graph import compiling
 from ._errors import CompilationError
 from .analysis import Facts, analyse
-from .analysis.graph import build_graph
 from .frontends import Bound, bind
+from .graph import build_graph, compiling
 from .ir import Role, Step
 from .learn import Learner
 from .learn._checks import check_trace_dtype

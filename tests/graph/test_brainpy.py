@@ -16,8 +16,7 @@ with warnings.catch_warnings():
 
 from tests.graph.cells import cut, run, values  # noqa: E402
 
-from etrax._compile_graph import compile_etrace_graph  # noqa: E402
-from etrax._executor import ETraceGraphExecutor  # noqa: E402
+from etrax.graph import ETraceGraphExecutor, compile_etrace_graph  # noqa: E402
 
 I, H = 3, 5
 pytestmark = pytest.mark.filterwarnings("ignore")

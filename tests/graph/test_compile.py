@@ -12,11 +12,16 @@ brainstate = pytest.importorskip("brainstate")
 from tests.graph.cells import CELLS, B, H, I, Net, build, values  # noqa: E402
 
 import etrax.nn  # noqa: E402
-from etrax import _compile_graph as api  # noqa: E402
+from etrax import graph as api  # noqa: E402
 from etrax._errors import CompilationError, NotSupportedError  # noqa: E402
-from etrax._executor import ETraceGraphExecutor  # noqa: E402
-from etrax._input_data import MultiStepData, SingleStepData  # noqa: E402
-from etrax.analysis.graph import DiagnosticKind, DiagnosticLevel, HiddenGroup  # noqa: E402
+from etrax.graph import (  # noqa: E402
+    DiagnosticKind,
+    DiagnosticLevel,
+    ETraceGraphExecutor,
+    HiddenGroup,
+    MultiStepData,
+    SingleStepData,
+)
 
 
 class Fails(brainstate.nn.Module):

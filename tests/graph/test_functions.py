@@ -7,9 +7,8 @@ import pytest
 from jax import lax
 
 from etrax._errors import CompilationError
-from etrax._jacobians import jacobians
 from etrax.analysis import analyse
-from etrax.analysis.graph import DiagnosticKind, build_graph
+from etrax.graph import DiagnosticKind, build_graph, jacobians
 from etrax.ir import trace_step
 
 B, I, N = 2, 3, 6

@@ -10,8 +10,7 @@ brainstate = pytest.importorskip("brainstate")
 from tests.graph.cells import CELLS, B, H, I, Net, blocks, build, jacobian, run, values  # noqa: E402
 
 import etrax.nn  # noqa: E402
-from etrax._compile_graph import compile_etrace_graph  # noqa: E402
-from etrax._executor import ETraceGraphExecutor  # noqa: E402
+from etrax.graph import ETraceGraphExecutor, compile_etrace_graph  # noqa: E402
 
 ALL = [(name, batched) for name in CELLS for batched in (False, True)]
 

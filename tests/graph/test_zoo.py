@@ -6,10 +6,9 @@ import pytest
 from tests.zoo import ZOO
 
 from etrax._compat import is_inexact
-from etrax._jacobians import jacobians
 from etrax.analysis import analyse
-from etrax.analysis.graph import build_graph
 from etrax.engine._site_math import trace_shape
+from etrax.graph import build_graph, jacobians
 from etrax.ir import Role, trace_step
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._errors import CompilationError
-from ...ir import Path, Role, Step, format_path
-from .._colours import colours
-from .._edges import state_leaves
-from .._facts import Facts
+from .._errors import CompilationError
+from ..analysis._colours import colours
+from ..analysis._edges import state_leaves
+from ..analysis._facts import Facts
+from ..ir import Path, Role, Step, format_path
 from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup

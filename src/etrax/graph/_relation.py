@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._compat import Jaxpr, Var
-from ...ir import Path, Source, format_path
+from .._compat import Jaxpr, Var
+from ..ir import Path, Source, format_path
 from ._group import HiddenGroup
 from ._show import show
 from ._slices import eval_slice

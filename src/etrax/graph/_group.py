@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..._compat import Jaxpr, Var
-from ..._errors import NotSupportedError
-from ...ir import Path, format_path
-from .._edges import refuse_while
+from .._compat import Jaxpr, Var
+from .._errors import NotSupportedError
+from ..analysis._edges import refuse_while
+from ..ir import Path, format_path
 from ._blocks import state_blocks
 from ._layout import Layout, layout_of_states, varshapes
 from ._show import show

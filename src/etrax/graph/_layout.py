@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import common_dtype
-from .._positions import Group
+from .._compat import common_dtype
+from ..analysis._positions import Group
 
 
 @dataclass(frozen=True, eq=False)

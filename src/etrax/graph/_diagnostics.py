@@ -7,11 +7,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..._compat import is_inexact
-from ...ir import Path, Role, format_path, source_of_eqn
-from .._carried import half_losses
-from .._edges import NO_REVERSE, TRAINABLE
-from .._facts import Facts, Loss, LossKind
+from .._compat import is_inexact
+from ..analysis._carried import half_losses
+from ..analysis._edges import NO_REVERSE, TRAINABLE
+from ..analysis._facts import Facts, Loss, LossKind
+from ..ir import Path, Role, format_path, source_of_eqn
 
 
 class DiagnosticLevel(StrEnum):

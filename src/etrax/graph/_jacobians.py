@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .analysis._cut import OpenStep
-from .analysis._facts import Facts
-from .analysis._sites import WeightSite
-from .analysis.graph import HiddenGroup, blocks_from, unit_cotangents
-from .engine import _site_math as site_math
-from .engine._weights import weights
-from .ir import Path, Role, mapped
+from ..analysis._cut import OpenStep
+from ..analysis._facts import Facts
+from ..analysis._sites import WeightSite
+from ..engine import _site_math as site_math
+from ..engine._weights import weights
+from ..ir import Path, Role, mapped
+from ._blocks import blocks_from, unit_cotangents
+from ._group import HiddenGroup
 
 # A weight leaf's path, the number of its op in the step, and the number of a hidden group.
 Key: TypeAlias = tuple[Path, int, int]

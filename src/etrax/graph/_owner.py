@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from ..._errors import CompilationError
-from ...ir import Path, Role, Step
+from .._errors import CompilationError
+from ..ir import Path, Role, Step
 
 
 class StateEntry(NamedTuple):

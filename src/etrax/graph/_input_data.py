@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ._errors import ArgumentTypeError
+from .._errors import ArgumentTypeError
 
 
 @jax.tree_util.register_pytree_node_class

@@ -8,25 +8,18 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._errors import ArgumentTypeError, CompilationError, NotSupportedError
-from .analysis import Facts
-from .analysis.graph import (
-    CompilationWarning,
-    DiagnosticLevel,
-    ETraceGraph,
-    HiddenGroup,
-    HiddenParamOpRelation,
-    HiddenPerturbation,
-    ModuleInfo,
-    build_graph,
-    build_groups,
-    build_relations,
-    inspect,
-    module_info_of,
-    perturb,
-)
-from .frontends import Bound, bind, bind_brainstate, is_brainstate_module
-from .ir import Path, format_path
+from .._errors import ArgumentTypeError, CompilationError, NotSupportedError
+from ..analysis import Facts
+from ..frontends import Bound, bind, bind_brainstate, is_brainstate_module
+from ..ir import Path, format_path
+from ._build import build_graph, build_groups, build_relations
+from ._diagnostics import CompilationWarning, DiagnosticLevel
+from ._graph import ETraceGraph
+from ._group import HiddenGroup
+from ._module_info import ModuleInfo, module_info_of
+from ._perturb import HiddenPerturbation, perturb
+from ._relation import HiddenParamOpRelation
+from ._stand_in import inspect
 
 _THREAD = threading.local()
 

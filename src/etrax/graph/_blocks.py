@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...ir import mapped
+from ..ir import mapped
 from ._layout import Layout
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from ..._compat import open_jaxpr, shape_struct
-from ...ir import Source, format_path
+from .._compat import open_jaxpr, shape_struct
+from ..ir import Source, format_path
 
 _MANY = 12
 

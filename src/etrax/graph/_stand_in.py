@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..._compat import JaxprEqn, bind, is_inexact, open_jaxpr, shape_struct, while_parts
-from ..._errors import CompilationError, NotSupportedError
-from ...ir import Site, Step, equations, interpret
-from .._analyse import analyse
-from .._facts import Facts
+from .._compat import JaxprEqn, bind, is_inexact, open_jaxpr, shape_struct, while_parts
+from .._errors import CompilationError, NotSupportedError
+from ..analysis._analyse import analyse
+from ..analysis._facts import Facts
+from ..ir import Site, Step, equations, interpret
 
 
 def inspect(step: Step) -> Facts:

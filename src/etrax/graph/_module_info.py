@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struct
-from ..._errors import CompilationError
-from ...ir import Path, Role, Step, format_path, interpret
+from .._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struct
+from .._errors import CompilationError
+from ..ir import Path, Role, Step, format_path, interpret
 from ._owner import Owner, owner_of
 from ._show import show
 from ._slices import own_hidden_outputs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..._errors import ArgumentTypeError, CompilationError
-from ...ir import Path, format_path
+from .._errors import ArgumentTypeError, CompilationError
+from ..ir import Path, format_path
 from ._diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ._group import HiddenGroup
 from ._module_info import ModuleInfo

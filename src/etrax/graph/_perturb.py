@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..._compat import (
+from .._compat import (
     JaxprEqn,
     Literal,
     Var,
@@ -19,8 +19,8 @@ from ..._compat import (
     shape_struct,
     zeros_of,
 )
-from ..._errors import CompilationError
-from ...ir import Path, Role, Site, format_path, interpret
+from .._errors import CompilationError
+from ..ir import Path, Role, Site, format_path, interpret
 from ._group import HiddenGroup
 from ._module_info import ModuleInfo
 from ._show import show

@@ -7,13 +7,15 @@ from typing import Any
 
 import jax
 
-from ._compile_graph import compile_with_facts, require_module
-from ._errors import CompilationError, NotSupportedError
+from .._errors import CompilationError, NotSupportedError
+from ..analysis._facts import Facts
+from ..ir import Path, Role, format_path
+from ._compile import compile_with_facts, require_module
+from ._diagnostics import DiagnosticKind
+from ._graph import ETraceGraph
 from ._input_data import example_of, single_step_of
 from ._jacobians import HiddenToWeight, Key, jacobians
-from .analysis._facts import Facts
-from .analysis.graph import DiagnosticKind, ETraceGraph, HiddenPerturbation
-from .ir import Path, Role, format_path
+from ._perturb import HiddenPerturbation
 
 _Marked = lambda x: hasattr(x, "first_step")  # noqa: E731
 

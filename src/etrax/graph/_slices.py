@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._compat import (
+from .._compat import (
     Jaxpr,
     JaxprEqn,
     Literal,
@@ -20,10 +20,10 @@ from ..._compat import (
     shape_struct,
     staged_copy,
 )
-from ..._errors import CompilationError
-from ...ir import Role, Site, Step, interpret
-from .._cut import _Run
-from .._facts import Facts
+from .._errors import CompilationError
+from ..analysis._cut import _Run
+from ..analysis._facts import Facts
+from ..ir import Role, Site, Step, interpret
 
 
 class Slice(NamedTuple):
