@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 from benchmarks.half_carried_models import MODELS, B, Build, I  # noqa: E402
 
 import etrax  # noqa: E402
-from etrax.analysis import Facts  # noqa: E402
+from etrax.analysis import Facts, StateNode  # noqa: E402
 from etrax.analysis._carried import halves  # noqa: E402
 from etrax.engine import Transport  # noqa: E402
 from etrax.engine._probes import plan_probes  # noqa: E402
@@ -55,7 +55,7 @@ def draws(build: Build) -> tuple[Callable[..., Any], Any, Any, Any, Any]:
 
 def _kept(facts: Facts, sites: Any = None, trace_dtype: Any = None) -> Transport:
     """D-RTRL with every trace that it can carry."""
-    live = [any(("h", i) in facts.live for i in g.leaves) for g in facts.groups]
+    live = [any(StateNode(i) in facts.live for i in g.leaves) for g in facts.groups]
     relations = [r for r in facts.relations if r.representable and live[r.group]]
     return diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, relations, reduced=True))
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import etrax
-from etrax.analysis import traced_relations
+from etrax.analysis import OpNode, traced_relations
 from etrax.ir import Role
 
 from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, Case, rule_of
@@ -258,7 +258,7 @@ def _all_traced(facts: Any, name: str) -> bool:
     """Whether every weight op of a parameter that reaches a state has a trace: others are exact in a window only."""
     (param,) = (i for i, leaf in enumerate(facts.step.select(Role.PARAM)) if leaf.path == (name,))
     traced = {r.site for r in traced_relations(facts)}
-    return all(j in traced for j in facts.sites_of(param) if facts.remembers(("y", j)))
+    return all(j in traced for j in facts.sites_of(param) if facts.remembers(OpNode(j)))
 
 
 def verdicts_of(learner: Any) -> dict[Any, Any]:

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 from etrax._compat import is_inexact
+from etrax.analysis import OpNode, OutputNode, StateNode
 from etrax.ir import Role
 from etrax.rules import Kind
 from etrax.rules._verdicts import diagonal
@@ -33,12 +34,12 @@ def coarse(rows, size, columns):
 
 def check_edges(facts, found):
     """No entry of the cut step's Jacobian lies outside the edges."""
-    states = {("h", i): leaf.aval.size for i, leaf in enumerate(facts.states) if is_inexact(leaf.aval)}
-    ops = {("y", j): int(np.prod(s.y_shape, dtype=int)) for j, s in enumerate(facts.sites)}
+    states = {StateNode(i): leaf.aval.size for i, leaf in enumerate(facts.states) if is_inexact(leaf.aval)}
+    ops = {OpNode(j): int(np.prod(s.y_shape, dtype=int)) for j, s in enumerate(facts.sites)}
     outputs = {
-        ("o", k): leaf.aval.size for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)
+        OutputNode(k): leaf.aval.size for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)
     }
-    targets = {**states, **{("y", j): ops["y", j] for j in sorted(facts.cut)}, **outputs}
+    targets = {**states, **{OpNode(j): ops[OpNode(j)] for j in sorted(facts.cut)}, **outputs}
     for (target, size), of_state, of_delta in zip(targets.items(), found.cut, found.deltas, strict=True):
         for (source, n), rows in zip((*states.items(), *ops.items()), (*of_state, *of_delta), strict=True):
             truth = coarse(rows, size, n)
@@ -83,6 +84,6 @@ def check_facts(facts, model):
             kept = [masked(found.cut[r][c], mask.get((a, b)), (width[a], width[b])) for c, b in enumerate(states)]
             whole.append(sum(found.whole[r][c] @ influence[c] for c in range(len(states))) + direct[r])
             carried = sum(kept[c] @ influence[c] for c in range(len(states))) + direct[r]
-            if ("h", a) in facts.live:
+            if StateNode(a) in facts.live:
                 np.testing.assert_allclose(carried, whole[r], rtol=1e-9, atol=1e-12)
         influence = whole

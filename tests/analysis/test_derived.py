@@ -8,7 +8,7 @@ from tests.learn.cases import spike_jvp, spike_vjp
 from tests.learn.oracle import bptt, relative_error
 
 import etrax
-from etrax.analysis import derived_states
+from etrax.analysis import StateNode, derived_states
 from etrax.engine import carried_relations
 from etrax.engine._probes import plan_probes
 from etrax.ir import leaves_with_paths
@@ -103,7 +103,7 @@ def test_found(name):
         assert len(gone) == 3 and {"z", "w"} <= gone
     else:
         assert gone == model.gone
-    unread = {leaf.path[0] for i, leaf in enumerate(facts.states) if ("h", i) not in facts.live}
+    unread = {leaf.path[0] for i, leaf in enumerate(facts.states) if StateNode(i) not in facts.live}
     kept = len(model.hidden) - len(gone | unread)
     assert len(jax.tree.leaves(diagonal_transport(facts).init())) == kept * len(carried_relations(facts))
 

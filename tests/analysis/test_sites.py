@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from etrax.analysis import OpenStep, analyse
+from etrax.analysis import OpenStep, OpNode, analyse
 from etrax.ir import Role, trace_step
 from etrax.ops import OpRule, register_weight_op
 from etrax.ops._base import _RULES
@@ -153,7 +153,7 @@ def test_two_weights_of_one_registered_op():
         total = lambda deltas: OpenStep(traced, facts.sites, facts.cut)([A - 2, A + 2, H, X], deltas)[0][0].sum()
         for grad in jax.grad(total)([jnp.zeros(4), jnp.zeros(4)]):
             np.testing.assert_allclose(grad, 2.0)
-        assert {("y", 0), ("y", 1)} <= {source for source, _ in facts.edges.dep}
+        assert {OpNode(0), OpNode(1)} <= {source for source, _ in facts.edges.dep}
     finally:
         _RULES.clear()
         _RULES.update(before)

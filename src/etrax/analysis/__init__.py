@@ -12,6 +12,10 @@ from ._facts import Loss as Loss
 from ._facts import LossKind as LossKind
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
+from ._nodes import Node as Node
+from ._nodes import OpNode as OpNode
+from ._nodes import OutputNode as OutputNode
+from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
 from ._reach import find_nodes as find_nodes
 from ._reach import reach_of as reach_of

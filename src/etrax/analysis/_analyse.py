@@ -11,6 +11,7 @@ from ..ir import Role, Step
 from ._edges import Edges, reach_edges, state_leaves
 from ._facts import Facts, Relation, target_places
 from ._lists import joined_by_list
+from ._nodes import OpNode, StateNode
 from ._positions import MAX_STATES, Anchor, Group, find_groups
 from ._sites import WeightSite, find_sites
 
@@ -28,7 +29,7 @@ def analyse(step: Step) -> Facts:
     lists = {j: size for j in suspects if (size := joined_by_list(edges, j))}
     if max(lists.values(), default=0) <= MAX_STATES:  # none, or the parts of one neuron may be what they connect
         facts = _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
-        if not lists or all(facts.carries(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"):
+        if not lists or all(facts.carries(s.index, t.index) for s, t, _ in facts.edges.between(StateNode, StateNode)):
             return facts
     cut = mixing | lists.keys()
     return _assemble(step, sites, cut, edges if len(lists) == len(suspects) else reach_edges(step, sites, cut))
@@ -40,12 +41,14 @@ def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edge
         i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval) and leaf.aval.size
     ]
     links = [
-        (s[1], t[1], d) for (s, t), d in edges.dep.items() if s[0] == t[0] == "h" and s[1] in hidden and t[1] in hidden
+        (s.index, t.index, d)
+        for s, t, d in edges.between(StateNode, StateNode)
+        if s.index in hidden and t.index in hidden
     ]
     anchors = [
-        Anchor(t[1], d, int(np.prod([n for _, n in sites[s[1]].loops], dtype=np.int64)))
-        for (s, t), d in edges.dep.items()
-        if s[0] == "y" and t[0] == "h" and t[1] in hidden and sites[s[1]].rule.mixes
+        Anchor(t.index, d, int(np.prod([n for _, n in sites[s.index].loops], dtype=np.int64)))
+        for s, t, d in edges.between(OpNode, StateNode)
+        if t.index in hidden and sites[s.index].rule.mixes
     ]
     groups = tuple(find_groups(states, hidden, links, anchors))
     return Facts(step, tuple(sites), cut, edges, groups, tuple(_relations(sites, edges, groups)))
@@ -53,9 +56,9 @@ def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edge
 
 def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group]) -> Iterable[Relation]:
     for j in range(len(sites)):
-        reached = edges.out(("y", j), "h")
+        reached = edges.states_from(j)
         for g in groups:
-            deps = {t[1]: d for t, d in reached.items() if t[1] in g.leaves}
+            deps = {leaf: d for leaf, d in reached.items() if leaf in g.leaves}
             if not deps:
                 continue
             place: np.ndarray | None = None

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, cond_branches, inner_jaxpr, scan_parts
 from ..ir import Role, Site, interpret
-from ._edges import Node
 from ._facts import Facts, Loss, LossKind, Relation
+from ._nodes import Node, OpNode, StateNode
 
 # The groups that a value is made of.
 Origins: TypeAlias = frozenset[int]
@@ -78,30 +78,30 @@ def _possible(facts: Facts) -> list[Relation]:
 
 def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
     """Whether an op reaches a state from which an output can be reached; others of the same group do not count."""
-    ends = [("h", i) for i in facts.groups[relation.group].leaves if ("h", i) in facts.live]
-    return any((("y", relation.site), end) in facts.edges.dep for end in ends)
+    ends = [StateNode(i) for i in facts.groups[relation.group].leaves if StateNode(i) in facts.live]
+    return any((OpNode(relation.site), end) in facts.edges.dep for end in ends)
 
 
 def _matters(facts: Facts, group: int) -> bool:
-    return any(("h", i) in facts.live for i in facts.groups[group].leaves)
+    return any(StateNode(i) in facts.live for i in facts.groups[group].leaves)
 
 
 def _not_carried(facts: Facts, site: int) -> list[int]:
     """Groups that an op reaches in its own step, directly or through other ops, with no representable relation."""
     seen: set[Node] = set()
-    todo: list[Node] = [("y", site)]
+    todo: list[Node] = [OpNode(site)]
     while todo:
         new = set(facts.edges.out(todo.pop())) - seen
         seen |= new
-        todo += [node for node in new if node[0] == "y"]
-    reached = {facts.group_of_leaf[i] for kind, i in seen if kind == "h" and i in facts.group_of_leaf}
+        todo += [node for node in new if isinstance(node, OpNode)]
+    reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
     own = {r.group for r in facts.relations if r.site == site and r.representable}
-    return sorted(g for g in reached - own if _matters(facts, g))
+    return sorted(g for g in reached - own if g is not None and _matters(facts, g))
 
 
 def _keeps_itself(facts: Facts, group: int) -> bool:
     leaves = facts.groups[group].leaves
-    return any((("h", a), ("h", b)) in facts.edges.dep for a in leaves for b in leaves)
+    return any((StateNode(a), StateNode(b)) in facts.edges.dep for a in leaves for b in leaves)
 
 
 def _origins(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:

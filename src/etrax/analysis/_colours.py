@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._facts import Facts, Tag
+from ._nodes import StateNode
 from ._positions import Group
 from .pattern import components
 
@@ -24,7 +25,7 @@ def colours(facts: Facts, group: Group) -> np.ndarray | None:
     left, right, nodes, whole = [], [], group.num_positions, False
     for a in group.leaves:
         for b in group.leaves:
-            dep = facts.edges.dep.get((("h", a), ("h", b)))
+            dep = facts.edges.dep.get((StateNode(a), StateNode(b)))
             if dep is None or facts.carries(a, b):
                 continue
             source, target = group.place_of(a).reshape(-1), group.place_of(b).reshape(-1)

@@ -15,6 +15,7 @@ from typing import Any
 from .._compat import Jaxpr, JaxprEqn, Literal, build_jaxpr, is_inexact
 from ..ir import interpret
 from ._facts import Facts
+from ._nodes import StateNode
 from ._positions import Group
 from ._tags import Tag
 
@@ -49,7 +50,8 @@ def derived_states(facts: Facts) -> dict[int, Derived]:
 
 def _of_group(facts: Facts, group: Group) -> Derived | None:
     jaxpr = facts.step.jaxpr
-    live = [i for i in group.leaves if ("h", i) in facts.live]  # a state that nobody reads has no trace to follow from
+    # A state that nobody reads has no trace to follow from.
+    live = [i for i in group.leaves if StateNode(i) in facts.live]
     outs = {i: jaxpr.outvars[i] for i in live if is_inexact(facts.states[i].aval)}
     made_by = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     fixed = {v for v, _ in zip(jaxpr.invars, facts.step.consts, strict=False)}

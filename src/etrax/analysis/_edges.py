@@ -1,15 +1,15 @@
 """The reach graph: which element of which state or weight op reaches which, within one step.
 
-Nodes are hidden leaves `("h", i)`, weight ops `("y", j)` and outputs `("o", k)`. An edge says how elements of one node
-reach elements of another without passing a cut weight op. It is read off the transposed step: the derivative program
-itself decides, so custom derivatives, `stop_gradient` and dead branches count as they do in reverse mode.
+An edge says how elements of one node (a state, a weight op, an output) reach elements of another without passing a
+cut weight op. It is read off the transposed step: the derivative program itself decides, so custom derivatives,
+`stop_gradient` and dead branches count as they do in reverse mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import jax
 
@@ -17,10 +17,12 @@ from .._compat import is_inexact, open_jaxpr
 from .._errors import CompilationError, NotSupportedError
 from ..ir import Role, Step
 from ._cut import OpenStep
+from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._sites import WeightSite
 from .pattern import Dep, Problem, propagate
 
-Node: TypeAlias = tuple[str, int]
+S = TypeVar("S", StateNode, OpNode)
+T = TypeVar("T", StateNode, OpNode, OutputNode)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +32,26 @@ class Edges:
     dep: dict[tuple[Node, Node], Dep]
     problems: tuple[Problem, ...]
 
-    def out(self, node: Node, kind: str | None = None) -> dict[Node, Dep]:
-        return {t: d for (s, t), d in self.dep.items() if s == node and (kind is None or t[0] == kind)}
+    def out(self, node: Node) -> dict[Node, Dep]:
+        return {t: d for (s, t), d in self.dep.items() if s == node}
 
-    def into(self, node: Node, kind: str | None = None) -> dict[Node, Dep]:
-        return {s: d for (s, t), d in self.dep.items() if t == node and (kind is None or s[0] == kind)}
+    def between(self, source: type[S], target: type[T]) -> Iterator[tuple[S, T, Dep]]:
+        """Edges from nodes of one kind to nodes of another."""
+        for (s, t), d in self.dep.items():
+            if isinstance(s, source) and isinstance(t, target):
+                yield s, t, d
+
+    def states_into(self, op: int) -> dict[int, Dep]:
+        """The states that reach a weight op."""
+        return {s.index: d for s, t, d in self.between(StateNode, OpNode) if t.index == op}
+
+    def states_from(self, op: int) -> dict[int, Dep]:
+        """The states that a weight op reaches."""
+        return {t.index: d for s, t, d in self.between(OpNode, StateNode) if s.index == op}
 
 
 def state_leaves(step: Step) -> list[Any]:
-    """Hidden, then other state leaves: node `("h", i)` is the i-th of these."""
+    """Hidden, then other state leaves: `StateNode(i)` is the i-th of these."""
     return [*step.select(Role.HIDDEN), *step.select(Role.OTHER)]
 
 
@@ -53,9 +66,9 @@ def reach_edges(
     first = len(step.select(Role.PARAM))
     states = state_leaves(step)
     diff = [i for i, leaf in enumerate(states) if is_inexact(leaf.aval)]
-    targets: list[Node] = [("h", i) for i in diff]
-    targets += [("o", k) for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
-    targets += [("y", j) for j in seen]
+    targets: list[Node] = [*map(StateNode, diff)]
+    targets += [OutputNode(k) for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
+    targets += map(OpNode, seen)
 
     def run(moving: list[Any], deltas: list[Any], fixed: list[Any]) -> list[Any]:
         values = list(fixed)
@@ -78,7 +91,7 @@ def reach_edges(
     offset = len(moving) + len(deltas) + len(leaves)
     sources: dict[int, Any] = {offset + k: node for k, node in enumerate(targets)}
     rows, problems = propagate(jaxpr, consts, sources, {})
-    origins: list[Node] = [("h", i) for i in diff] + [("y", j) for j in range(len(sites))]
+    origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]
     dep = {
         (origin, target): d
         for origin, found in zip(origins, rows, strict=True)

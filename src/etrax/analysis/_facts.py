@@ -11,7 +11,8 @@ import numpy as np
 
 from ..ir import Leaf, Role, Step, format_path
 from ._casts import complex_casts
-from ._edges import Edges, Node, state_leaves
+from ._edges import Edges, state_leaves
+from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
 from ._ranges import Range, data_ranges
 from ._sites import WeightSite
@@ -106,7 +107,7 @@ class Facts:
     @cached_property
     def live(self) -> frozenset[Node]:
         """Nodes from which an output can be reached, now or later."""
-        live: set[Node] = {t for _, t in self.edges.dep if t[0] == "o"}
+        live: set[Node] = {t for _, t in self.edges.dep if isinstance(t, OutputNode)}
         while True:
             new = {s for s, t in self.edges.dep if t in live} - live
             if not new:
@@ -128,16 +129,16 @@ class Facts:
         seen, todo = {node}, [node]
         while todo:
             for target in self.edges.out(todo.pop()):
-                if target[0] == "h" and target in self.live:
+                if isinstance(target, StateNode) and target in self.live:
                     return True
-                if target[0] == "y" and target not in seen:
+                if isinstance(target, OpNode) and target not in seen:
                     seen.add(target)
                     todo.append(target)
         return False
 
     def carries(self, source: int, target: int) -> bool:
         """Whether the edge between two states stays within positions of one group."""
-        dep = self.edges.dep.get((("h", source), ("h", target)))
+        dep = self.edges.dep.get((StateNode(source), StateNode(target)))
         if dep is None:
             return True
         a, b = self.group_of_leaf.get(source), self.group_of_leaf.get(target)
@@ -157,13 +158,13 @@ class Facts:
         losses: list[Loss] = []
         ops: list[int] = []
         here = self.state_name(leaf)
-        for target, dep in self.edges.out(("h", leaf)).items():
+        for target, dep in self.edges.out(StateNode(leaf)).items():
             if target not in self.live:
                 continue
-            if target[0] == "h" and not self.carries(leaf, target[1]):
-                losses.append(self._state_loss(leaf, target[1], dep))
-            if target[0] == "y" and self.remembers(target):
-                ops.append(target[1])
+            if isinstance(target, StateNode) and not self.carries(leaf, target.index):
+                losses.append(self._state_loss(leaf, target.index, dep))
+            if isinstance(target, OpNode) and self.remembers(target):
+                ops.append(target.index)
         if ops:
             through = ", ".join(f"{', '.join(self.params_of(j))} ({self.sites[j].label})" for j in sorted(ops))
             first = self.sites[min(ops)]
@@ -183,32 +184,32 @@ class Facts:
 
     def site_losses(self, site: int) -> list[Loss]:
         """Paths from a weight op to hidden states that are not carried, within its own step."""
-        losses = [self.nonlinear[0]] if self.nonlinear and self.remembers(("y", site)) else []
+        losses = [self.nonlinear[0]] if self.nonlinear and self.remembers(OpNode(site)) else []
         for r in self.relations:
             if r.site == site and not r.representable and self._group_live(r.group):
                 names = ", ".join(self.state_name(i) for i in self.groups[r.group].leaves)
                 where = f" ({r.cause})" if r.cause else ""
                 text = f"one element of {self.sites[site].label} reaches several positions of {names}{where}"
                 losses.append(Loss(LossKind.TAIL, text, r.cause))
-        for target in self.edges.out(("y", site)):
-            if target[0] == "y" and target in self.live and self.remembers(target):
-                names = ", ".join(self.params_of(target[1]))
-                other = self.sites[target[1]]
+        for target in self.edges.out(OpNode(site)):
+            if isinstance(target, OpNode) and target in self.live and self.remembers(target):
+                names = ", ".join(self.params_of(target.index))
+                other = self.sites[target.index]
                 text = f"its output passes through the weight op of {names} ({other.label}) before it reaches a state"
                 losses.append(Loss(LossKind.THROUGH_OP, text, Cause(other.call.primitive, other.source)))
-            if target[0] == "h" and target in self.live and target[1] not in self.group_of_leaf:
-                text = f"it reaches {self.state_name(target[1])}, which is not a hidden state; {_DECLARE}"
+            if isinstance(target, StateNode) and target in self.live and target.index not in self.group_of_leaf:
+                text = f"it reaches {self.state_name(target.index)}, which is not a hidden state; {_DECLARE}"
                 losses.append(Loss(LossKind.OTHER_STATE, text, None))
         return losses
 
     def rounding(self, param: int) -> list[Loss]:
         """Where gradients of a parameter's weights are rounded on their way to it."""
-        causes = dict.fromkeys(self.sites[j].rounded for j in self.sites_of(param) if ("y", j) in self.live)
+        causes = dict.fromkeys(self.sites[j].rounded for j in self.sites_of(param) if OpNode(j) in self.live)
         text = "the gradient of its weight is rounded at {}, once for all steps instead of at each of them"
         return [Loss(LossKind.NONLINEAR, text.format(c), c) for c in causes if c is not None]
 
     def _group_live(self, group: int) -> bool:
-        return any(("h", i) in self.live for i in self.groups[group].leaves)
+        return any(StateNode(i) in self.live for i in self.groups[group].leaves)
 
     @cached_property
     def nonlinear(self) -> tuple[Loss, ...]:
@@ -226,9 +227,11 @@ class Facts:
 
     def _comes_back(self, node: Node, kept: Precision | None) -> bool:
         """Whether the gradient that arrives at a node may come from a later step, and is finer than what is kept."""
-        if node not in self.live or node[0] == "o" or (node[0] == "y" and not self.remembers(node)):
+        if node not in self.live or isinstance(node, OutputNode):
             return False
-        own = self.states[node[1]].aval if node[0] == "h" else self.sites[node[1]].call.out
+        if isinstance(node, OpNode) and not self.remembers(node):
+            return False
+        own = self.states[node.index].aval if isinstance(node, StateNode) else self.sites[node.index].call.out
         return kept is None or not kept.holds(Precision.of(own.dtype))
 
     @cached_property

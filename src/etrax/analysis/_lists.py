@@ -24,9 +24,9 @@ def joined_by_list(edges: Edges, site: int) -> int:
     positions are not known yet, fan-out together with fan-in decides.
     """
     most = 0
-    for source, first in edges.into(("y", site), "h").items():
+    for source, first in edges.states_into(site).items():
         start = _only_source(first)
-        for target, then in edges.out(("y", site), "h").items():
+        for target, then in edges.states_from(site).items():
             end = _only_target(then)
             if start is None or end is None:
                 continue

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ._edges import Edges, Node, reach_edges
+from ._edges import Edges, reach_edges
 from ._facts import Facts
+from ._nodes import StateNode
 from .pattern import Dep
 
 
@@ -58,11 +59,11 @@ def one_step(facts: Facts) -> Any:
 
     nodes = find_nodes(facts)
     total = csr_matrix((nodes.count, nodes.count), dtype=bool)
-    for (source, target), dep in uncut_edges(facts).dep.items():
-        if source[0] == target[0] == "h" and target in facts.live:
-            size = facts.states[source[1]].aval.size
-            rows = csr_matrix((np.ones(size, bool), (nodes.of[source[1]], np.arange(size))), (nodes.count, size))
-            total = total + rows @ _matrix(dep, nodes, target[1])
+    for source, target, dep in uncut_edges(facts).between(StateNode, StateNode):
+        if target in facts.live:
+            size = facts.states[source.index].aval.size
+            rows = csr_matrix((np.ones(size, bool), (nodes.of[source.index], np.arange(size))), (nodes.count, size))
+            total = total + rows @ _matrix(dep, nodes, target.index)
     return total.astype(bool)
 
 
@@ -88,10 +89,9 @@ def _from_op(facts: Facts, edges: Edges, site: int) -> Any:
     nodes = find_nodes(facts)
     size = int(np.prod(facts.sites[site].y_shape, dtype=np.int64))
     total = csr_matrix((size, nodes.count), dtype=bool)
-    targets: dict[Node, Dep] = edges.out(("y", site), "h")
-    for target, dep in targets.items():
-        if target in facts.live:
-            total = total + _matrix(dep, nodes, target[1])
+    for leaf, dep in edges.states_from(site).items():
+        if StateNode(leaf) in facts.live:
+            total = total + _matrix(dep, nodes, leaf)
     return total.astype(bool)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ._nodes import StateNode
 from ._positions import Group
 from .pattern import Dep, components
 
@@ -26,10 +27,10 @@ class Tag(StrEnum):
 
 def tag_of(facts: Facts, group: Group) -> Tag:
     deps = [
-        (a, b, facts.edges.dep[("h", a), ("h", b)])
+        (a, b, facts.edges.dep[StateNode(a), StateNode(b)])
         for a in group.leaves
         for b in group.leaves
-        if (("h", a), ("h", b)) in facts.edges.dep and not facts.carries(a, b)
+        if (StateNode(a), StateNode(b)) in facts.edges.dep and not facts.carries(a, b)
     ]
     if not deps:
         return Tag.DIAGONAL if group.num_state == 1 else Tag.BLOCK

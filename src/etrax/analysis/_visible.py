@@ -18,8 +18,8 @@ import numpy as np
 from .._compat import is_inexact, open_jaxpr
 from ..ir import Role
 from ._cut import OpenStep
-from ._edges import Node
 from ._facts import Facts
+from ._nodes import Node, OpNode, StateNode
 from ._positions import Group
 from .pattern import Dep, propagate
 
@@ -86,8 +86,8 @@ def find_visible(facts: Facts) -> Visible:
 
 def _readers(facts: Facts) -> list[Reader]:
     """Readouts, then other weight ops, then outputs."""
-    ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and ("y", j) in facts.live]
-    ops.sort(key=lambda j: facts.remembers(("y", j)))
+    ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and OpNode(j) in facts.live]
+    ops.sort(key=lambda j: facts.remembers(OpNode(j)))
     found = []
     for call, rule, j in ((facts.sites[j].call, facts.sites[j].rule, j) for j in ops):
         found += [Reader(j, i) for i in rule.varying(call) if is_inexact(call.operands[i])]
@@ -116,7 +116,7 @@ def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], De
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)(h, deltas, leaves, shapes))
     sources = {len(h) + len(deltas) + len(leaves) + k: k for k in range(len(readers))}
     rows, _ = propagate(jaxpr, consts, sources, {})
-    nodes: list[Node] = [("h", i) for i in moving] + [("y", j) for j in sites]
+    nodes: list[Node] = [*map(StateNode, moving), *map(OpNode, sites)]
     return {(node, k): dep for node, found in zip(nodes, rows, strict=True) for k, dep in found.items()}
 
 
@@ -130,10 +130,10 @@ def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]
     driven = np.zeros(own.size, bool)
     driven_by = {r.site: r.place for r in facts.relations if r.group == group.index and r.place is not None}
     for node, dep in deps.items():
-        if node[0] == "h":
-            source = group.place_of(node[1]) if node[1] in group.leaves else None
+        if isinstance(node, StateNode):
+            source = group.place_of(node.index) if node.index in group.leaves else None
         else:
-            source = driven_by.get(node[1])
+            source = driven_by.get(node.index)
         if source is None:
             continue
         if dep.part.labels is not None:
@@ -145,7 +145,7 @@ def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]
             own[m[at]] = flat[at]
             if ((before >= 0) & (before != flat[at])).any() or (own[m[at]] != flat[at]).any():
                 return None
-            driven[m[at]] |= node[0] == "y"
+            driven[m[at]] |= isinstance(node, OpNode)
     return np.where(driven, own, -1).reshape(shape) if driven.any() else None
 
 

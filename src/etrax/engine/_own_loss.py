@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import common_dtype, is_inexact, open_jaxpr
-from ..analysis import Facts, Group, OpenStep
+from ..analysis import Facts, Group, OpenStep, OpNode
 from ..ir import Role, interpret
 from ._plan import Plan
 from ._source import errors_of
@@ -63,8 +63,8 @@ class OwnLoss:
 def plan_own_loss(plan: Plan) -> OwnLoss:
     """Which ops to cut, by group."""
     facts = plan.facts
-    driven = {t for s, t in facts.edges.dep if s[0] == t[0] == "y"}
-    recurrent = frozenset(j for j in facts.cut if facts.remembers(("y", j)) and ("y", j) not in driven)
+    driven = {t for _, t, _ in facts.edges.between(OpNode, OpNode)}
+    recurrent = frozenset(j for j in facts.cut if facts.remembers(OpNode(j)) and OpNode(j) not in driven)
     cuts, old = {}, set()
     for g in sorted({r.group for r in plan.relations}):
         cuts[g] = recurrent

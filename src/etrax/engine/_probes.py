@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from .._compat import is_inexact
-from ..analysis import Derived, Facts, OpenStep, Relation, colours, derived_states
+from ..analysis import Derived, Facts, OpenStep, Relation, StateNode, colours, derived_states
 from ..ir import Role, mapped, number_outputs
 from ._blocks import Block
 from ._layout import Layout, layout_of
@@ -218,13 +218,13 @@ def plan_probes(facts: Facts, relations: Sequence[Relation], reduced: bool = Fal
 def untraced_leaves(facts: Facts, group: int) -> tuple[int, ...]:
     """Leaves of a group that need no trace: it follows from that of others, or they reach no output."""
     derived = derived_states(facts).get(group)
-    unread = (i for i in facts.groups[group].leaves if ("h", i) not in facts.live)
+    unread = (i for i in facts.groups[group].leaves if StateNode(i) not in facts.live)
     return tuple(dict.fromkeys((*(derived.gone if derived is not None else ()), *unread)))
 
 
 def _acts(facts: Facts, derived: Derived | None) -> frozenset[tuple[int, int]]:
     """Leaves that act on leaves through the cut step, by themselves or through states that follow from them."""
-    found = {(s[1], t[1]) for s, t in facts.edges.dep if s[0] == t[0] == "h"}
+    found = {(s.index, t.index) for s, t, _ in facts.edges.between(StateNode, StateNode)}
     for i, sources in (derived.sources if derived is not None else {}).items():
         found |= {(k, b) for a, b in found if a == i for k in sources}
     return frozenset(found)
@@ -239,8 +239,8 @@ def _disturb(facts: Facts, a: int, b: int) -> bool:
     one, two = set(facts.groups[a].leaves), set(facts.groups[b].leaves)
     reached: dict[Any, set[int]] = {}
     for source, target in facts.edges.dep:
-        if target[0] == "h":
-            reached.setdefault(source, set()).add(target[1])
+        if isinstance(target, StateNode):
+            reached.setdefault(source, set()).add(target.index)
     return any(found & one and found & two for found in reached.values())
 
 

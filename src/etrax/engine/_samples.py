@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ..analysis import Facts, Group, Relation
+from ..analysis import Facts, Group, Node, OpNode, Relation, StateNode
 from ..analysis.pattern import components, first_seen
 
 
@@ -26,8 +25,8 @@ class Samples:
 
 
 def find_samples(facts: Facts) -> Samples:
-    leaves = sorted({n[1] for edge in facts.edges.dep for n in edge if n[0] == "h"})
-    sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and facts.remembers(("y", j))]
+    leaves = sorted({n.index for edge in facts.edges.dep for n in edge if isinstance(n, StateNode)})
+    sites = [j for j in range(len(facts.sites)) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
     if not leaves or not sites:
         return Samples((), ())
     labels = _labels(facts, leaves, sites)
@@ -48,12 +47,12 @@ def sample_rows(facts: Facts, leaves: Sequence[int]) -> int:
     return shapes[0][0] if _along(_labels(facts, list(leaves), []), list(leaves), 0) is not None else 1
 
 
-def _along(labels: dict[Any, np.ndarray], leaves: list[int], axis: int) -> dict[Any, np.ndarray] | None:
+def _along(labels: dict[Node, np.ndarray], leaves: list[int], axis: int) -> dict[Node, np.ndarray] | None:
     """Components joined by their index along one axis of the states, if each lies at one index."""
     count = 1 + max(int(v.max(initial=0)) for v in labels.values())
     owner = np.full(count, -1, np.int64)
     for i in leaves:
-        own = labels["h", i]
+        own = labels[StateNode(i)]
         if not own.ndim:
             return None
         index = np.moveaxis(np.broadcast_to(np.arange(own.shape[axis]), np.moveaxis(own, axis, -1).shape), -1, axis)
@@ -67,12 +66,12 @@ def _along(labels: dict[Any, np.ndarray], leaves: list[int], axis: int) -> dict[
     return {n: owner[v] for n, v in labels.items()}
 
 
-def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, tuple[int, ...]]:
-    shapes: dict[Any, tuple[int, ...]] = {("h", i): facts.states[i].aval.shape for i in leaves}
-    return shapes | {("y", j): facts.sites[j].y_shape for j in sites}
+def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, tuple[int, ...]]:
+    shapes: dict[Node, tuple[int, ...]] = {StateNode(i): facts.states[i].aval.shape for i in leaves}
+    return shapes | {OpNode(j): facts.sites[j].y_shape for j in sites}
 
 
-def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, np.ndarray]:
+def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, np.ndarray]:
     """Component of every element of every state and weight op."""
     shapes = _sizes(facts, leaves, sites)
     offsets, total = {}, 0
@@ -98,9 +97,9 @@ def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Any, np.n
     return {n: found[offsets[n] : offsets[n] + int(np.prod(s, dtype=np.int64))].reshape(s) for n, s in shapes.items()}
 
 
-def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Any, np.ndarray]) -> Samples | None:
+def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Node, np.ndarray]) -> Samples | None:
     """Groups of leaves that share components, or None where these are not equal or not along one axis."""
-    owners = {i: set(np.unique(labels["h", i]).tolist()) for i in leaves}
+    owners = {i: set(np.unique(labels[StateNode(i)]).tolist()) for i in leaves}
     clusters: list[list[int]] = []
     for i in leaves:
         same = [c for c in clusters if any(owners[i] & owners[k] for k in c)]
@@ -119,13 +118,13 @@ def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Any
     return Samples(tuple(groups), tuple(relations))
 
 
-def _group(facts: Facts, index: int, members: list[int], labels: dict[Any, np.ndarray]) -> Group | None:
-    every = first_seen(np.concatenate([labels["h", i].reshape(-1) for i in members]))
+def _group(facts: Facts, index: int, members: list[int], labels: dict[Node, np.ndarray]) -> Group | None:
+    every = first_seen(np.concatenate([labels[StateNode(i)].reshape(-1) for i in members]))
     count = int(every.max()) + 1
     place, slot, at, states = [], [], 0, 0
     for i in members:
-        shape = labels["h", i].shape
-        n = labels["h", i].size
+        shape = labels[StateNode(i)].shape
+        n = labels[StateNode(i)].size
         own = every[at : at + n]
         counts = np.bincount(own, minlength=count)
         if counts.min() != counts.max():
@@ -140,14 +139,14 @@ def _group(facts: Facts, index: int, members: list[int], labels: dict[Any, np.nd
     return Group(index, tuple(members), count, states, (count,), tuple(place), tuple(slot))
 
 
-def _relation(facts: Facts, j: int, groups: list[Group], labels: dict[Any, np.ndarray]) -> list[Relation] | None:
+def _relation(facts: Facts, j: int, groups: list[Group], labels: dict[Node, np.ndarray]) -> list[Relation] | None:
     """The group that a weight op reaches, with the sample of each of its elements."""
-    site, own = facts.sites[j], labels["y", j]
+    site, own = facts.sites[j], labels[OpNode(j)]
     count = 1 + max(int(v.max(initial=0)) for v in labels.values())
     for g in groups:
         number = np.full(count, -1, np.int32)
         for i, at in zip(g.leaves, g.place, strict=True):
-            number[labels["h", i].reshape(-1)] = at.reshape(-1)
+            number[labels[StateNode(i)].reshape(-1)] = at.reshape(-1)
         place = number[own]
         if not (place >= 0).any():
             continue

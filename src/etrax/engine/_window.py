@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import promotes
-from ..analysis import Facts, OpenStep
+from ..analysis import Facts, OpenStep, OpNode
 from ..ir import Role
 from . import _site_math as site_math
 from ._ops import look_ahead
@@ -35,7 +35,7 @@ StepLoss = Callable[[list[Any], Any], tuple[Any, Any]]
 
 
 def live_sites(facts: Facts) -> list[int]:
-    return [j for j in range(len(facts.sites)) if ("y", j) in facts.live]
+    return [j for j in range(len(facts.sites)) if OpNode(j) in facts.live]
 
 
 @promotes

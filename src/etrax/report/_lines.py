@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..analysis import Facts, traced_relations
+from ..analysis import Facts, Node, OpNode, OutputNode, StateNode, traced_relations
 from ..ir import Path, Role, format_path
 from ..rules import Verdict
 from ._reads import Reads
@@ -58,9 +59,9 @@ def group_line(facts: Facts, reads: Reads, index: int) -> GroupLine:
     g = facts.groups[index]
     losses = tuple(loss.text for loss in facts.group_losses[index])
     names = tuple(facts.state_name(i) for i in g.leaves)
-    reached = [t for i in g.leaves for t in facts.edges.out(("h", i))]
+    reached = [t for i in g.leaves for t in facts.edges.out(StateNode(i))]
     others = _groups_of(facts, reached) - {index}
-    outputs = {*_numbers(reached, "o"), *reads.outputs[index]}
+    outputs = {*_numbers(reached, OutputNode), *reads.outputs[index]}
     return GroupLine(
         names, g.varshape, g.num_state, str(facts.tags[index]), losses, tuple(sorted(outputs)), tuple(sorted(others))
     )
@@ -69,8 +70,8 @@ def group_line(facts: Facts, reads: Reads, index: int) -> GroupLine:
 def op_line(facts: Facts, reads: Reads, index: int) -> OpLine:
     """The row of a weight op."""
     site = facts.sites[index]
-    reached = list(facts.edges.out(("y", index)))
-    before = _groups_of(facts, facts.edges.into(("y", index), "h"))
+    reached = list(facts.edges.out(OpNode(index)))
+    before = _groups_of(facts, map(StateNode, facts.edges.states_into(index)))
     return OpLine(
         site.rule.name,
         site.call.primitive,
@@ -78,8 +79,8 @@ def op_line(facts: Facts, reads: Reads, index: int) -> OpLine:
         tuple(sorted(site.params)),
         tuple(sorted(before | {g for g, ops in enumerate(reads.ops) if index in ops})),
         tuple(sorted(_groups_of(facts, reached))),
-        _numbers(reached, "o"),
-        _numbers(reached, "y"),
+        _numbers(reached, OutputNode),
+        _numbers(reached, OpNode),
     )
 
 
@@ -88,7 +89,7 @@ def parameter_line(facts: Facts, param: int, verdict: Verdict) -> ParameterLine:
     leaf, sites = facts.step.select(Role.PARAM)[param], facts.sites_of(param)
     ops = tuple(dict.fromkeys(facts.sites[j].rule.name for j in sites))
     reached = [f"group {r.group}" for r in traced_relations(facts) if r.site in sites]
-    if any(("y", j) in facts.live and not facts.remembers(("y", j)) for j in sites):
+    if any(OpNode(j) in facts.live and not facts.remembers(OpNode(j)) for j in sites):
         reached.append("output")
     return ParameterLine(leaf.path, leaf.aval.shape, ops, tuple(dict.fromkeys(reached)), verdict)
 
@@ -98,9 +99,10 @@ def output_names(facts: Facts) -> tuple[str, ...]:
     return tuple(format_path(leaf.path, "output") for leaf in facts.step.select(Role.OUTPUT))
 
 
-def _numbers(nodes, kind: str) -> tuple[int, ...]:
-    return tuple(sorted({number for k, number in nodes if k == kind}))
+def _numbers(nodes: Iterable[Node], kind: type[Node]) -> tuple[int, ...]:
+    return tuple(sorted({node.index for node in nodes if isinstance(node, kind)}))
 
 
-def _groups_of(facts: Facts, nodes) -> set[int]:
-    return {facts.group_of_leaf[i] for k, i in nodes if k == "h" and i in facts.group_of_leaf}
+def _groups_of(facts: Facts, nodes: Iterable[Node]) -> set[int]:
+    leaves = _numbers(nodes, StateNode)
+    return {facts.group_of_leaf[i] for i in leaves if i in facts.group_of_leaf}

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Facts, Relation, uncut_edges
-from ..analysis.pattern import components
+from ..analysis import Facts, Node, Relation, StateNode, uncut_edges
+from ..analysis.pattern import Dep, components
 from ..engine import Probe, Probes, Transport, carried_relations, layout_of
 from ._d_rtrl import diagonal_transport
 from ._rule import Rule
@@ -47,9 +47,9 @@ def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.nda
     left, right, nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], g.num_positions
     for (source, target), dep in facts.edges.dep.items():
         own = _own(facts, group, source, traced, dep)
-        if target[0] != "h" or target[1] not in g.leaves or own is None:
+        if not isinstance(target, StateNode) or target.index not in g.leaves or own is None:
             continue
-        at, labels = g.place_of(target[1]).reshape(-1), dep.part.all_labels()
+        at, labels = g.place_of(target.index).reshape(-1), dep.part.all_labels()
         left.append(at)
         right.append(nodes + labels)
         for m in (m.reshape(-1) for m in dep.maps):
@@ -64,14 +64,14 @@ def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.nda
     return [None] if rank.max(initial=0) == 0 else [rank == c for c in range(int(rank.max()) + 1)]
 
 
-def _own(facts: Facts, group: int, source: Any, traced: dict[int, np.ndarray], dep: Any) -> np.ndarray | None:
+def _own(facts: Facts, group: int, source: Node, traced: dict[int, np.ndarray], dep: Dep) -> np.ndarray | None:
     """The position of each element of a source: a state of the group, or an op with a trace to it."""
     g = facts.groups[group]
-    if source[0] == "h":
-        return g.place_of(source[1]).reshape(-1) if source[1] in g.leaves else None
-    if source[1] not in traced:
+    if isinstance(source, StateNode):
+        return g.place_of(source.index).reshape(-1) if source.index in g.leaves else None
+    if source.index not in traced:
         return None
-    return np.resize(traced[source[1]], dep.maps[0].size)  # an op in an inner loop has one place for all iterations
+    return np.resize(traced[source.index], dep.maps[0].size)  # an op in an inner loop has one place for all iterations
 
 
 def ostl() -> Rule:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
-from ..analysis import Facts
+from ..analysis import Facts, OpNode
 from ..engine import Transport, WindowData
 from ..ir import Path, Role, format_path
 from ._rule import Rule
@@ -203,7 +203,7 @@ def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> R
     leaves = facts.step.select(Role.PARAM)
     asked = {p: choose(facts, p) for p in sorted(facts.sites[site].params) if is_inexact(leaves[p].aval)}
     found = list(dict.fromkeys(r for r in asked.values() if r.name != "frozen"))
-    if len(found) > 1 and facts.remembers(("y", site)):
+    if len(found) > 1 and facts.remembers(OpNode(site)):
         listed = ", ".join(f"{format_path(leaves[p].path, 'params')} by {r}" for p, r in asked.items())
         raise CompilationError(
             f"the weight of {facts.sites[site].label} is made of parameters with different rules ({listed}), and one "

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import check_decay
-from ..analysis import Facts, Relation, WeightSite
+from ..analysis import Facts, OpNode, Relation, WeightSite
 from ..analysis._ranges import ANY
 from ..engine import (
     Probes,
@@ -208,7 +208,7 @@ def pp_prop(decay: float = 0.9) -> Rule:
 
 
 def _factored(facts: Facts, site: int) -> bool:
-    return facts.sites[site].rule is not ALIGNED and facts.remembers(("y", site))
+    return facts.sites[site].rule is not ALIGNED and facts.remembers(OpNode(site))
 
 
 def _signs(facts: Facts, sites: Sequence[int]) -> str:
@@ -221,7 +221,7 @@ def _signs(facts: Facts, sites: Sequence[int]) -> str:
 
 def _warns(facts: Facts, inputs: Sequence[Any] | None) -> list[str]:
     """Sites whose data can change sign, by the model itself or by the inputs that came."""
-    sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and _factored(facts, j)]
+    sites = [j for j in range(len(facts.sites)) if OpNode(j) in facts.live and _factored(facts, j)]
     loose = {j for j in sites if not facts.ranges_of_positive.get(j, ANY).one_sign}
     why = "which the model does not rule out"
     if inputs is not None:

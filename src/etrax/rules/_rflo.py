@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import check_decay
-from ..analysis import Facts
+from ..analysis import Facts, OpNode, StateNode
 from ..engine import Plan, Transport, WindowData, add_to, by_site, bytes_of, plan_blocks
 from ._rule import Rule
 from ._verdicts import Verdict, replaced
@@ -75,7 +75,9 @@ def _driven(plan: Plan, k: int) -> list[int]:
     """Slots of the group that the op reaches within its own step."""
     r = plan.relations[k]
     return [
-        s for s, slot in enumerate(plan.layout(k).slots) if (("y", r.site), ("h", slot.leaf)) in plan.facts.edges.dep
+        s
+        for s, slot in enumerate(plan.layout(k).slots)
+        if (OpNode(r.site), StateNode(slot.leaf)) in plan.facts.edges.dep
     ]
 
 

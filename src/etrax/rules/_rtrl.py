@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..analysis import Facts, Relation
+from ..analysis import Facts, OpNode, Relation, StateNode
 from ..engine import (
     Layout,
     Transport,
@@ -94,8 +94,8 @@ MANY = 1 << 18
 
 def dense_bytes(facts: Facts, trace_dtype: Any = None) -> int:
     """Size of the influence matrices that RTRL would keep; an estimate where it is out of the question."""
-    sites = [j for j in range(len(facts.sites)) if ("y", j) in facts.live and facts.remembers(("y", j))]
-    leaves = {n[1] for edge in facts.edges.dep for n in edge if n[0] == "h"}
+    sites = [j for j in range(len(facts.sites)) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
+    leaves = {n.index for edge in facts.edges.dep for n in edge if isinstance(n, StateNode)}
     states = sum(facts.states[i].aval.size for i in leaves)
     if states + sum(int(np.prod(facts.sites[j].y_shape, dtype=np.int64)) for j in sites) > MANY:
         shapes = [facts.states[i].aval.shape for i in leaves]

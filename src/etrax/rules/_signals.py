@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..analysis import Facts, Visible, find_visible
+from ..analysis import Facts, OpNode, Visible, find_visible
 from ..engine import (
     Eligibility,
     Plan,
@@ -60,7 +60,7 @@ def guided_transport(
     used = sorted({r.group for r in plan.relations})
     fed, direct = [g for g in used if g not in source.direct], [g for g in used if g in source.direct]
     filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in fed]
-    guided = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(("y", j)))
+    guided = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
     untraced = sorted(guided - {r.site for r in plan.relations})
 
     def init() -> Any:

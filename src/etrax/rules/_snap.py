@@ -25,7 +25,7 @@ from jax import lax
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..analysis import Facts, OpenStep, Relation, find_nodes, reach_of, steps_to_fill
+from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, reach_of, steps_to_fill
 from ..engine import (
     Layout,
     Transport,
@@ -206,7 +206,7 @@ def _within(facts: Facts, param: int, n: int) -> Verdict:
     trivial = unless_trivial(facts, param)
     if trivial is not None:
         return trivial
-    sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live and facts.remembers(("y", j))]
+    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
     needed = max(steps_to_fill(facts, j) for j in sites)
     if needed > n:
         names = ", ".join(dict.fromkeys(facts.sites[j].label for j in sites if steps_to_fill(facts, j) > n))

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from .._compat import is_inexact
-from ..analysis import Facts, Loss, LossKind, half_losses, traced_relations
+from ..analysis import Facts, Loss, LossKind, OpNode, half_losses, traced_relations
 from ..ir import Role
 
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
@@ -36,12 +36,12 @@ def unless_trivial(facts: Facts, param: int) -> Verdict | None:
         return Verdict(Kind.UNUSED, f"it holds {leaf.aval.dtype} numbers, which have no gradient")
     if not leaf.aval.size:
         return Verdict(Kind.UNUSED, f"it has no elements (its shape is {list(leaf.aval.shape)})")
-    sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
+    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
     if not sites:
         return Verdict(
             Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param)
         )
-    if not any(facts.remembers(("y", j)) for j in sites):
+    if not any(facts.remembers(OpNode(j)) for j in sites):
         acts = f"{_labels(facts, sites)} acts on the output of its own step only"
         rounded = facts.rounding(param)
         if rounded:
@@ -66,7 +66,7 @@ def carried_groups(facts: Facts, param: int) -> list[int]:
 
 def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
     """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
-    sites = [j for j in facts.sites_of(param) if ("y", j) in facts.live]
+    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
     losses = [loss for j in sites for loss in (*facts.site_losses(j), *half_losses(facts, j))]
     losses += facts.rounding(param)
     for group in carried_groups(facts, param):
@@ -80,7 +80,7 @@ def diagonal(facts: Facts, param: int) -> Verdict:
     if trivial is not None:
         return trivial
     groups, losses = carried_groups(facts, param), diagonal_losses(facts, param)
-    used = _labels(facts, [j for j in facts.sites_of(param) if ("y", j) in facts.live])
+    used = _labels(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live])
     states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
     if not losses:
         return Verdict(
