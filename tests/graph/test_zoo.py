@@ -8,7 +8,7 @@ from tests.zoo import ZOO
 from etrax._compat import is_inexact
 from etrax.analysis import analyse
 from etrax.engine._site_math import trace_shape
-from etrax.graph import build_graph, jacobians
+from etrax.graph import build_graph, jacobians, plan_jacobians
 from etrax.ir import Role, trace_step
 
 
@@ -51,7 +51,7 @@ def test_transition_and_blocks(entry):
     assert sorted(p for g in graph.hidden_groups for p in g.hidden_paths) == sorted(
         p for p, v in old.items() if is_inexact(v)
     )
-    pieces = jacobians(facts, graph.hidden_groups, jax.tree.leaves((model.params, model.hidden, x)))
+    pieces = jacobians(plan_jacobians(facts, graph.hidden_groups), jax.tree.leaves((model.params, model.hidden, x)))
     for group, found in zip(graph.hidden_groups, pieces.h2h, strict=True):
         inputs = [temps[v] for v in group.transition_jaxpr_constvars]
         check_group(group, [old[p] for p in group.hidden_paths], inputs, new, found)

@@ -16,6 +16,7 @@ from ._layout import Gather as Gather
 from ._layout import Layout as Layout
 from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
+from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
 from ._ops import prepared as prepared
 from ._own_loss import Felt as Felt
@@ -28,8 +29,10 @@ from ._plan import wide_dtype as wide_dtype
 from ._plan import widened as widened
 from ._probes import Probe as Probe
 from ._probes import Probes as Probes
+from ._probes import Pulls as Pulls
 from ._probes import differentiable as differentiable
 from ._probes import plan_probes as plan_probes
+from ._probes import probes_of as probes_of
 from ._probes import untraced_leaves as untraced_leaves
 from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,7 +38,7 @@ class Layout:
     group: Group
     slots: tuple[Slot, ...]
     shape: tuple[int, ...]
-    avals: Mapping[int, Any]
+    avals: Mapping[int, jax.ShapeDtypeStruct]
     acts: frozenset[tuple[int, int]] | None = None
 
     @property
@@ -90,13 +91,17 @@ def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
 
 def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
     """Slots in the group's own order, but for those of some leaves; complex ones twice."""
-    states = facts.states
+    return layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
+
+
+def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without: Sequence[int] = ()) -> Layout:
+    """The same, for states of these shapes and types."""
     slots: list[Slot] = []
     plain = all(p.size == group.num_positions and np.array_equal(p.reshape(-1), np.arange(p.size)) for p in group.place)
     for leaf, place, slot in zip(group.leaves, group.place, group.slot, strict=True):
         if leaf in without:
             continue
-        parts = (False, True) if np.issubdtype(states[leaf].aval.dtype, np.complexfloating) else (False,)
+        parts = (False, True) if np.issubdtype(avals[leaf].dtype, np.complexfloating) else (False,)
         if plain:
             slots += [Slot(leaf, None, im) for im in parts]
             continue
@@ -105,9 +110,9 @@ def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout
             index = np.empty(group.num_positions, np.int64)
             index[place.reshape(-1)[at]] = at
             slots += [Slot(leaf, index, im) for im in parts]
-    shapes = {states[leaf].aval.shape for leaf in group.leaves}
+    shapes = {avals[leaf].shape for leaf in group.leaves}
     shape = shapes.pop() if plain and len(shapes) == 1 else (group.num_positions,)
-    return Layout(group, tuple(slots), shape, {leaf: states[leaf].aval for leaf in group.leaves})
+    return Layout(group, tuple(slots), shape, avals)
 
 
 @dataclass(frozen=True, eq=False)

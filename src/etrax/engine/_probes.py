@@ -6,9 +6,10 @@ source, are probed in different pulls: a block is then never a sum over several 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from .._compat import is_inexact
-from ..analysis import Derived, Facts, OpenStep, Relation, StateNode, colours, derived_states
+from ..analysis import Derived, Facts, Group, OpenStep, Relation, StateNode, colours, derived_states
 from ..ir import Role, mapped, number_outputs
 from ._blocks import Block
 from ._layout import Layout, layout_of
@@ -32,49 +33,35 @@ class Probe:
     colour: np.ndarray | None
 
 
+# More pulls than this are made as one.
+MANY = 8
+
+# From cotangents of new states to those of old states and of the outputs of weight ops, all by number.
+PullBack: TypeAlias = Callable[[dict[int, Any]], tuple[dict[int, Any], dict[int, Any]]]
+
+
 @dataclass(frozen=True, eq=False)
-class Probes:
-    """A plan: each pull is a set of probes that do not disturb each other."""
+class Pulls:
+    """Which cotangents to pull back, and where blocks stand in what comes back.
 
-    facts: Facts
+    `layouts` has one entry per group. Each pull is a set of probes that do not disturb each other. `places[k]` is the
+    position that each element of relation k's y reaches.
+    """
+
     layouts: tuple[Layout, ...]
-    relations: tuple[Relation, ...]
     pulls: tuple[tuple[Probe, ...], ...]
-    derived: Mapping[int, Derived] = field(default_factory=dict)
+    relations: tuple[Relation, ...] = ()
+    places: tuple[np.ndarray | None, ...] = ()
 
-    def fold(self, g: Mapping[int, Any], states: Sequence[Any]) -> Mapping[int, Any]:
-        """Cotangents of states, with those of derived states taken to the states that they are made of."""
-        found = dict(g)
-        for d in self.derived.values():
-            _, pull = jax.vjp(d, {i: states[i] for i in d.kept})
-            for i, value in pull({i: g[i] for i in d.gone})[0].items():
-                found[i] = found[i] + value
-        return found
+    @property
+    def leaves(self) -> list[int]:
+        """The states whose cotangents are pulled back."""
+        return sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
 
-    def __call__(
-        self, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]
-    ) -> tuple[list[Block], list[list[Any]]]:
-        """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops."""
-        facts = self.facts
-        opened = OpenStep(facts.step, facts.sites, facts.cut)
-        leaves, weights, ys = lax.stop_gradient((list(leaves), list(weights), dict(ys)))
-        first = len(facts.step.select(Role.PARAM))
-        moving = sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
-        used = sorted({r.site for r in self.relations})
-        deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
-
-        def run(h: dict[int, Any], deltas: dict[int, Any]) -> dict[int, Any]:
-            values = list(leaves)
-            for i, value in h.items():
-                values[first + i] = value
-            for d in self.derived.values():  # their values are what they were, their derivatives those of the others
-                for i, value in d({k: values[first + k] for k in d.kept}).items():
-                    values[first + i] = values[first + i] + (value - lax.stop_gradient(value))
-            outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights, ys)
-            return {i: outs[i] for i in moving}
-
-        _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
-        zeros = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in moving}
+    def __call__(self, pull: PullBack) -> tuple[list[Block], list[list[Any]]]:
+        """D per group and F per relation, given the pull-back of new states to old states and outputs of ops."""
+        avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
+        zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
         if len(self.pulls) > MANY:
             return self._all_at_once(pull, zeros)
         blocks, rows = self._blank()
@@ -82,7 +69,7 @@ class Probes:
             cotangents = dict(zeros)
             for p in probes:
                 probe = self.layouts[p.group].probe(p.slot, p.colour)
-                cotangents |= {i: c.astype(facts.states[i].aval.dtype) for i, c in probe.items() if i in zeros}
+                cotangents |= {i: c.astype(avals[i].dtype) for i, c in probe.items() if i in zeros}
             h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
@@ -92,7 +79,7 @@ class Probes:
         rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
         return [[[None] * g.size for _ in range(g.size)] for g in self.layouts], rows
 
-    def _all_at_once(self, pull: Any, zeros: Mapping[int, Any]) -> tuple[list[Block], list[list[Any]]]:
+    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, Any]) -> tuple[list[Block], list[list[Any]]]:
         """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
         blocks, rows = self._blank()
         stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
@@ -107,7 +94,7 @@ class Probes:
         for (g, s), at in readers.items():
             layout = self.layouts[g]
             colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
-            which = _which(colours, self.facts.groups[g].num_positions)
+            which = _which(colours, layout.group.num_positions)
             own = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
             read = jax.vmap(layout.read)(own)
             for t in np.flatnonzero(layout.links[s]):
@@ -115,9 +102,78 @@ class Probes:
                 blocks[g][s][t] = jnp.take_along_axis(flat, which[None], 0)[0].reshape(layout.shape)
             for k, r in enumerate(self.relations):
                 if r.group == g:
-                    place = _beside_loops(self.facts, r)
-                    rows[k][s] = _chosen(d_bar[r.site][np.array(at)], place, which)
+                    rows[k][s] = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
         return blocks, rows
+
+    def _read(self, p: Probe, h_bar: Any, d_bar: Any, blocks: list[Block], rows: list[list[Any]]) -> None:
+        layout = self.layouts[p.group]
+        links = layout.links[p.slot]
+        for t, value in enumerate(layout.read(h_bar)):
+            if links[t]:
+                value = value if p.colour is None else jnp.where(p.colour.reshape(layout.shape), value, 0)
+                blocks[p.group][p.slot][t] = _plus(blocks[p.group][p.slot][t], value)
+        for k, r in enumerate(self.relations):
+            if r.group != p.group:
+                continue
+            value = d_bar[r.site]
+            place = self.places[k]
+            if p.colour is not None and place is not None:
+                value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
+            rows[k][p.slot] = _plus(rows[k][p.slot], value)
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """A plan to read D and F off a step; `derived` are states that follow from others, by group."""
+
+    facts: Facts
+    layouts: tuple[Layout, ...]
+    relations: tuple[Relation, ...]
+    pulls: tuple[tuple[Probe, ...], ...]
+    derived: Mapping[int, Derived] = field(default_factory=dict)
+
+    @cached_property
+    def reading(self) -> Pulls:
+        places = tuple(_beside_loops(self.facts, r) for r in self.relations)
+        return Pulls(self.layouts, self.pulls, self.relations, places)
+
+    def fold(self, g: Mapping[int, Any], states: Sequence[Any]) -> Mapping[int, Any]:
+        """Cotangents of states, with those of derived states taken to the states that they are made of."""
+        found = dict(g)
+        for d in self.derived.values():
+            _, pull = jax.vjp(d, {i: states[i] for i in d.kept})
+            for i, value in pull({i: g[i] for i in d.gone})[0].items():
+                found[i] = found[i] + value
+        return found
+
+    def __call__(
+        self, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]
+    ) -> tuple[list[Block], list[list[Any]]]:
+        """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops."""
+        return self.read(*lax.stop_gradient((list(leaves), list(weights), dict(ys))))
+
+    def read(
+        self, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]
+    ) -> tuple[list[Block], list[list[Any]]]:
+        """The same, as values that can be differentiated in turn."""
+        facts, moving = self.facts, self.reading.leaves
+        opened = OpenStep(facts.step, facts.sites, facts.cut)
+        first = len(facts.step.select(Role.PARAM))
+        used = sorted({r.site for r in self.relations})
+        deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
+
+        def run(h: dict[int, Any], deltas: dict[int, Any]) -> dict[int, Any]:
+            values = list(leaves)
+            for i, value in h.items():
+                values[first + i] = value
+            for d in self.derived.values():  # their values are what they were, their derivatives those of the others
+                for i, value in d({k: values[first + k] for k in d.kept}).items():
+                    values[first + i] = values[first + i] + (value - lax.stop_gradient(value))
+            outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights, ys)
+            return {i: outs[i] for i in moving}
+
+        _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
+        return self.reading(pull)
 
     def alike(self) -> list[int]:
         """Per relation, the first one whose rows of F are the same values at every step, to the same positions.
@@ -136,26 +192,6 @@ class Probes:
             for r, row in zip(self.relations, names[1], strict=True)
         ]
         return [keys.index(key) for key in keys]
-
-    def _read(self, p: Probe, h_bar: Any, d_bar: Any, blocks: list[Block], rows: list[list[Any]]) -> None:
-        layout = self.layouts[p.group]
-        links = layout.links[p.slot]
-        for t, value in enumerate(layout.read(h_bar)):
-            if links[t]:
-                value = value if p.colour is None else jnp.where(p.colour.reshape(layout.shape), value, 0)
-                blocks[p.group][p.slot][t] = _plus(blocks[p.group][p.slot][t], value)
-        for k, r in enumerate(self.relations):
-            if r.group != p.group:
-                continue
-            value = d_bar[r.site]
-            place = _beside_loops(self.facts, r)
-            if p.colour is not None and place is not None:
-                value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
-            rows[k][p.slot] = _plus(rows[k][p.slot], value)
-
-
-# More pulls than this are made as one.
-MANY = 8
 
 
 def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
@@ -185,15 +221,20 @@ def _plus(a: Any, b: Any) -> Any:
     return b if a is None else a + b
 
 
-def plan_probes(facts: Facts, relations: Sequence[Relation], reduced: bool = False) -> Probes:
-    """Layouts and pulls for the groups that the relations reach.
+def plan_probes(
+    facts: Facts, relations: Sequence[Relation], reduced: bool = False, groups: Sequence[Group] | None = None
+) -> Probes:
+    """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order).
 
     `reduced` leaves out states that follow from others or reach no output, and blocks of states that do not act on
     each other.
     """
-    needed = sorted({r.group for r in relations})
+    needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
+    groups = facts.groups if groups is None else groups
     derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced else {}
-    layouts = tuple(layout_of(facts, g, untraced_leaves(facts, g.index) if reduced else ()) for g in facts.groups)
+    layouts = tuple(
+        layout_of(facts, g, untraced_leaves(facts, g.index) if reduced else ()) for g in groups or facts.groups
+    )
     if reduced:
         layouts = tuple(replace(layout, acts=_acts(facts, derived.get(layout.group.index))) for layout in layouts)
     rounds: list[list[int]] = []
@@ -206,13 +247,17 @@ def plan_probes(facts: Facts, relations: Sequence[Relation], reduced: bool = Fal
             rounds.append([g])
     pulls: list[tuple[Probe, ...]] = []
     for members in rounds:
-        lists = [
-            [Probe(g, s, colour) for colour in _colours(facts, g) for s in range(layouts[g].size)] for g in members
-        ]
+        lists = [probes_of(g, layouts[g], colours(facts, facts.groups[g])) for g in members]
         for k in range(max(map(len, lists))):
             pulls.append(tuple(found[k] for found in lists if k < len(found)))
     kept = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
     return Probes(facts, kept, tuple(relations), tuple(pulls), derived)
+
+
+def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
+    """One probe per colour of the positions of group g, and state scalar; None: one colour is enough."""
+    masks = [None] if colour is None else [colour.reshape(-1) == c for c in range(int(colour.max()) + 1)]
+    return [Probe(g, s, mask) for mask in masks for s in range(layout.size)]
 
 
 def untraced_leaves(facts: Facts, group: int) -> tuple[int, ...]:
@@ -242,12 +287,6 @@ def _disturb(facts: Facts, a: int, b: int) -> bool:
         if isinstance(target, StateNode):
             reached.setdefault(source, set()).add(target.index)
     return any(found & one and found & two for found in reached.values())
-
-
-def _colours(facts: Facts, group: int) -> list[np.ndarray | None]:
-    """Sets of positions that do not act on each other; [None] if none do."""
-    found = colours(facts, facts.groups[group])
-    return [None] if found is None else [found.reshape(-1) == c for c in range(int(found.max()) + 1)]
 
 
 def differentiable(facts: Facts) -> list[int]:

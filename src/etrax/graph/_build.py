@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from .._errors import CompilationError
-from ..analysis._colours import colours
-from ..analysis._edges import state_leaves
-from ..analysis._facts import Facts
+from ..analysis import Facts, Group, colours
+from ..engine import layout_of
 from ..ir import Path, Role, Step, format_path
+from ._columns import Columns
 from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup
-from ._layout import layout_of_group, reordered
 from ._module_info import ModuleInfo, module_info_of
 from ._owner import Owner
 from ._perturb import perturb
@@ -37,12 +38,12 @@ def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool 
 
 def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups, and the group of each hidden state."""
-    leaves = state_leaves(facts.step)
+    leaves = facts.states
     handles = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
     rank = {path: k for k, path in enumerate(info.hidden_path_to_invar)}
     groups = []
     for g in facts.groups:
-        g = reordered(g, sorted(range(len(g.leaves)), key=lambda k: rank[leaves[g.leaves[k]].path]))
+        g = _reordered(g, sorted(range(len(g.leaves)), key=lambda k: rank[leaves[g.leaves[k]].path]))
         paths = [leaves[i].path for i in g.leaves]
         invars = [info.hidden_path_to_invar[p] for p in paths]
         outvars = [info.hidden_path_to_outvar[p] for p in paths]
@@ -57,7 +58,7 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
                 outvars,
                 jaxpr,
                 list(rest),
-                layout_of_group(g, leaves),
+                Columns(layout_of(facts, g)),
                 colours(facts, g),
                 str(facts.tags[g.index]),
             )
@@ -72,6 +73,12 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
                 )
             by_path[path] = group
     return tuple(groups), by_path
+
+
+def _reordered(group: Group, order: Sequence[int]) -> Group:
+    """The same group with its leaves in another order."""
+    leaves, place, slot = (tuple(part[k] for k in order) for part in (group.leaves, group.place, group.slot))
+    return replace(group, leaves=leaves, place=place, slot=slot)
 
 
 def build_relations(

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError, NotSupportedError
-from ..analysis._facts import Facts
+from ..engine import Probes
 from ..ir import Path, Role, format_path
 from ._compile import compile_with_facts, require_module
 from ._diagnostics import DiagnosticKind
 from ._graph import ETraceGraph
 from ._input_data import example_of, single_step_of
-from ._jacobians import HiddenToWeight, Key, jacobians
+from ._jacobians import HiddenToWeight, Key, jacobians, plan_jacobians
 from ._perturb import HiddenPerturbation
 
 _Marked = lambda x: hasattr(x, "first_step")  # noqa: E731
@@ -36,23 +36,22 @@ class ETraceGraphExecutor:
     def __init__(self, model: Any):
         require_module(model, "ETraceGraphExecutor")
         self.model = model
-        self._compiled: tuple[ETraceGraph, Facts] | None = None
+        self._graph: ETraceGraph | None = None
+        self._probes: Probes | None = None  # None: a step that can be looked at, and has no Jacobian
 
     def compile_graph(self, *args: Any, **kwargs: Any) -> None:
         """Compile for example arguments; of `MultiStepData` the first step is the example. Writes no state."""
         args, kwargs = jax.tree.map(example_of, (args, kwargs), is_leaf=_Marked)
-        self._compiled = compile_with_facts(self.model, args, kwargs, True, "ETraceGraphExecutor")
+        self._graph, facts = compile_with_facts(self.model, args, kwargs, True, "ETraceGraphExecutor")
+        trainable = facts.step is self._graph.module_info.step
+        self._probes = plan_jacobians(facts, self._graph.hidden_groups) if trainable else None
 
     @property
     def graph(self) -> ETraceGraph:
         """The compiled graph."""
-        return self._found[0]
-
-    @property
-    def _found(self) -> tuple[ETraceGraph, Facts]:
-        if self._compiled is None:
+        if self._graph is None:
             raise CompilationError("the model has not been compiled: call `compile_graph(*example_args)` first.")
-        return self._compiled
+        return self._graph
 
     @property
     def states(self) -> Any:
@@ -87,12 +86,11 @@ class ETraceGraphExecutor:
         op number, group index) to the pieces of ∂h/∂w; `h2h` has for each group ∂h_t/∂h_{t-1} of the cut step,
         (*varshape, S, S). The model's states are not written: assign the values returned to go on. Runs under `jit`.
         """
-        graph, facts = self._found
-        flat = self._flat(args, kwargs)
-        if facts.step is not graph.module_info.step:
+        graph, flat = self.graph, self._flat(args, kwargs)
+        if self._probes is None:
             records = graph.explain(kind=DiagnosticKind.LOOP_WITHOUT_DERIVATIVE)
             raise NotSupportedError("\n".join(["this step has no Jacobian.", *(r.message for r in records)]))
-        found = jacobians(facts, graph.hidden_groups, graph.module_info.step_leaves(flat))
+        found = jacobians(self._probes, graph.module_info.step_leaves(flat))
         return *graph.module_info.sort_step_outputs(found.outs), (found.h2w, found.h2h)
 
     def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -102,8 +100,7 @@ class ETraceGraphExecutor:
         step depends on the new hidden values through the outputs of the step. It works outside `jit` also if it was
         made inside.
         """
-        graph, _ = self._found
-        flat = self._flat(args, kwargs)
+        graph, flat = self.graph, self._flat(args, kwargs)
         perturbation = graph.hidden_perturb
         assert perturbation is not None  # the executor always compiles it
         zeros = dict(zip(perturbation.perturb_hidden_paths, perturbation.init_perturb_data(), strict=True))

@@ -11,9 +11,9 @@ import numpy as np
 from .._compat import Jaxpr, Var
 from .._errors import NotSupportedError
 from ..analysis._edges import refuse_while
+from ..engine import Pulls, probes_of
 from ..ir import Path, format_path
-from ._blocks import state_blocks
-from ._layout import Layout, layout_of_states, varshapes
+from ._columns import Columns, columns_of_states, varshapes
 from ._show import show
 from ._slices import eval_slice
 
@@ -35,23 +35,24 @@ class HiddenGroup(NamedTuple):
     hidden_outvars: list[Var]
     transition_jaxpr: Jaxpr
     transition_jaxpr_constvars: list[Var]
-    layout: Layout | None = None
+    layout: Columns | None = None
     colour: np.ndarray | None = None
     tag: str = ""
 
     @property
-    def _layout(self) -> Layout:
-        return layout_of_states(self.hidden_states) if self.layout is None else self.layout
+    def columns(self) -> Columns:
+        """The group's states as one array with a column per state scalar."""
+        return columns_of_states(self.hidden_states) if self.layout is None else self.layout
 
     @property
     def varshape(self) -> tuple[int, ...]:
         """Shape of the set of positions."""
-        return self._layout.varshape
+        return self.columns.varshape
 
     @property
     def num_state(self) -> int:
         """State scalars at one position."""
-        return self._layout.num_state
+        return self.columns.num_state
 
     def check_consistent_varshape(self) -> None:
         """Raise `NotSupportedError` unless all states of the group show the same positions by their shapes."""
@@ -79,20 +80,29 @@ class HiddenGroup(NamedTuple):
         One pull-back per state scalar and colour: one colour for a diagonal or block group; for others as many as
         `colours` needs, at most the number of positions of one sample.
         """
-        hidden = jax.tree.leaves(list(hidden_vals))
+        columns = self.columns
+        numbers = columns.layout.group.leaves
+        hidden = dict(zip(numbers, jax.tree.leaves(list(hidden_vals)), strict=True))
+        probes = [(probe,) for probe in probes_of(0, columns.layout, self.colour)]
+
+        def run(h: dict[int, jax.Array]) -> dict[int, jax.Array]:
+            return dict(zip(numbers, self.transition([h[i] for i in numbers], input_vals), strict=True))
+
         try:
-            return state_blocks(lambda h: self.transition(h, input_vals), hidden, self._layout, self.colour)
+            _, pull = jax.vjp(run, hidden)
+            (block,), _ = Pulls((columns.layout,), tuple(probes))(lambda c: (pull(c)[0], {}))
         except ValueError as error:
             refuse_while(error)
             raise
+        return columns.blocks(block)
 
     def concat_hidden(self, values: Sequence[Any]) -> jax.Array:
         """One array (*varshape, num_state) from one value per state; units are dropped."""
-        return self._layout.concat(values)
+        return self.columns.concat(values)
 
     def split_hidden(self, array: jax.Array) -> list[jax.Array]:
         """One value per state from one array (*varshape, num_state): the inverse of `concat_hidden`, without units."""
-        return self._layout.split(array)
+        return self.columns.split(array)
 
     def dict(self) -> dict[str, Any]:
         return self._asdict()

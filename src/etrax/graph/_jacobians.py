@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from ..analysis._cut import OpenStep
-from ..analysis._facts import Facts
-from ..analysis._sites import WeightSite
-from ..engine import _site_math as site_math
-from ..engine._weights import weights
-from ..ir import Path, Role, mapped
-from ._blocks import blocks_from, unit_cotangents
+from ..analysis import Facts, OpenStep, WeightSite
+from ..engine import Probes, plan_probes, site_math, weights
+from ..ir import Path, Role
+from ._columns import Columns
 from ._group import HiddenGroup
 
 # A weight leaf's path, the number of its op in the step, and the number of a hidden group.
@@ -53,58 +50,23 @@ class Jacobians(NamedTuple):
     h2h: list[jax.Array]
 
 
-def jacobians(facts: Facts, groups: Sequence[HiddenGroup], leaves: Sequence[Any]) -> Jacobians:
-    """All pieces at one step, for its input leaves in order: one pull-back per state scalar and colour."""
-    step, first = facts.step, len(facts.step.select(Role.PARAM))
-    opened = OpenStep(step, facts.sites, facts.cut)
-    moving = [i for g in facts.groups for i in g.leaves]
+def plan_jacobians(facts: Facts, groups: Sequence[HiddenGroup]) -> Probes:
+    """How to read the blocks of all groups, with states in the order of the groups, and of all that can be traced."""
     relations = [r for r in facts.relations if r.representable]
-    deltas = {
-        j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sorted({r.site for r in relations})
-    }
+    return plan_probes(facts, relations, groups=[g.columns.layout.group for g in groups])
 
-    def run(hidden: Mapping[int, Any], deltas: Mapping[int, Any]) -> tuple[dict[int, Any], Any]:
-        values = list(leaves)
-        for i, value in hidden.items():
-            values[first + i] = value
-        outs, seen = opened(values, [deltas.get(j) for j in range(len(facts.sites))])
-        return {i: outs[i] for i in moving}, (outs, {j: seen[j][1] for j in deltas})
 
-    new, pull, (outs, data) = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas, has_aux=True)
-    zeros = {i: jnp.zeros_like(v) for i, v in new.items()}
-    fixed = weights(step, facts.sites, leaves[:first]).fixed
-    params = step.select(Role.PARAM)
+def jacobians(probes: Probes, leaves: Sequence[jax.Array]) -> Jacobians:
+    """All pieces at one step, for its input leaves in order: one pull-back per state scalar and colour."""
+    facts = probes.facts
+    step, sites, params = facts.step, facts.sites, facts.step.select(Role.PARAM)
+    found = weights(step, sites, leaves[: len(params)])
+    outs, seen = OpenStep(step, sites, facts.cut)(leaves, [None] * len(sites), found.weight)
+    blocks, rows = probes.read(leaves, found.weight, {j: y for j, (y, _) in seen.items()})
+    columns = [Columns(layout) for layout in probes.layouts]
     h2w: dict[Key, HiddenToWeight] = {}
-    h2h = []
-    number = {leaf.path: i for i, leaf in enumerate(facts.states) if i in facts.group_of_leaf}
-    for group in groups:
-        layout, own_leaves = group._layout, [number[path] for path in group.hidden_paths]
-
-        def back(cotangents: Sequence[Any], at: list[int] = own_leaves) -> tuple[list[Any], dict[int, Any]]:
-            h, d = pull(zeros | dict(zip(at, cotangents, strict=True)))
-            return [h[i] for i in at], d
-
-        own = [new[i] for i in own_leaves]
-        h2h.append(blocks_from(lambda c, back=back: back(c)[0], own, layout, group.colour))
-        rows = _weight_rows(lambda c, back=back: back(c)[1], own, layout, deltas)
-        for r in relations:
-            if r.group != group.index:
-                continue
-            site = facts.sites[r.site]
-            u = data[r.site]
-            for p in sorted(site.params):
-                key = (params[p].path, r.site, r.group)
-                h2w[key] = HiddenToWeight(u[0] if u else None, rows[r.site], tuple(u), fixed[r.site], site)
-    return Jacobians(outs, h2w, h2h)
-
-
-def _weight_rows(
-    pull: Callable[[list[Any]], dict[int, Any]], outs: Sequence[Any], layout: Any, deltas: Mapping[int, Any]
-) -> dict[int, jax.Array]:
-    """∂h'[pos(o), s]/∂y[o] per op, (*y.shape, S): no sum, as an element of y reaches one position only."""
-    probes = unit_cotangents(layout, outs)
-    found = mapped(lambda c: pull(layout.split(c)), probes)
-    if jnp.issubdtype(probes.dtype, jnp.complexfloating):  # what a real y sees of a complex state is Re(ct·J)
-        second = mapped(lambda c: pull(layout.split(-1j * c)), probes)
-        found = {j: v if jnp.iscomplexobj(deltas[j]) else v + 1j * second[j] for j, v in found.items()}
-    return {j: jnp.moveaxis(v, 0, -1) for j, v in found.items()}
+    for r, row in zip(probes.relations, rows, strict=True):
+        data, df = seen[r.site][1], columns[r.group].rows(row)
+        piece = HiddenToWeight(data[0] if data else None, df, data, found.fixed[r.site], sites[r.site])
+        h2w |= {(params[p].path, r.site, r.group): piece for p in sorted(sites[r.site].params)}
+    return Jacobians(outs, h2w, [c.blocks(block) for c, block in zip(columns, blocks, strict=True)])
