@@ -95,7 +95,8 @@ def test_what_is_known_ahead(name):
                 () if site.from_inputs else site.parts_from_inputs
             )
     assert found == KNOWN[name]
-    ahead = look_ahead(facts, learner._params(learner.params), learner._weights(learner._params(learner.params)), [XS])
+    params = learner.program.params(learner.params)
+    ahead = look_ahead(facts, params, learner.program.weights(params), [XS])
     assert len(ahead.outputs) + len(ahead.shares) == len(found)
 
 

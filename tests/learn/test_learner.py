@@ -43,7 +43,7 @@ RULES = ["tbptt", "d_rtrl", "pp_prop", "rtrl"]
 
 
 def learner_of(step, rule):
-    used = {"z", "b", "w", "out"} if step is cell else {"w", "r", "out"}
+    used = {"w", "r", "out"} if step is recurrent else {"z", "b", "w", "out"}
     params = {k: v for k, v in PARAMS.items() if k in used}
     return etrax.compile(step, rule, XS[0], params=params, hidden=HIDDEN), params
 
@@ -319,3 +319,64 @@ def test_a_key_is_a_state_like_others():
     run = lambda h: f(jnp.ones((4, 3)), learner.init(jnp.ones((4, 3)), h), jnp.ones((5, 2, 4)))[0]
     close(jax.jit(run)(hidden), run(hidden))
     assert float(run(hidden)[0]) != float(run({**hidden, "k": jax.random.key(1)})[0])
+
+
+def counted(function):
+    """The function, and how often it was traced."""
+    calls = []
+
+    def wrapped(*args):
+        calls.append(1)
+        return function(*args)
+
+    return wrapped, calls
+
+
+def test_asking_again_compiles_nothing():
+    learner, params = learner_of(cell, "d_rtrl")
+    state, (own_loss, traced) = learner.init(), counted(loss)
+    optimizer = optax.sgd(0.1)
+    opt_state, first = optimizer.init(params), []
+    for i in range(20):
+        (value, _), _ = learner.value_and_grad(own_loss, window=5)(params, state, XS, YS)
+        learner.train(optimizer, own_loss, window=5)(params, opt_state, state, XS, YS)
+        first = first or [len(traced), float(value)]
+        assert [len(traced), float(value)] == first, i
+    others = [learner.value_and_grad(own_loss, window=5, reduction="sum"), learner.value_and_grad(own_loss, window=4)]
+    assert learner.value_and_grad(own_loss, window=5) not in others
+
+
+def test_a_loss_that_cannot_be_hashed():
+    class Scaled:
+        __hash__ = None
+
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __eq__(self, other):
+            return True
+
+        def __call__(self, output, target):
+            return self.factor * loss(output, target)
+
+    learner, params = learner_of(cell, "d_rtrl")
+    one, three = (
+        learner.value_and_grad(Scaled(factor), window=3)(params, learner.init(), XS, YS)[0][0] for factor in (1.0, 3.0)
+    )
+    np.testing.assert_allclose(three, 3 * one, rtol=1e-12)
+
+
+def test_a_step_is_compiled_once():
+    traced = []
+
+    def own(params, h, x):
+        traced.append(1)
+        return cell(params, h, x)
+
+    learner, params = learner_of(own, "d_rtrl")
+    state, found = learner.init(), []
+    for x in [*XS, *XS]:
+        state, _ = learner.step(params, state, x)
+        found.append(learner._evolve._cache_size())
+    assert found[0] == found[-1] == 1
+    assert len(traced) < 10

@@ -1,5 +1,5 @@
-"""Learning rules, one file each, and the learner that runs them. See README.md in this folder."""
+"""The learner: a compiled model under a rule, as pure functions. See README.md in this folder."""
 
 from ._finite import NonFiniteError as NonFiniteError
 from ._learner import Learner as Learner
-from ._learner import LearnerState as LearnerState
+from ._program import LearnerState as LearnerState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,19 @@ from .._arguments import (
 )
 from .._compat import is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
-from ..ir import Leaf, Step, describe, format_path, leaves_with_paths
+from ..analysis import WeightSite
+from ..ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths
 from ..ir import Role as Role
 
 
-def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -> list[Any]:
+class Optimizer(Protocol):
+    """What optax makes."""
+
+    init: Callable[[PyTree], PyTree]
+    update: Callable[..., tuple[PyTree, PyTree]]
+
+
+def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> list[jax.Array]:
     """The leaves of a tree that must look like those that the model was compiled with."""
     if jax.tree.structure(tree) != structure:
         raise ArgumentError(
@@ -34,7 +42,7 @@ def check_leaves(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -
     return [v if hasattr(v, "aval") else jnp.asarray(v, leaf.aval.dtype) for v, leaf in zip(found, leaves, strict=True)]
 
 
-def _difference(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) -> str:
+def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
     if _without_lists(tree) == structure:
         return "it holds a list of numbers where an array was: pass `jnp.asarray(...)`"
     want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}
@@ -46,12 +54,12 @@ def _difference(what: str, tree: Any, leaves: Sequence[Leaf], structure: Any) ->
     return "; ".join(detail) or f"expected {structure}, got {jax.tree.structure(tree)}"
 
 
-def _without_lists(tree: Any) -> Any:
+def _without_lists(tree: PyTree) -> TreeDef:
     """The structure of a tree whose lists stand for arrays."""
     return jax.tree.structure(jax.tree.map(lambda _: 0, tree, is_leaf=lambda x: isinstance(x, list)))
 
 
-def _check_one(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
+def _check_one(what: str, value: object, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
     got = struct_of(what, value)
     if got.shape != tuple(shape):
         raise ArgumentError(f"{what} has shape {list(got.shape)}, but the model was compiled with {list(shape)}.")
@@ -61,7 +69,7 @@ def _check_one(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Non
         )
 
 
-def _holds(number: Any, dtype: Any) -> bool:
+def _holds(number: object, dtype: jnp.dtype) -> bool:
     """Whether a Python number may stand for an array of a type."""
     if isinstance(number, bool | np.bool_):
         return dtype == jnp.bool_
@@ -75,7 +83,7 @@ def _holds(number: Any, dtype: Any) -> bool:
     return any(jnp.issubdtype(dtype, kind) for kind in kinds)
 
 
-def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int | None]:
+def check_inputs(step: Step, inputs: PyTree) -> tuple[list[jax.Array], int | None]:
     """Input leaves with their time axis, and its length (None for a step without inputs).
 
     A single array may stand for a tuple of one.
@@ -106,12 +114,12 @@ def check_inputs(step: Step, inputs: Any) -> tuple[list[Any], int | None]:
     return found, length
 
 
-def _hint(inputs: Any) -> str:
+def _hint(inputs: PyTree) -> str:
     listed = isinstance(inputs, list) or (isinstance(inputs, tuple) and any(isinstance(x, list) for x in inputs))
     return "; a list of numbers is no array: pass `jnp.asarray(...)`" if listed else ""
 
 
-def _check_input(name: str, got: Any, one: Any) -> None:
+def _check_input(name: str, got: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct) -> None:
     if got.shape[1:] != one.shape or not got.shape:
         sizes = ", ".join(map(str, ("T", *one.shape)))
         more = ""
@@ -127,7 +135,7 @@ def _check_input(name: str, got: Any, one: Any) -> None:
         raise ArgumentError(f"{name} is {got.dtype}, but the model was compiled with {one.dtype}. Cast it.")
 
 
-def check_length(length: int | None, targets: Any, mask: Any) -> int:
+def check_length(length: int | None, targets: PyTree, mask: object) -> int:
     """The number of steps; targets or a mask say it where the step takes no inputs."""
     if length is not None:
         return length
@@ -145,7 +153,7 @@ def check_length(length: int | None, targets: Any, mask: Any) -> int:
     )
 
 
-def check_targets(targets: Any, length: int) -> None:
+def check_targets(targets: PyTree, length: int) -> None:
     for path, leaf in leaves_with_paths(targets):
         shape = struct_of(_at("targets", path), leaf).shape
         if not shape or shape[0] != length:
@@ -156,7 +164,7 @@ def check_targets(targets: Any, length: int) -> None:
             )
 
 
-def check_mask(mask: Any, length: int) -> Any:
+def check_mask(mask: object, length: int) -> jax.Array | None:
     """The mask as floating-point weights of shape (T,) or (T, B), or None."""
     if mask is None:
         return None
@@ -177,11 +185,11 @@ def check_mask(mask: Any, length: int) -> Any:
     return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
 
 
-def check_window(window: Any) -> int:
+def check_window(window: object) -> int:
     return check_whole("window", window, "steps", most=None)
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: object) -> None:
     if isinstance(optimizer, type) or not (
         callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
     ):
@@ -190,7 +198,7 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def check_opt_state(optimizer: Any, params: Any, opt_state: Any) -> None:
+def check_opt_state(optimizer: Optimizer, params: PyTree, opt_state: PyTree) -> None:
     """The state must be the optimizer's, for these parameters."""
     want = jax.eval_shape(optimizer.init, params)
     same = jax.tree.structure(want) == jax.tree.structure(opt_state) and all(
@@ -203,7 +211,7 @@ def check_opt_state(optimizer: Any, params: Any, opt_state: Any) -> None:
         )
 
 
-def check_trace_dtype(dtype: Any) -> Any:
+def check_trace_dtype(dtype: Any) -> jnp.dtype | None:
     """A floating-point type, or None."""
     if dtype is None:
         return None
@@ -218,7 +226,9 @@ def check_trace_dtype(dtype: Any) -> Any:
     return found
 
 
-def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any]], sites: Sequence[Any]) -> None:
+def check_weights(
+    step: Step, weights_of: Callable[[Sequence[jax.Array]], Sequence[jax.Array]], sites: Sequence[WeightSite]
+) -> None:
     """What leads from parameters to weights must have a derivative in reverse mode.
 
     `weights_of` gives the weight of every site from the parameters.
@@ -226,8 +236,8 @@ def check_weights(step: Step, weights_of: Callable[[Sequence[Any]], Sequence[Any
     leaves = step.select(Role.PARAM)
     moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval)]
 
-    def pulled(some: list[Any], rest: list[Any], which: Sequence[int]) -> Any:
-        def values(some: list[Any]) -> list[Any]:
+    def pulled(some: list[jax.Array], rest: list[jax.Array], which: Sequence[int]) -> PyTree:
+        def values(some: list[jax.Array]) -> list[jax.Array]:
             given = list(rest)
             for i, v in zip(moving, some, strict=True):
                 given[i] = v

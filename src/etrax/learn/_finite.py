@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ import numpy as np
 from .._errors import EtraxError
 from ..analysis import Facts
 from ..engine import Watched
-from ..ir import Role, format_path
+from ..ir import PyTree, Role, format_path
 
 
 class NonFiniteError(EtraxError, FloatingPointError):
@@ -45,7 +43,7 @@ def raise_if_broken(facts: Facts, trace: Watched) -> None:
     )
 
 
-def raise_if_bad_gradient(facts: Facts, loss: Any, grads: Any, step: int) -> None:
+def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, step: int) -> None:
     """Raise for a loss or a gradient that is not finite although states and traces are."""
     leaves = facts.step.select(Role.PARAM) if grads is not None else []
     bad = [
@@ -62,7 +60,7 @@ def raise_if_bad_gradient(facts: Facts, loss: Any, grads: Any, step: int) -> Non
     )
 
 
-def _steps(a: Any) -> list[int]:
+def _steps(a: jax.Array) -> list[int]:
     """First bad steps of things, over all streams if there are several."""
     rows = np.asarray(a).reshape(-1, np.shape(a)[-1]).astype(np.int64)
     late = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)

@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from functools import cached_property, lru_cache, partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from .._arguments import check_arrays, check_flag, check_whole, short
-from .._compat import is_concrete, shape_struct, staged_copy
-from .._errors import ArgumentError, ArgumentTypeError
+from .._arguments import check_arrays, check_flag, check_whole
+from .._compat import is_concrete, staged_copy
+from .._errors import ArgumentError
 from ..analysis import Facts
-from ..engine import Transport, Weights, evolve, prepared, watched, weights
-from ..ir import Role, leaves_with_paths
+from ..engine import evolve, prepared, watched
+from ..ir import LossFunction, PyTree
 from ..rules import Rule, RuleWarning
-from ._checks import (
-    check_inputs,
-    check_leaves,
-    check_length,
-    check_mask,
-    check_opt_state,
-    check_optimizer,
-    check_targets,
-    check_weights,
-    check_window,
-    describe,
-)
+from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
 from ._online import Online
+from ._program import LearnerState, Program, check_like
 from ._sequence import Losses, run_sequence, steps_of, train_sequence
 
-
-class LearnerState(NamedTuple):
-    """What the next step needs: hidden state, trace, and the number of steps taken."""
-
-    hidden: Any
-    trace: Any
-    step: Any
+Window = int | Literal["auto"]
 
 
 class Learner:
@@ -52,44 +35,39 @@ class Learner:
         self,
         facts: Facts,
         rule: Rule,
-        initial: Callable[[], tuple[Any, Any]],
+        initial: Callable[[], tuple[PyTree, PyTree]],
         *,
-        encode: Callable[..., tuple[Any, ...]],
-        decode: Callable[[Any], Any],
+        encode: Callable[..., tuple[PyTree, ...]],
+        decode: Callable[[PyTree], PyTree],
         graph: Callable[[], Any],
         report: Callable[..., Any],
-        trace_dtype: Any = None,
+        trace_dtype: jnp.dtype | None = None,
         check_finite: bool = False,
         memory_budget: float | None = None,
         at_batch: Callable[[int], Learner] | None = None,
     ):
-        """`encode` and `decode` lead from the model's own arguments to the step's and back (units, for one).
-
-        `initial` gives the parameters and states of the model.
-        """
+        """`initial` gives the parameters and states of the model; `encode` and `decode` are those of `Program`."""
         self.facts, self.rule, self._initial = facts, rule, initial
-        self._encode, self._decode, self._make_graph, self._make_report = encode, decode, graph, report
-        self._transport: Transport = rule.transport(facts, None, trace_dtype)
-        if check_finite:
-            self._transport = watched(facts, self._transport)
-        self._watches, self._trace_dtype = check_finite, trace_dtype
+        self._make_graph, self._make_report = graph, report
+        transport = rule.transport(facts, None, trace_dtype)
+        transport = watched(facts, transport) if check_finite else transport
+        self.program = Program(facts, transport, str(rule), rule.frozen(facts), self.hidden, encode, decode)
+        self.check_finite, self._trace_dtype = check_finite, trace_dtype
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
-        self._frozen = rule.frozen(facts)
-        check_weights(facts.step, lambda params: self._weights(params).weight, facts.sites)
-        hidden = self.hidden
-        self._hidden_tree = jax.tree.structure(hidden)
-        paths = [path for path, _ in leaves_with_paths(hidden)]
-        # The hidden tree may hold its leaves in another order than the step (which puts other states last).
-        self._order = [paths.index(leaf.path) for leaf in facts.states]
+        check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
+        # One compiled function for each loss, optimizer and set of options, however often it is asked for.
+        self._gradient_of = lru_cache(32)(self._new_gradient)
+        self._train_by = lru_cache(32)(self._new_train)
+        self._evolve = jax.jit(self._plain_evolve)
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """The parameters that the model was compiled with."""
         return self._initial()[0]
 
     @property
-    def hidden(self) -> Any:
+    def hidden(self) -> PyTree:
         """The states that the model was compiled with."""
         return self._initial()[1]
 
@@ -101,15 +79,16 @@ class Learner:
     @cached_property
     def report(self) -> Any:
         """What each parameter's gradient is worth under this rule, and why."""
-        return self._make_report(self.facts, self.rule, self._transport.nbytes, self._trace_dtype)
+        return self._make_report(self.facts, self.rule, self.program.transport.nbytes, self._trace_dtype)
 
-    def init(self, params: Any = None, hidden: Any = None, learned: Any = None) -> LearnerState:
+    def init(self, params: PyTree = None, hidden: PyTree = None, learned: PyTree = None) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.
 
         `learned` is what `learner.learned(state)` gave at the end of another sequence.
         """
+        program, transport = self.program, self.program.transport
         if params is not None:
-            self._params(params)
+            program.params(params)
         if hidden is None and any(isinstance(a, jax.ShapeDtypeStruct) for a in jax.tree.leaves(self.hidden)):
             raise ArgumentError(
                 "the model was compiled with shapes only, without values for `hidden`: pass them, "
@@ -117,46 +96,51 @@ class Learner:
             )
         hidden = self.hidden if hidden is None else hidden
         # Arrays of its own: a state may be given away.
-        states = jax.tree.map(staged_copy, self._states(hidden))
-        trace = self._transport.init()
+        states = jax.tree.map(staged_copy, program.states(hidden))
+        trace = transport.init()
         if learned is not None:
-            self._check_like("learned", learned, self._transport.learned(trace), "`learner.learned(state)`")
-            trace = self._transport.renew(trace, jax.tree.map(staged_copy, learned))
-        return LearnerState(self._tree(states), trace, jnp.zeros((), jnp.int32))
+            check_like("learned", learned, transport.learned(trace), "`learner.learned(state)`")
+            trace = transport.renew(trace, jax.tree.map(staged_copy, learned))
+        return LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
 
-    def learned(self, state: LearnerState) -> Any:
+    def learned(self, state: LearnerState) -> PyTree:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
-        self._check_state(state, shapes=False)
-        return self._transport.learned(state.trace)
+        self.program.check_state(state, shapes=False)
+        return self.program.transport.learned(state.trace)
 
-    def step(self, params: Any, state: LearnerState, *inputs: Any) -> tuple[LearnerState, Any]:
+    def step(self, params: PyTree, state: LearnerState, *inputs: PyTree) -> tuple[LearnerState, PyTree]:
         """Evolve hidden state and trace by one step; no gradient."""
-        self._check_both(params, state)
-        step, leaves = self.facts.step, self._one_step(inputs)
-        p, states = self._params(params), self._states(state.hidden)
-        w = prepared(self.facts, self._weights(p))
-        end, trace, outs = evolve(self.facts, self._transport, p, w, states, state.trace, [x[None] for x in leaves])
-        output = self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], [o[0] for o in outs]))
-        state = LearnerState(self._tree(end), trace, state.step + 1)
-        self._check_finite(state)
-        return state, output
+        program = self.program
+        program.check_both(params, state)
+        x, p, states = program.inputs_of_step(inputs), program.params(params), program.states(state.hidden)
+        end, trace, outs = self._evolve(p, states, state.trace, x)
+        state = LearnerState(program.hidden_of(end), trace, state.step + 1)
+        self._raise_if_not_finite(state)
+        return state, program.output_of([o[0] for o in outs])
+
+    def _plain_evolve(
+        self, params: list[jax.Array], states: list[jax.Array], trace: PyTree, inputs: list[jax.Array]
+    ) -> tuple[list[jax.Array], PyTree, list[jax.Array]]:
+        facts, program = self.facts, self.program
+        w = prepared(facts, program.weights(params))
+        return evolve(facts, program.transport, params, w, states, trace, [x[None] for x in inputs])
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
 
         For a model compiled with `check_finite=True`. Outside `jit` the other functions do this by themselves.
         """
-        if not self._watches:
+        if not self.check_finite:
             raise ArgumentError("`check` needs a model that was compiled with `check_finite=True`.")
-        self._check_state(state, shapes=False)
+        self.program.check_state(state, shapes=False)
         raise_if_broken(self.facts, state.trace)
 
-    def plain_step(self, params: Any, hidden: Any, inputs: Any) -> tuple[Any, Any]:
+    def plain_step(self, params: PyTree, hidden: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
-        step = self.facts.step
-        outs = step.run([*self._params(params), *self._states(hidden), *self._one_step(self._as_tuple(inputs))])
+        program = self.program
+        outs = self.facts.step.run([*program.params(params), *program.states(hidden), *program.inputs_of_step(inputs)])
         n = len(self.facts.states)
-        return self._tree(outs[:n]), self._decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outs[n:]))
+        return program.hidden_of(outs[:n]), program.output_of(outs[n:])
 
     def memory(
         self, window: int, *, steps: int | None = None, batch: int | None = None, donate: bool = False
@@ -180,41 +164,46 @@ class Learner:
             if self._at_batch is None:
                 raise ArgumentError("`memory` takes a `batch` only of a model that `etrax.compile` made.")
             return self._at_batch(batch).memory(window, steps=steps, donate=donate)
-        return predict(self, window, window if steps is None else steps, donate)
+        return predict(self.program, window, window if steps is None else steps, donate)
 
     def value_and_grad(
-        self, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"], reduction: str = "mean", *,
-        donate: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
+        self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False
+    ) -> Callable[..., tuple[tuple[jax.Array, PyTree], LearnerState]]:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
 
         `window="auto"` takes the longest of up to 64 steps that fits the memory budget; `f.window` says which. With
         `donate=True` the given state is used up: its trace is moved in its place, and there is one less in memory.
+        Asked again with the same loss and options, it returns the same function: nothing is compiled twice.
         """
         check_flag("donate", donate)
-        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
+        losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
+        return self._gradient_of(losses, k, donate)
+
+    def _new_gradient(self, losses: Losses, k: int, donate: bool) -> Callable[..., PyTree]:
+        program = self.program
 
         @partial(jax.jit, donate_argnums=1 if donate else ())
-        def run(params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
-            p, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
-            along = targets, weight
-            loss, grads, end, trace = run_sequence(self, p, states, state.trace, x, along, losses, k)
-            grads = jax.tree.unflatten(self.facts.step.trees[Role.PARAM], grads)
-            return (loss, grads), LearnerState(self._tree(end), trace, state.step + steps_of(x, along))
+        def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
+            given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+            loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
+            steps = steps_of(given.inputs, (targets, given.weight))
+            return (loss, grads), LearnerState(program.hidden_of(end), trace, state.step + steps)
 
-        def value_and_grad(params: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
-            self._check_given(params, state, inputs, targets, mask)
-            self._warn(inputs)
+        def value_and_grad(
+            params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
+        ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:
+            program.check_given(params, state, inputs, targets, mask)
+            self.warn(inputs)
             (loss, grads), state = run(params, state, inputs, targets, mask)
-            self._check_finite(state, loss, grads)
+            self._raise_if_not_finite(state, loss, grads)
             return (loss, grads), state
 
         return _with_window(value_and_grad, k)
 
     def train(
-        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int | Literal["auto"],
-        reduction: str = "mean", *, donate: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
+        self, optimizer: Optimizer, loss_fn: LossFunction, window: Window, reduction: str = "mean", *,
+        donate: bool = False,
+    ) -> Callable[..., tuple[PyTree, PyTree, LearnerState, jax.Array]]:  # fmt: skip
         """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window. With
@@ -222,131 +211,66 @@ class Learner:
         """
         check_optimizer(optimizer)
         check_flag("donate", donate)
-        losses, k = Losses(self.facts.step, loss_fn, reduction, self._decode), self._window(window)
+        losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
+        return self._train_by(optimizer, losses, k, donate)
+
+    def _new_train(self, optimizer: Optimizer, losses: Losses, k: int, donate: bool) -> Callable[..., PyTree]:
+        program = self.program
 
         @partial(jax.jit, donate_argnums=2 if donate else ())
-        def run(params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any) -> Any:
-            _, states, x, weight = self._arguments(params, state, inputs, targets, mask, losses)
+        def run(
+            params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
+            mask: jax.Array | None,
+        ) -> PyTree:  # fmt: skip
+            given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
-            start, along = (params, opt_state, states, state.trace), (targets, weight)
-            (params, opt_state, end, trace), found = train_sequence(self, optimizer, start, x, along, losses, k)
-            return params, opt_state, LearnerState(self._tree(end), trace, state.step + steps_of(x, along)), found
+            start = params, opt_state, state.trace
+            (params, opt_state, end, trace), found = train_sequence(
+                program, optimizer, given, start, targets, losses, k
+            )
+            steps = steps_of(given.inputs, (targets, given.weight))
+            return params, opt_state, LearnerState(program.hidden_of(end), trace, state.step + steps), found
 
         def train(
-            params: Any, opt_state: Any, state: LearnerState, inputs: Any, targets: Any = None, mask: Any = None
-        ) -> Any:
-            self._check_given(params, state, inputs, targets, mask)
+            params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
+            mask: jax.Array | None = None,
+        ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
+            program.check_given(params, state, inputs, targets, mask)
             check_arrays("opt_state", opt_state)
-            self._warn(inputs)
+            self.warn(inputs)
             params, opt_state, state, found = run(params, opt_state, state, inputs, targets, mask)
-            self._check_finite(state, found)
+            self._raise_if_not_finite(state, found)
             return params, opt_state, state, found
 
         return _with_window(train, k)
 
     def online(
-        self, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int = 1, params: Any = None, state: Any = None
-    ) -> Online:
+        self, optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, params: PyTree = None,
+        state: LearnerState | None = None,
+    ) -> Online:  # fmt: skip
         """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window."""
         return Online(self, optimizer, loss_fn, window, params, state)
 
-    def _arguments(self, params: Any, state: LearnerState, inputs: Any, targets: Any, mask: Any, losses: Losses) -> Any:
-        x, length = check_inputs(self.facts.step, self._encode(self._as_tuple(inputs), {}, 1))
-        length = check_length(length, targets, mask)
-        check_targets(targets, length)
-        weight = check_mask(mask, length)
-        p, states = self._params(params), self._states(state.hidden)
-        losses.check(targets, weight)
-        return p, states, x, weight
-
-    def _window(self, window: int | Literal["auto"]) -> int:
-        if not isinstance(window, str) or window != "auto":
-            return check_window(window)
-        return fitting_window(self, default_budget() if self._budget is None else self._budget)
-
-    def _warn(self, inputs: Any) -> None:
+    def warn(self, inputs: PyTree) -> None:
         """What the rule has to say of the first sequence, once."""
         if not self._warned and is_concrete(inputs):
             self._warned = True
             for text in self.rule.warns(self.facts, jax.tree.leaves(inputs)):
                 warnings.warn(text, RuleWarning, stacklevel=3)
 
-    def _check_finite(self, state: LearnerState, loss: Any = 0.0, grads: Any = None) -> None:
+    def _window(self, window: Window) -> int:
+        if not isinstance(window, str) or window != "auto":
+            return check_window(window)
+        return fitting_window(self.program, default_budget() if self._budget is None else self._budget)
+
+    def _raise_if_not_finite(self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None) -> None:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
-        if self._watches and is_concrete((state, loss, grads)):
+        if self.check_finite and is_concrete((state, loss, grads)):
             self.check(state)
             raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
 
-    def _as_tuple(self, inputs: Any) -> tuple[Any, ...]:
-        """The tuple of the step's inputs; a single one may be passed bare, none as None."""
-        if isinstance(inputs, tuple):
-            return inputs
-        return () if inputs is None and not self.facts.step.trees[Role.INPUT].children() else (inputs,)
 
-    def _one_step(self, inputs: tuple[Any, ...]) -> list[Any]:
-        step = self.facts.step
-        check_arrays("inputs", inputs)
-        return check_leaves("inputs", self._encode(inputs, {}), step.select(Role.INPUT), step.trees[Role.INPUT])
-
-    def _check_given(self, params: Any, state: Any, inputs: Any, targets: Any, mask: Any) -> None:
-        """What can be seen only outside `jit`, which takes arrays alone."""
-        self._check_both(params, state)
-        for what, tree in (("params", params), ("inputs", inputs), ("targets", targets), ("mask", mask)):
-            check_arrays(what, tree)
-
-    def _check_both(self, params: Any, state: Any) -> None:
-        if isinstance(params, LearnerState) and not isinstance(state, LearnerState):
-            raise ArgumentTypeError("`params` and `state` are swapped: pass the parameters first, then the state.")
-        self._check_state(state)
-
-    def _check_state(self, state: Any, shapes: bool = True) -> None:
-        """Without `shapes`, of many streams at once: the state may have come out of `vmap`."""
-        if not isinstance(state, LearnerState):
-            found = "an array" if isinstance(state, jax.Array) else short(state)
-            raise ArgumentTypeError(
-                f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
-                "returns it."
-            )
-        want = jax.eval_shape(self._transport.init)
-        self._check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})", shapes)
-        self._check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`", shapes)
-
-    def _check_like(self, what: str, got: Any, want: Any, made_by: str, shapes: bool = True) -> None:
-        """The structure, shapes and dtypes that were made elsewhere."""
-        check_arrays(what, got)
-        a, b = jax.tree.leaves(want), jax.tree.leaves(got)
-        same = jax.tree.structure(want) == jax.tree.structure(got) and all(
-            p.dtype == q.dtype and (p.shape == q.shape or not shapes)
-            for p, q in ((shape_struct(p), shape_struct(q)) for p, q in zip(a, b, strict=True))
-        )
-        if not same:
-            raise ArgumentError(
-                f"`{what}` is another than this learner's: it holds {describe(got, what)}, expected "
-                f"{describe(want, what)}. Make it with {made_by}."
-            )
-
-    def _params(self, params: Any) -> list[Any]:
-        step = self.facts.step
-        return check_leaves("params", params, step.select(Role.PARAM), step.trees[Role.PARAM])
-
-    def _states(self, hidden: Any) -> list[Any]:
-        found = {path: i for i, (path, _) in enumerate(leaves_with_paths(hidden))}
-        in_tree = sorted(self.facts.states, key=lambda leaf: found.get(leaf.path, 0))
-        leaves = check_leaves("hidden", hidden, in_tree, self._hidden_tree)
-        return [leaves[i] for i in self._order]
-
-    def _tree(self, states: Sequence[Any]) -> Any:
-        leaves: list[Any] = [None] * len(states)
-        for i, value in zip(self._order, states, strict=True):
-            leaves[i] = value
-        return jax.tree.unflatten(self._hidden_tree, leaves)
-
-    def _weights(self, params: Sequence[Any]) -> Weights:
-        held = [lax.stop_gradient(p) if i in self._frozen else p for i, p in enumerate(params)]
-        return weights(self.facts.step, self.facts.sites, held)
-
-
-def _with_window(function: Callable[..., Any], window: int) -> Callable[..., Any]:
+def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., PyTree]:
     """The function says how many steps its windows have."""
     function.window = window  # type: ignore[attr-defined]
     return function

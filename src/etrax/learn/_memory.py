@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
+from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 from .._arguments import short
 from .._compat import is_inexact
 from .._errors import ArgumentError
-from ..ir import Role
+from ..ir import PyTree, Role
 from ._checks import check_window
+from ._program import Arguments, Program
 from ._sequence import Losses, run_sequence
 
 
@@ -47,46 +49,45 @@ def format_bytes(n: float) -> str:
     return f"{n:.3g} TB"
 
 
-def predict(learner: Any, window: int, steps: int, donate: bool = False) -> Memory:
+def predict(program: Program, window: int, steps: int, donate: bool = False) -> Memory:
     """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned."""
-    facts, k = learner.facts, check_window(window)
+    facts, k = program.facts, check_window(window)
     step = facts.step
     losses = Losses(step, _any_loss, "mean", lambda output: output)
 
-    def run(params: Any, states: Any, trace: Any, inputs: Any, mask: Any) -> Any:
-        return run_sequence(learner, params, states, trace, inputs, (None, mask), losses, k)
+    @partial(jax.jit, donate_argnums=(1, 4) if donate else ())
+    def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree, trace: PyTree) -> PyTree:
+        return run_sequence(program, Arguments(params, states, inputs, mask), trace, None, losses, k)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
     states = [_struct(leaf.aval) for leaf in facts.states]
     inputs = [jax.ShapeDtypeStruct((steps, *leaf.aval.shape), leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
-    trace = jax.eval_shape(learner._transport.init)
+    trace = jax.eval_shape(program.transport.init)
     # Where the step takes no inputs, something else must say how many steps there are.
     mask = None if inputs else jax.ShapeDtypeStruct((steps,), jnp.float32)
-    compiled = (
-        jax.jit(run, donate_argnums=(1, 2) if donate else ()).lower(params, states, trace, inputs, mask).compile()
-    )
+    compiled = run.lower(params, states, inputs, mask, trace).compile()
     found = compiled.memory_analysis()
     if found is None:
         raise ArgumentError("this JAX backend does not say how much memory a program needs.")
     whole = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     seen = sum(a.size * jnp.dtype(a.dtype).itemsize for a in inputs if hasattr(a.dtype, "itemsize"))
-    return Memory(learner._transport.nbytes, found.temp_size_in_bytes, seen, whole - found.alias_size_in_bytes)
+    return Memory(program.transport.nbytes, found.temp_size_in_bytes, seen, whole - found.alias_size_in_bytes)
 
 
 # Windows longer than this gain little time and cost memory.
 LONGEST = 64
 
 
-def fitting_window(learner: Any, budget: float) -> int:
+def fitting_window(program: Program, budget: float) -> int:
     """The longest window, up to 64 steps, whose peak stays within a budget in bytes (without the inputs)."""
-    few, many = (predict(learner, k, 2 * k) for k in (4, 8))
+    few, many = (predict(program, k, 2 * k) for k in (4, 8))
     per_step = max((many.peak - many.inputs) - (few.peak - few.inputs), 0) / 4
     base = few.peak - few.inputs - 4 * per_step
     if base + per_step > budget:
         raise ArgumentError(
             f"`window='auto'` finds no window within {format_bytes(budget)}: one step takes "
-            f"{format_bytes(base + per_step)}, of which the trace of {learner.rule} is "
-            f"{format_bytes(learner._transport.nbytes)}."
+            f"{format_bytes(base + per_step)}, of which the trace of {program.rule} is "
+            f"{format_bytes(program.transport.nbytes)}."
         )
     k = LONGEST
     while k > 1 and base + k * per_step > budget:
@@ -100,7 +101,7 @@ def default_budget() -> float:
     return (stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 2
 
 
-def parse_bytes(budget: Any) -> float | None:
+def parse_bytes(budget: object) -> float | None:
     """A number of bytes, or a text such as "500 MB".
 
     >>> parse_bytes("1.5GB"), parse_bytes(2048), parse_bytes(None)
@@ -119,11 +120,11 @@ def parse_bytes(budget: Any) -> float | None:
     return number
 
 
-def _any_loss(output: Any, target: Any) -> Any:
+def _any_loss(output: PyTree, target: PyTree) -> jax.Array:
     """The memory of a loss is that of the outputs, whatever it is."""
     leaves = [a for a in jax.tree.leaves(output) if is_inexact(a)]
     return sum((jnp.abs(a).astype(jnp.float32) ** 2).sum() for a in leaves) + jnp.zeros(())
 
 
-def _struct(aval: Any) -> Any:
+def _struct(aval: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +10,20 @@ import jax.numpy as jnp
 from .._arguments import check_arrays
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError
-from ..ir import describe
-from ._checks import check_optimizer, check_window
+from ..ir import LossFunction, PyTree, describe
+from ._checks import Optimizer, check_optimizer, check_window
+from ._program import LearnerState
 from ._sequence import Losses
+
+if TYPE_CHECKING:
+    from ._learner import Learner
 
 
 class Fed(NamedTuple):
     """What one sample gave: the model's output before learning from it, and the window's loss if a window ended."""
 
-    output: Any
-    loss: Any | None
+    output: PyTree
+    loss: jax.Array | None
 
 
 class Online:
@@ -31,44 +34,45 @@ class Online:
     """
 
     def __init__(
-        self, learner: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], window: int, params: Any, state: Any
-    ):
+        self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, params: PyTree,
+        state: LearnerState | None,
+    ):  # fmt: skip
         self.learner, self.window = learner, check_window(window)
         check_optimizer(optimizer)
         self.params = learner.params if params is None else params
-        learner._params(self.params)  # checks them
+        learner.program.params(self.params)  # checks them
         self.params = jax.tree.map(jnp.asarray, self.params)
         self.opt_state = optimizer.init(self.params)
         if state is not None:
-            learner._check_both(self.params, state)
+            learner.program.check_both(self.params, state)
         # The stream's own, which it uses up.
         self.state = learner.init(self.params) if state is None else jax.tree.map(staged_copy, state)
         self._train = learner.train(optimizer, loss_fn, window=window, donate=True)
-        self._losses = Losses(learner.facts.step, loss_fn, "mean", learner._decode)
+        self._losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
         self._step = jax.jit(learner.plain_step)
         self._now = self.state.hidden
-        self._kept: list[tuple[Any, Any]] = []
-        self._like: Any = ...  # no target has been seen
+        self._waiting: list[tuple[PyTree, PyTree]] = []
+        self._like: PyTree = ...  # no target has been seen
 
-    def feed(self, inputs: Any, target: Any = None) -> Fed:
+    def feed(self, inputs: PyTree, target: PyTree = None) -> Fed:
         """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended."""
-        inputs = self.learner._as_tuple(inputs)
+        inputs = self.learner.program.as_tuple(inputs)
         self._check(inputs, target)
         self._now, output = self._step(self.params, self._now, inputs)
-        self._kept.append((inputs, target))
-        loss = self._learn() if len(self._kept) == self.window else None
+        self._waiting.append((inputs, target))
+        loss = self._learn() if len(self._waiting) == self.window else None
         return Fed(output, loss)
 
-    def flush(self) -> Any | None:
+    def flush(self) -> jax.Array | None:
         """Learn from the samples of an unfinished window; its loss, or None if there are none."""
-        return self._learn() if self._kept else None
+        return self._learn() if self._waiting else None
 
-    def _check(self, inputs: tuple[Any, ...], target: Any) -> None:
+    def _check(self, inputs: tuple[PyTree, ...], target: PyTree) -> None:
         """A sample that does not fit is refused before it is kept: the stream goes on without it."""
-        self.learner._one_step(inputs)
+        self.learner.program.inputs_of_step(inputs)
         check_arrays("target", target)
         found = jax.tree.map(shape_struct, target)
-        if self._kept and found != self._like:
+        if self._waiting and found != self._like:
             raise ArgumentError(
                 f"`target` holds {describe(target, 'target')}, but the window began with "
                 f"{describe(self._like, 'target')}: the targets of a window have one structure, shape and type."
@@ -77,11 +81,11 @@ class Online:
             self._losses.check(jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), found), None)
             self._like = found
 
-    def _learn(self) -> Any:
-        xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *self._kept)
+    def _learn(self) -> jax.Array:
+        xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *self._waiting)
         alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
-        mask = jnp.ones(len(self._kept)) if alone else None
-        self._kept = []
+        mask = jnp.ones(len(self._waiting)) if alone else None
+        self._waiting = []
         self.params, self.opt_state, self.state, losses = self._train(
             self.params, self.opt_state, self.state, xs, ys, mask
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,14 @@ from jax import lax
 from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
-from ..engine import live_sites, param_grads, prepared, run_window
-from ..ir import Role, Step, describe, explain, explained
+from ..engine import live_sites, prepared, run_window
+from ..ir import LossFunction, PyTree, Role, Step, describe, explain, explained
+
+if TYPE_CHECKING:
+    from ._checks import Optimizer
+    from ._program import Arguments, Program
+
+Carry = TypeVar("Carry")
 
 
 class Losses:
@@ -22,13 +28,24 @@ class Losses:
     With a mask of shape (T, B) the loss function is applied to each sample apart (with a batch axis of one).
     """
 
-    def __init__(self, step: Step, loss_fn: Callable[[Any, Any], Any], reduction: str, decode: Callable[[Any], Any]):
+    def __init__(self, step: Step, loss_fn: LossFunction, reduction: str, decode: Callable[[PyTree], PyTree]):
         check_function("loss_fn", loss_fn, "(output, target)")
         if not isinstance(reduction, str) or reduction not in ("mean", "sum"):
             raise ArgumentError(f"`reduction` is {short(reduction)}; expected 'mean' or 'sum'.")
         self.step, self.loss_fn, self.reduction, self.decode = step, loss_fn, reduction, decode
+        try:
+            hash(loss_fn)
+            self._key: tuple[object, ...] = (loss_fn, reduction)
+        except TypeError:  # an object that can be called but not hashed is equal to itself alone
+            self._key = (id(loss_fn), reduction)
 
-    def check(self, targets: Any, weight: Any) -> None:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Losses) and self.step is other.step and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def check(self, targets: PyTree, weight: jax.Array | None) -> None:
         """The loss must be a real scalar, and a (T, B) mask must fit the outputs."""
         output = jax.tree.unflatten(self.step.trees[Role.OUTPUT], [leaf.aval for leaf in self.step.select(Role.OUTPUT)])
         target = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), jax.tree.map(shape_struct, targets))
@@ -47,7 +64,7 @@ class Losses:
             more = ". Take a mean or a sum" if unit is None else f" with a unit ({unit}): divide by it"
             raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}{more}.")
 
-    def _of_one_step(self, output: Any, target: Any) -> Any:
+    def _of_one_step(self, output: PyTree, target: PyTree) -> PyTree:
         try:
             return jax.eval_shape(lambda o, t: self.loss_fn(self.decode(o), t), output, target)
         except EtraxError:
@@ -58,12 +75,12 @@ class Losses:
             text += f"{more}\nIt is called at every step, as `loss_fn(output, target)`, without the time axis."
             raise explained(ArgumentError, error, text) from error
 
-    def dtype(self, along: Any) -> Any:
+    def dtype(self, along: PyTree) -> jnp.dtype:
         """The type of the weighted loss of one step."""
         outs = [leaf.aval for leaf in self.step.select(Role.OUTPUT)]
         return jax.eval_shape(lambda o, a: self(o, jax.tree.map(lambda v: v[0], a))[0], outs, along).dtype
 
-    def __call__(self, outs: list[Any], along: Any) -> tuple[Any, Any]:
+    def __call__(self, outs: list[jax.Array], along: PyTree) -> tuple[jax.Array, tuple[()]]:
         target, weight = along
         output = self.output(outs)
         if weight is None:
@@ -73,11 +90,11 @@ class Losses:
         each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
         return (each * weight).sum(), ()
 
-    def output(self, outs: list[Any]) -> Any:
+    def output(self, outs: list[jax.Array]) -> PyTree:
         """The model's own output, with its units, from its leaves."""
         return self.decode(jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs))
 
-    def total(self, along: Any, steps: int) -> Any:
+    def total(self, along: PyTree, steps: int) -> jax.Array | int:
         """What the summed loss is divided by; 1 where every step is masked."""
         if self.reduction == "sum":
             return 1
@@ -88,18 +105,18 @@ class Losses:
         return jnp.where(found == 0, 1, found)
 
 
-def steps_of(inputs: list[Any], along: Any) -> int:
+def steps_of(inputs: list[jax.Array], along: PyTree) -> int:
     """The number of steps: of the inputs, or of the targets and mask where there are none."""
     return jax.tree.leaves((inputs, along))[0].shape[0]
 
 
 def _over_windows(
-    body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int, k: int
-) -> tuple[Any, list[Any]]:
+    body: Callable[[Carry, PyTree], tuple[Carry, PyTree]], carry: Carry, xs: PyTree, length: int, k: int
+) -> tuple[Carry, list[PyTree]]:
     """Scan over whole windows, each read where it is, then run the shorter last one."""
     found = []
 
-    def whole(counted: Any, _: Any) -> tuple[Any, Any]:
+    def whole(counted: tuple[Carry, jax.Array], _: None) -> tuple[tuple[Carry, jax.Array], PyTree]:
         carry, start = counted
         carry, y = body(carry, jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, k), xs))
         return (carry, start + k), y
@@ -114,56 +131,57 @@ def _over_windows(
 
 
 def run_sequence(
-    learner: Any, params: Sequence[Any], states: Any, trace: Any, inputs: list[Any], along: Any, losses: Losses, k: int
-) -> Any:
-    """Loss and parameter gradients of a sequence; weights are computed once, their gradients turned to θ's once."""
-    facts, transport = learner.facts, learner._transport
-    length = steps_of(inputs, along)
-    w = prepared(facts, learner._weights(params))
+    program: Program, given: Arguments, trace: PyTree, targets: PyTree, losses: Losses, k: int
+) -> tuple[jax.Array, PyTree, list[jax.Array], PyTree]:
+    """Loss, gradients of the parameters, states and trace at the end of a sequence.
+
+    Weights are computed once, and their gradients turned into those of the parameters once.
+    """
+    facts, along = program.facts, (targets, given.weight)
+    length = steps_of(given.inputs, along)
+    w = prepared(facts, program.weights(given.params))
     scale = losses.total(along, length)
     share = 1 / jnp.asarray(scale, losses.dtype(along))  # as fine as the loss, however coarse a mask may be
 
-    def body(carry: Any, xs: Any) -> tuple[Any, Any]:
+    def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[()]]:
         states, trace, total, grads = carry
         x, extra = xs
-        out = run_window(facts, transport, params, w, states, trace, x, extra, losses, share)
+        out = run_window(facts, program.transport, given.params, w, states, trace, x, extra, losses, share)
         grads = {j: grads[j] + out.grads[j].astype(grads[j].dtype) for j in grads}
         return (out.states, out.trace, total + out.loss, grads), ()
 
-    grads = {j: jnp.zeros(w.weight[j].shape, _wide(w.weight[j].dtype)) for j in live_sites(facts)}
-    zero = jnp.zeros((), losses.dtype(along)), grads
-    (states, trace, total, grads), _ = _over_windows(body, (list(states), trace, *zero), (inputs, along), length, k)
-    return total / scale, param_grads(facts, params, grads, learner._weights), states, trace
-
-
-def _wide(dtype: Any) -> Any:
-    """Gradients are summed over windows in at least float32."""
-    return common_dtype(dtype, jnp.float32)
+    # Gradients are summed over windows in at least float32.
+    grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
+    start = given.states, trace, jnp.zeros((), losses.dtype(along)), grads
+    (states, trace, total, grads), _ = _over_windows(body, start, (given.inputs, along), length, k)
+    return total / scale, program.param_grads(given.params, grads), states, trace
 
 
 def train_sequence(
-    learner: Any, optimizer: Any, start: Any, inputs: list[Any], along: Any, losses: Losses, k: int
-) -> Any:
-    """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are."""
-    facts, transport, tree = learner.facts, learner._transport, learner.facts.step.trees[Role.PARAM]
+    program: Program, optimizer: Optimizer, given: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
+) -> tuple[PyTree, jax.Array]:
+    """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are.
 
-    def body(carry: Any, xs: Any) -> tuple[Any, Any]:
+    `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses.
+    """
+    facts, along = program.facts, (targets, given.weight)
+
+    def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, jax.Array]:
         params, opt_state, states, trace = carry
         x, extra = xs
-        p = learner._params(params)
-        w = prepared(facts, learner._weights(p))
+        p = program.params(params)
+        w = prepared(facts, program.weights(p))
         scale = losses.total(extra, steps_of(x, extra))
         share = 1 / jnp.asarray(scale, losses.dtype(extra))
-        out = run_window(facts, transport, p, w, states, trace, x, extra, losses, share)
-        grads = jax.tree.unflatten(tree, param_grads(facts, p, out.grads, learner._weights))
-        updates, new_opt = optimizer.update(grads, opt_state, params)
+        out = run_window(facts, program.transport, p, w, states, trace, x, extra, losses, share)
+        updates, new_opt = optimizer.update(program.param_grads(p, out.grads), opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
         if extra[1] is not None:
             seen = (extra[1] != 0).any()
             new, new_opt = jax.tree.map(lambda a, b: jnp.where(seen, a, b), (new, new_opt), (params, opt_state))
         return (new, new_opt, out.states, out.trace), out.loss / scale
 
-    params, opt_state, states, trace = start
-    carry = (jax.tree.map(jnp.asarray, params), opt_state, list(states), trace)
-    carry, found = _over_windows(body, carry, (inputs, along), steps_of(inputs, along), k)
+    params, opt_state, trace = start
+    carry = (jax.tree.map(jnp.asarray, params), opt_state, given.states, trace)
+    carry, found = _over_windows(body, carry, (given.inputs, along), steps_of(given.inputs, along), k)
     return carry, jnp.concatenate(found)

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from .._arguments import check_arrays, check_number
 from .._errors import ArgumentError, ArgumentTypeError
-from ..learn import Learner, LearnerState
+from ..learn import Learner
 from ..learn._sequence import Losses
 
 
@@ -27,13 +27,13 @@ def check_learner(learner: Any) -> None:
 def _checked(run: Callable[..., Any], learner: Learner, loss_fn: Any, reduction: str = "mean") -> Callable[..., Any]:
     """The function behind the same checks as a learner's own."""
     check_learner(learner)
-    losses = Losses(learner.facts.step, loss_fn, reduction, learner._decode)
+    losses = Losses(learner.facts.step, loss_fn, reduction, learner.program.decode)
 
     def checked(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
         given = {"params": params, "hidden": hidden, "inputs": inputs, "targets": targets, "mask": mask}
         for what, tree in given.items():
             check_arrays(what, tree)
-        learner._arguments(params, LearnerState(hidden, (), 0), inputs, targets, mask, losses)
+        learner.program.arguments(params, hidden, inputs, targets, mask, losses)
         return run(params, hidden, inputs, targets, mask)
 
     return checked
@@ -57,7 +57,7 @@ def _loss(
     reduction: str,
 ) -> Any:
     step = learner.plain_step
-    inputs = learner._as_tuple(inputs)
+    inputs = learner.program.as_tuple(inputs)
     mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
 
     def body(h: Any, xs: Any) -> tuple[Any, Any]:
@@ -132,7 +132,7 @@ def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable
         if mask is not None:
             raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
         step = learner.plain_step
-        inputs = learner._as_tuple(inputs)
+        inputs = learner.program.as_tuple(inputs)
         theta, back = ravel_pytree(_moving(params))
         start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
         state, unravel = ravel_pytree(start)

@@ -81,7 +81,7 @@ def updater(
         numbers = [~jnp.isnan(a).any() for a in jax.tree.leaves(params) if jnp.issubdtype(a.dtype, jnp.inexact)]
         finite = jnp.isfinite(loss) & jnp.all(jnp.asarray(numbers))
         learned = learner.learned(state) if gradient is None else ()
-        watched = state if learner._watches and gradient is None else ()
+        watched = state if learner.check_finite and gradient is None else ()
         return Updated(Live(params, opt_state, learned), watched, loss, weights.sum(), finite)
 
     return run
@@ -93,7 +93,7 @@ def evaluator(learner: Learner, loss_fn: LossFn, metrics: Mapping[str, Callable[
     The loss is applied to each sample apart (with a batch axis of one), as a learner does under a mask (T, B).
     """
 
-    loss_of = Losses(learner.facts.step, loss_fn, "mean", learner._decode)
+    loss_of = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
 
     @partial(jax.jit, static_argnames="batched")
     def run(params: Any, inputs: Any, targets: Any, mask: Any, batched: bool) -> Any:

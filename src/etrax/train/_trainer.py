@@ -117,7 +117,7 @@ class Trainer:
                 watch, train_metrics, callback, saver, point,
             )  # fmt: skip
             if self.gradient is None:
-                self.learner._warn(next(batches.epoch())[0])  # what the rule has to say of such data
+                self.learner.warn(next(batches.epoch())[0])  # what the rule has to say of such data
             with reporter(progress, epochs) as shown:
                 return run.until(epochs, shown)
 
@@ -125,7 +125,7 @@ class Trainer:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
         check_values(self.learner, params)
         check_arrays("params", params)
-        self.learner._params(params)
+        self.learner.program.params(params)
         return self._measured(params, Batches(self.learner, data, "data"))
 
     def _measured(self, params: Any, batches: Batches) -> dict[str, float]:

@@ -23,10 +23,9 @@ from jax import lax
 
 from .._arguments import MOST, check_arrays, check_whole
 from .._errors import ArgumentError
-from ..engine import Transport, evolve, param_grads, run_window
+from ..engine import Transport, evolve, run_window
 from ..ir import Path, Role, format_path
 from ..learn import Learner, LearnerState
-from ..learn._checks import check_inputs
 from ..rules import diagonal_transport
 from ..testing._oracles import check_learner
 from ._panels import as_paths
@@ -73,7 +72,7 @@ def record(
     """
     check_learner(learner)
     if state is not None:
-        learner._check_state(state)
+        learner.program.check_state(state)
         check_arrays("state.hidden", state.hidden)
     facts = learner.facts
     transport, start = _readable(learner, state)
@@ -82,14 +81,14 @@ def record(
     params = learner.params if params is None else params
     check_arrays("params", params)
     check_arrays("inputs", inputs)
-    x, length = check_inputs(facts.step, learner._encode(learner._as_tuple(inputs), {}, 1))
+    x, length = learner.program.inputs_of_sequence(inputs)
     if length is None:
         raise ArgumentError("`record` needs inputs, which say how many steps there are; this step takes none.")
 
     @jax.jit
     def run(params: Any, hidden: Any, trace: Any, x: list[Any]) -> Any:
-        p = learner._params(params)
-        w = learner._weights(p)
+        p = learner.program.params(params)
+        w = learner.program.weights(p)
 
         def body(carry: Any, now: Any) -> tuple[Any, Any]:
             x, ahead = now
@@ -100,7 +99,7 @@ def record(
 
         # A trace is read as the next step would read it; the last one is read with the last input once more.
         ahead = [jnp.concatenate([a[1:], a[-1:]]) for a in x]
-        return lax.scan(body, (learner._states(hidden), trace), (x, ahead))[1]
+        return lax.scan(body, (learner.program.states(hidden), trace), (x, ahead))[1]
 
     held, outs, read = run(params, learner.hidden if state is None else state.hidden, start, x)
     return _recording(learner, held, outs, read, chosen, 0 if state is None else int(state.step))
@@ -128,7 +127,7 @@ def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, 
 
     A rule with a learning signal of its own carries the trace of D-RTRL under it.
     """
-    transport = learner._transport
+    transport = learner.program.transport
     if transport.signal is None:
         return transport, transport.init() if state is None else state.trace
     if learner.rule.name == "partition" or state is not None:
@@ -157,7 +156,7 @@ def _read(learner: Learner, transport: Transport, p: Any, w: Any, held: Any, tra
         credit_at_exit=None,
     )
     found = run_window(learner.facts, reader, p, w, held, trace, [a[None] for a in x], (), no_loss)
-    return param_grads(learner.facts, p, found.grads, learner._weights)
+    return jax.tree.leaves(learner.program.param_grads(p, found.grads))
 
 
 def _probed(learner: Learner, states: Sequence[Path] | None) -> list[int]:

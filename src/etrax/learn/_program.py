@@ -1,0 +1,162 @@
+"""What a learner runs under `jit`: facts, transport, and the way between the user's trees and the step's leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._arguments import check_arrays, short
+from .._compat import shape_struct
+from .._errors import ArgumentError, ArgumentTypeError
+from ..analysis import Facts
+from ..engine import Transport, Weights, param_grads, weights
+from ..ir import PyTree, Role, TreeDef, leaves_with_paths
+from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
+from ._sequence import Losses
+
+
+class LearnerState(NamedTuple):
+    """What the next step needs: hidden state, trace, and the number of steps taken."""
+
+    hidden: PyTree
+    trace: PyTree
+    step: jax.Array
+
+
+class Arguments(NamedTuple):
+    """Checked arguments of a sequence, as leaves in the step's order; `weight` is the mask as numbers."""
+
+    params: list[jax.Array]
+    states: list[jax.Array]
+    inputs: list[jax.Array]
+    weight: jax.Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled model under a rule, which `rule` names.
+
+    `encode` and `decode` lead from the model's own inputs to the step's, and from the step's outputs to the model's own
+    (units, for one). `hidden` is the tree of states that the model was compiled with; `frozen` are the numbers of
+    parameters that have no gradient.
+    """
+
+    facts: Facts
+    transport: Transport
+    rule: str
+    frozen: frozenset[int]
+    hidden: PyTree
+    encode: Callable[..., tuple[PyTree, ...]]
+    decode: Callable[[PyTree], PyTree]
+
+    @cached_property
+    def _hidden_tree(self) -> TreeDef:
+        return jax.tree.structure(self.hidden)
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """Where each state of the step stands in the tree, whose order may be another (the step puts hidden first)."""
+        paths = [path for path, _ in leaves_with_paths(self.hidden)]
+        return [paths.index(leaf.path) for leaf in self.facts.states]
+
+    def params(self, tree: PyTree) -> list[jax.Array]:
+        """The leaves of the parameters, checked."""
+        step = self.facts.step
+        return check_leaves("params", tree, step.select(Role.PARAM), step.trees[Role.PARAM])
+
+    def states(self, hidden: PyTree) -> list[jax.Array]:
+        """The leaves of the states in the step's order, checked."""
+        found = {path: i for i, (path, _) in enumerate(leaves_with_paths(hidden))}
+        in_tree = sorted(self.facts.states, key=lambda leaf: found.get(leaf.path, 0))
+        leaves = check_leaves("hidden", hidden, in_tree, self._hidden_tree)
+        return [leaves[i] for i in self._order]
+
+    def hidden_of(self, states: Sequence[jax.Array]) -> PyTree:
+        """The tree of the states."""
+        placed = dict(zip(self._order, states, strict=True))
+        return jax.tree.unflatten(self._hidden_tree, [placed[i] for i in range(len(placed))])
+
+    def output_of(self, outs: Sequence[jax.Array]) -> PyTree:
+        """The model's own output, with its units."""
+        return self.decode(jax.tree.unflatten(self.facts.step.trees[Role.OUTPUT], outs))
+
+    def inputs_of_step(self, inputs: PyTree) -> list[jax.Array]:
+        """The leaves of the inputs of one step, checked."""
+        step, inputs = self.facts.step, self.as_tuple(inputs)
+        check_arrays("inputs", inputs)
+        return check_leaves("inputs", self.encode(inputs, {}), step.select(Role.INPUT), step.trees[Role.INPUT])
+
+    def inputs_of_sequence(self, inputs: PyTree) -> tuple[list[jax.Array], int | None]:
+        """The leaves of the inputs of a sequence, checked, and its length if they say it."""
+        return check_inputs(self.facts.step, self.encode(self.as_tuple(inputs), {}, 1))
+
+    def as_tuple(self, inputs: PyTree) -> tuple[PyTree, ...]:
+        """The tuple of the step's inputs; a single one may be passed bare, none as None."""
+        if isinstance(inputs, tuple):
+            return inputs
+        return () if inputs is None and not self.facts.step.trees[Role.INPUT].children() else (inputs,)
+
+    def arguments(
+        self, params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree, mask: object, losses: Losses
+    ) -> Arguments:
+        """The arguments of a sequence, checked."""
+        x, length = self.inputs_of_sequence(inputs)
+        length = check_length(length, targets, mask)
+        check_targets(targets, length)
+        weight = check_mask(mask, length)
+        found = Arguments(self.params(params), self.states(hidden), x, weight)
+        losses.check(targets, weight)
+        return found
+
+    def weights(self, params: Sequence[jax.Array]) -> Weights:
+        held = [lax.stop_gradient(p) if i in self.frozen else p for i, p in enumerate(params)]
+        return weights(self.facts.step, self.facts.sites, held)
+
+    def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
+        """Gradients of the parameters, as their tree, from those of the weights of all sites."""
+        found = param_grads(self.facts, params, grads, self.weights)
+        return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], found)
+
+    def check_given(self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object) -> None:
+        """What can be seen only outside `jit`, which takes arrays alone."""
+        self.check_both(params, state)
+        for what, tree in (("params", params), ("inputs", inputs), ("targets", targets), ("mask", mask)):
+            check_arrays(what, tree)
+
+    def check_both(self, params: PyTree, state: object) -> None:
+        if isinstance(params, LearnerState) and not isinstance(state, LearnerState):
+            raise ArgumentTypeError("`params` and `state` are swapped: pass the parameters first, then the state.")
+        self.check_state(state)
+
+    def check_state(self, state: object, shapes: bool = True) -> None:
+        """Without `shapes`, of many streams at once: the state may have come out of `vmap`."""
+        if not isinstance(state, LearnerState):
+            found = "an array" if isinstance(state, jax.Array) else short(state)
+            raise ArgumentTypeError(
+                f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
+                "returns it."
+            )
+        want = jax.eval_shape(self.transport.init)
+        check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})", shapes)
+        check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`", shapes)
+
+
+def check_like(what: str, got: PyTree, want: PyTree, made_by: str, shapes: bool = True) -> None:
+    """The structure, shapes and dtypes that were made elsewhere."""
+    check_arrays(what, got)
+    a, b = jax.tree.leaves(want), jax.tree.leaves(got)
+    same = jax.tree.structure(want) == jax.tree.structure(got) and all(
+        p.dtype == q.dtype and (p.shape == q.shape or not shapes)
+        for p, q in ((shape_struct(p), shape_struct(q)) for p, q in zip(a, b, strict=True))
+    )
+    if not same:
+        raise ArgumentError(
+            f"`{what}` is another than this learner's: it holds {describe(got, what)}, expected "
+            f"{describe(want, what)}. Make it with {made_by}."
+        )
