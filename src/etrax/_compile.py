@@ -14,9 +14,9 @@ from ._arguments import check_flag
 from ._compat import is_live, shape_struct
 from ._errors import CompilationError
 from .analysis import Facts, analyse
-from .frontends import Bound, bind
+from .frontends import bind
 from .graph import build_graph, compiling
-from .ir import Role, Step
+from .ir import Bound, Role, Step
 from .learn import Learner
 from .learn._checks import check_trace_dtype
 from .learn._memory import format_bytes, parse_bytes

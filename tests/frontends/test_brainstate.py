@@ -43,6 +43,14 @@ def paths(bound, role):
     return [leaf.path for leaf in bound.step.select(role)]
 
 
+def run(bound, *args):
+    """New hidden and other states, and the output, as trees."""
+    flat = iter(bound.step.run(jax.tree.leaves((bound.read(), bound.encode(args, {})))))
+    parts = [[next(flat) for _ in bound.step.select(role)] for role in (Role.HIDDEN, Role.OTHER, Role.OUTPUT)]
+    trees = [bound.step.trees[role] for role in (Role.HIDDEN, Role.OTHER, Role.OUTPUT)]
+    return [jax.tree.unflatten(tree, leaves) for tree, leaves in zip(trees, parts, strict=True)]
+
+
 def test_roles_and_paths():
     model = Cell()
     bound = bind_brainstate(model, (jnp.ones(I),))
@@ -74,15 +82,12 @@ def test_the_pure_step_is_the_model():
     brainstate.random.seed(7)
     x = jnp.arange(3.0)
     bound = bind_brainstate(model, (x,))
-    leaves = jax.tree.leaves((*bound.read(), bound.encode((x,), {})))
-    hidden, other, out = jax.jit(bound.fn)(*bound.read(), *bound.encode((x,), {}))
+    hidden, other, out = run(bound, x)
     np.testing.assert_array_equal(model.h.value, jnp.ones(H))
     assert model.count.value == 0
-    flat = bound.step.run(leaves)
     expected = model(x)
     np.testing.assert_allclose(out["h"], expected["h"], rtol=1e-12)
     np.testing.assert_allclose(hidden["h"], model.h.value, rtol=1e-12)
-    np.testing.assert_allclose(flat[0], model.h.value, rtol=1e-12)
     assert other["count"] == model.count.value == 1
     same = jax.random.key_data(other[OUTSIDE]["RandomState_0"]) == jax.random.key_data(brainstate.random.DEFAULT.value)
     assert same.all()
@@ -116,7 +121,7 @@ def test_states_created_anew_are_found():
     brainstate.nn.init_all_states(cell)
     cell.h.value = jnp.full(H, 2.0)
     np.testing.assert_array_equal(bound.read()[1]["h"], cell.h.value)
-    bound.fn(*bound.read(), jnp.ones(I))
+    run(bound, jnp.ones(I))
     np.testing.assert_array_equal(cell.h.value, jnp.full(H, 2.0))
 
 
@@ -135,7 +140,7 @@ def test_inner_transformations():
     model = Inner()
     brainstate.nn.init_all_states(model)
     bound = bind_brainstate(model, (jnp.ones(I),))
-    _, _, out = bound.fn(*bound.read(), jnp.ones(I))
+    _, _, out = run(bound, jnp.ones(I))
     np.testing.assert_allclose(out, model(jnp.ones(I)), rtol=1e-12)
 
 
@@ -179,7 +184,7 @@ def test_units():
     assert paths(bound, Role.INPUT) == [(0,), (1,)] and paths(bound, Role.OUTPUT) == [(0,), (1,)]
     inputs = bound.encode((500.0 * u.us, x), {})
     np.testing.assert_allclose(inputs[0], 0.5)
-    hidden, _, out = bound.fn(*bound.read(), *inputs)
+    hidden, _, out = run(bound, 500.0 * u.us, x)
     plain, with_unit = bound.decode_output(out)
     expected = model(dt, x)
     np.testing.assert_allclose(plain, expected[0], rtol=1e-12)
@@ -379,3 +384,54 @@ assert jax.config.jax_enable_x64 and "brainstate" in sys.modules
 
 def test_what_is_a_module():
     assert is_brainstate_module(etrax.nn.GRUCell(I, H)) and not is_brainstate_module(lambda x: x)
+
+
+# How often a model runs.
+
+
+class Counted(brainstate.nn.Module):
+    """Notes the runs of its step; `aside` is a state that the step does not touch and that holds no array."""
+
+    def __init__(self, noisy=False):
+        super().__init__()
+        self.noisy = noisy
+        self.w = brainstate.ParamState(jnp.ones((I, H)))
+        self.h = brainstate.HiddenState(jnp.zeros(H))
+        self.idle = brainstate.HiddenState(jnp.zeros(H))
+        self.aside = brainstate.State("no array")
+
+    def update(self, x):
+        COUNT.append(x)
+        self.h.value = 0.9 * self.h.value + x @ self.w.value
+        return self.h.value + (brainstate.random.normal(size=H) if self.noisy else 0.0)
+
+
+COUNT = []
+
+
+@pytest.mark.parametrize(("noisy", "runs"), [(False, 1), (True, 2)])
+def test_a_model_is_traced_once(noisy, runs):
+    """Twice if its step meets a state outside of it, which only a run can tell."""
+    COUNT.clear()
+    graph = compile_etrace_graph(Counted(noisy), jnp.ones(I))
+    assert len(COUNT) == runs
+    assert list(graph.module_info.hidden_path_to_invar) == [("h",)]
+    assert len(graph.module_info.compiled_state_paths) == (3 if noisy else 2)
+
+
+def test_a_state_without_arrays_is_refused_where_it_is_used():
+    class Labelled(Counted):
+        def update(self, x):
+            return super().update(x) * len(self.aside.value)
+
+    with pytest.raises(CompilationError, match=r"other state 'aside' is a str"):
+        bind_brainstate(Labelled(), (jnp.ones(I),))
+
+
+def test_a_python_branch_on_a_state():
+    class Branches(Counted):
+        def update(self, x):
+            return super().update(x) if self.h.value.sum() > 0 else x
+
+    with pytest.raises(CompilationError, match=r"traced once, without numbers.*`lax.cond`"):
+        bind_brainstate(Branches(), (jnp.ones(I),))

@@ -8,8 +8,8 @@ from jax import lax
 
 from etrax._errors import CompilationError
 from etrax.analysis import analyse
+from etrax.frontends import bind_function
 from etrax.graph import DiagnosticKind, build_graph, jacobians, plan_jacobians
-from etrax.ir import trace_step
 
 B, I, N = 2, 3, 6
 W = {"w": jnp.asarray(np.random.RandomState(0).standard_normal((I, N)))}
@@ -18,13 +18,9 @@ HIDDEN = jnp.asarray(np.random.RandomState(2).standard_normal((B, N)))
 
 
 def compiled(step, params, hidden, *x):
-    def fn(p, h, other, *x):
-        new, out = step(p, h, *x)
-        return new, None, out
-
-    traced = trace_step(fn, params, hidden, x)
-    facts = analyse(traced)
-    return build_graph(traced, facts), facts
+    bound = bind_function(step, x, params, hidden)
+    facts = analyse(bound.step)
+    return build_graph(bound, facts), facts
 
 
 def ring(p, h, x):
@@ -135,8 +131,9 @@ def test_complex_state_driven_by_a_real_one():
     np.testing.assert_allclose(found, np.broadcast_to([[0.8, 0], [0.5 - 0.2j, 0.3 + 0.4j]], (B, N, 2, 2)), rtol=1e-12)
 
 
-def test_a_bare_step_has_no_current_values():
-    graph, _ = compiled(ring, W, HIDDEN, X)
+def test_shapes_are_no_current_values():
+    w, hidden = jax.eval_shape(lambda: (W, HIDDEN))
+    graph, _ = compiled(ring, w, hidden, X)
     with pytest.raises(CompilationError, match="old_state_vals"):
         graph.module_info.jaxpr_call(X)
     with pytest.raises(CompilationError, match="expected 2"):

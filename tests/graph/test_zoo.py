@@ -8,20 +8,16 @@ from tests.zoo import ZOO
 from etrax._compat import is_inexact
 from etrax.analysis import analyse
 from etrax.engine._site_math import trace_shape
+from etrax.frontends import bind_function
 from etrax.graph import build_graph, jacobians, plan_jacobians
-from etrax.ir import Role, trace_step
+from etrax.ir import Role
 
 
 def compiled(model):
     x = jax.tree.map(lambda a: a[0], model.make_inputs(1, 0))
-    step = trace_step(
-        lambda p, h, other, *x: (lambda out: (out[0], None, out[1]))(model.step(p, h, *x)),
-        model.params,
-        model.hidden,
-        x,
-    )
-    facts = analyse(step)
-    return build_graph(step, facts), facts, x
+    bound = bind_function(model.step, x, model.params, model.hidden)
+    facts = analyse(bound.step)
+    return build_graph(bound, facts), facts, x
 
 
 def run(graph, model, x):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._errors import ArgumentError, ArgumentTypeError, CompilationError
-from ..ir import explained
-from ._bound import Bound as Bound
-from ._bound import BoundState as BoundState
+from ..ir import Bound, explained
 from ._brainstate import bind_brainstate as bind_brainstate
 from ._brainstate import is_brainstate_module as is_brainstate_module
 from ._function import bind_function as bind_function

@@ -25,6 +25,10 @@ def abstract(tree: Any) -> Any:
     return jax.tree.map(lambda x: shape_struct(x) if _is_array(x) else x, tree)
 
 
+def holds_arrays_only(tree: Any) -> bool:
+    return all(map(_is_array, jax.tree.leaves(tree, is_leaf=is_quantity)))
+
+
 @dataclass(frozen=True, eq=False)
 class Arguments:
     """Example arguments `(args, kwargs)`, as `abstract` gives them.

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from .._compat import build_jaxpr
 from .._errors import CompilationError
-from ..ir import Path, Role, Step, format_path, leaves_with_paths, trace_step
-from ._arguments import Arguments, abstract
-from ._borrow import borrowed, held, put
-from ._bound import Bound, BoundState
+from ..ir import Bound, BoundState, Path, Role, Step, check_step, format_path, leaves_with_paths, trace_step
+from ._arguments import Arguments, abstract, holds_arrays_only
+from ._borrow import borrowed, held
 from ._brainstate_errors import check_no_new_state, explained
 from ._brainstate_errors import is_brainstate_module as is_brainstate_module
 from ._units import attach, conform, strip
 
 # First key of the path of a state that the step touches but that is no part of the module.
 OUTSIDE = "(outside the module)"
+_ROLES = (Role.PARAM, Role.HIDDEN, Role.OTHER)
 
 
 def load_brainstate() -> Any:
@@ -32,20 +33,33 @@ def load_brainstate() -> Any:
     return sys.modules["brainstate"]
 
 
-@dataclass(frozen=True)
-class _Touched:
-    """A state that the step reads or writes, or a parameter that it does not."""
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A state with its place in the step. `example` has the structure, shapes and units of its value, and no numbers:
+    those may be of a trace around."""
 
     path: Path
     role: Role
     state: Any
-    example: Any  # structure, shapes and units of its value; no numbers, which may be those of a trace around
+    example: Any
 
-    def leaves(self, value: Any) -> list[Any]:
-        return jax.tree.leaves(conform(self.role.value, self.path, self.example, value))
+    def plain(self, value: Any) -> Any:
+        """A value without units, in those of the example."""
+        return conform(self.role.value, self.path, self.example, value)
 
     def value(self, leaves: Iterable[Any]) -> Any:
         return attach(jax.tree.structure(self.example), list(leaves))
+
+    def looks_like(self, other: _State | None) -> bool:
+        return other is not None and jax.tree.flatten(self.example) == jax.tree.flatten(other.example)
+
+
+class _Traced(NamedTuple):
+    """A step, the states that it met in that order, and the structure of the model's output, with units."""
+
+    step: Step
+    states: list[Any]
+    output: Any
 
 
 def bind_brainstate(
@@ -59,49 +73,106 @@ def bind_brainstate(
     brainstate = load_brainstate()
     if batch_size is not None:
         brainstate.nn.init_all_states(model, batch_size=batch_size)
-    known = dict(model.states())
-    modules = list(model.nodes().values())
     arguments = Arguments(abstract(tuple(args)), abstract(dict(kwargs or {})))
-    touched, output = _discover(brainstate, model, known, arguments)
-    by_path = {t.path: t for t in touched}
-
-    def tree(role: Role, values: Mapping[Path, Any]) -> dict[str, Any]:
-        return _nest({t.path: strip(values[t.path]) for t in touched if t.role is role})
-
-    def current() -> dict[Path, Any]:
-        """The states as they are now: a model that creates its states anew has other objects at the same paths."""
-        found = dict(model.states())
-        return {t.path: found.get(t.path, t.state) for t in touched}
+    step, touched, output = _trace(brainstate, model, arguments)
+    by_path = {s.path: s for s in touched}
 
     def read() -> tuple[Any, Any, Any]:
-        states = current()
-        now = {t.path: conform(t.role.value, t.path, t.example, states[t.path].value) for t in touched}
-        return tree(Role.PARAM, now), tree(Role.HIDDEN, now), tree(Role.OTHER, now)
+        found = dict(model.states())  # a model that creates its states anew has other objects at the same paths
+        now = {s.path: s.plain(found.get(s.path, s.state).value) for s in touched}
+        return _tree(Role.PARAM, touched, now), _tree(Role.HIDDEN, touched, now), _tree(Role.OTHER, touched, now)
 
-    def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
-        given, states = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}, current()
-        with borrowed(list(states.values()), modules), brainstate.StateTraceStack(name="etrax"):
-            for t in touched:
-                put(states[t.path], t.value(jax.tree.leaves(_at(given[t.role], t.path))))
-            positional, named = arguments.rebuild(inputs)
-            out = strip(model(*positional, **named))
-            new = {t.path: conform(t.role.value, t.path, t.example, held(states[t.path])) for t in touched}
-        return tree(Role.HIDDEN, new), tree(Role.OTHER, new), out
-
-    examples = {t.path: t.example for t in touched}
-    params, hidden, other = (tree(role, examples) for role in (Role.PARAM, Role.HIDDEN, Role.OTHER))
-    step = trace_step(fn, params, hidden, arguments.structs, other, _handles(brainstate, touched))
     return Bound(
         step=step,
-        fn=fn,
         states=_in_model_order(touched, step),
         known=model.states(),
         read=read,
         encode=arguments.encode,
         decode_output=lambda out: attach(output, jax.tree.leaves(out)),
-        encode_state=lambda path, value: by_path[path].leaves(value),
+        encode_state=lambda path, value: jax.tree.leaves(by_path[path].plain(value)),
         decode_state=lambda path, leaves: by_path[path].value(leaves),
     )
+
+
+def _trace(brainstate: Any, model: Any, arguments: Arguments) -> tuple[Step, list[_State], Any]:
+    """Trace with all states of the module as inputs, and keep the parameters and what the step touched.
+
+    One trace is enough, unless the step touches a state outside its module, which is not known before, or a
+    transformation around the caller shows another shape of a state once it is read.
+    """
+    known = dict(model.states())
+    paths = {id(state): path for path, state in known.items()}
+
+    def place(state: Any, value: Any) -> _State:
+        if id(state) not in paths:
+            name = type(state).__name__
+            before = [p for p in paths.values() if p[0] == OUTSIDE and p[1].rpartition("_")[0] == name]
+            paths[id(state)] = (OUTSIDE, f"{name}_{len(before)}")
+        return _State(paths[id(state)], _role(brainstate, state), state, abstract(value))
+
+    offered = {id(s): place(s, held(s)) for s in known.values() if holds_arrays_only(held(s))}
+    while True:
+        traced = _run(brainstate, model, known, arguments, list(offered.values()))
+        met = set(map(id, traced.states))
+        params = [s for s in known.values() if isinstance(s, brainstate.ParamState) and id(s) not in met]
+        # Read outside the loan: the transformations around the caller, if any, take part in this.
+        touched = [place(s, s.value) for s in [*traced.states, *params]]
+        if all(s.looks_like(offered.get(id(s.state))) for s in touched):
+            return _only(traced.step, touched), touched, traced.output
+        offered |= {id(s.state): s for s in touched}
+
+
+def _run(
+    brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments, offered: Sequence[_State]
+) -> _Traced:
+    """One trace, in which a state that is offered takes its value from the step's inputs when it is first met."""
+    found: list[tuple[list[Any], Any]] = []
+    modules = list(model.nodes().values())
+    states = [*known.values(), *(s.state for s in offered if s.path not in known)]
+
+    def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
+        trees = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}
+        values = {s.path: _at(trees[s.role], s.path) for s in offered}
+        given = {id(s.state): s.value(jax.tree.leaves(values[s.path])) for s in offered}
+        positional, named = arguments.rebuild(inputs)
+        with borrowed(states, modules) as loan, brainstate.StateTraceStack(name="etrax") as stack:
+            # Asked of every state at its first access: states outside the module are borrowed when they are met.
+            stack.set_new_arg(lambda state: (loan.take(state), given.get(id(state), held(state)))[1])
+            out = explained(model, known, lambda: model(*positional, **named), {"inputs": arguments.structs})
+            check_no_new_state(model, known)
+            written = {id(s) for s, wrote in zip(stack.states, stack.been_writen, strict=True) if wrote}
+            met = set(map(id, stack.states))
+            for s in offered:
+                if s.role is Role.PARAM and id(s.state) in written:
+                    raise CompilationError(_WRITES_PARAMETER.format(format_path(s.path), type(s.state).__name__))
+            values |= {s.path: s.plain(held(s.state)) for s in offered if id(s.state) in met}
+        found.append((stack.states, jax.tree.structure(out)))
+        return _tree(Role.HIDDEN, offered, values), _tree(Role.OTHER, offered, values), strip(out)
+
+    examples = {s.path: s.example for s in offered}
+    params, hidden, other = (_tree(role, offered, examples) for role in _ROLES)
+    step = trace_step(fn, params, hidden, arguments.structs, other, _handles(brainstate, offered))
+    return _Traced(step, *found[0])
+
+
+_WRITES_PARAMETER = (
+    "the step writes parameter {}, a `{}`. Parameters are changed by the optimizer only: keep what the step changes in "
+    "a `brainstate.HiddenState` (it is then learned through) or in a `brainstate.ShortTermState`."
+)
+
+
+def _only(step: Step, touched: Sequence[_State]) -> Step:
+    """The step without the states that it does not touch."""
+    wanted = {id(s.state) for s in touched}
+    kept = lambda leaf: leaf.handle is None or id(leaf.handle) in wanted  # noqa: E731
+    ins, outs = [leaf for leaf in step.ins if kept(leaf)], [leaf for leaf in step.outs if kept(leaf)]
+    given = zip(step.jaxpr.invars[len(step.consts) :], step.ins, strict=True)
+    invars = [*step.constvars, *(v for v, leaf in given if kept(leaf))]
+    outvars = [v for v, leaf in zip(step.jaxpr.outvars, step.outs, strict=True) if kept(leaf)]
+    examples = {s.path: s.example for s in touched}
+    trees = {role: jax.tree.structure(_tree(role, touched, examples)) for role in _ROLES}
+    jaxpr = build_jaxpr(invars, outvars, step.jaxpr.eqns, step.jaxpr)
+    return check_step(Step(jaxpr, step.consts, tuple(ins), tuple(outs), step.trees | trees))
 
 
 def _role(brainstate: Any, state: Any) -> Role:
@@ -110,50 +181,15 @@ def _role(brainstate: Any, state: Any) -> Role:
     return Role.HIDDEN if isinstance(state, brainstate.HiddenState) else Role.OTHER
 
 
-def _discover(
-    brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments
-) -> tuple[list[_Touched], Any]:
-    """The states of the step, and the structure of its output with units, from one abstract run."""
-    modules = list(model.nodes().values())
-    stack = brainstate.StateTraceStack(name="etrax")
-
-    def run(*inputs: Any) -> Any:
-        positional, named = arguments.rebuild(inputs)
-        with borrowed(list(known.values()), modules) as loan, stack:
-            # Asked of every state at its first access: states outside the module are borrowed when they are met.
-            stack.set_new_arg(lambda state: (loan.take(state), held(state))[1])
-            out = model(*positional, **named)
-            check_no_new_state(model, known)
-        return out
-
-    given = {"inputs": arguments.structs}
-    output = explained(model, known, lambda: jax.eval_shape(run, *arguments.structs), given)
-    paths = {id(state): path for path, state in known.items()}
-    states, written = list(stack.states), dict(zip(map(id, stack.states), stack.been_writen, strict=True))
-    outside = [s for s in states if id(s) not in paths]
-    for state in outside:
-        name = type(state).__name__
-        paths[id(state)] = (OUTSIDE, f"{name}_{sum(type(o).__name__ == name and id(o) in paths for o in outside)}")
-    params = [s for s in known.values() if isinstance(s, brainstate.ParamState) and id(s) not in written]
-    # Read outside the loan: the transformations around the caller, if any, take part in this.
-    touched = [_Touched(paths[id(s)], _role(brainstate, s), s, abstract(s.value)) for s in [*states, *params]]
-    for t in touched:
-        if t.role is Role.PARAM and written.get(id(t.state)):
-            raise CompilationError(
-                f"the step writes parameter {format_path(t.path)}, a `{type(t.state).__name__}`. Parameters are "
-                "changed by the optimizer only: keep what the step changes in a `brainstate.HiddenState` (it is then "
-                "learned through) or in a `brainstate.ShortTermState`."
-            )
-    return touched, jax.tree.structure(output)
-
-
-def _nest(flat: Mapping[Path, Any]) -> dict[str, Any]:
+def _tree(role: Role, states: Sequence[_State], values: Mapping[Path, Any]) -> dict[str, Any]:
+    """Values of the states of a role, without units, as nested dictionaries by path."""
     out: dict[str, Any] = {}
-    for path, value in flat.items():
-        inner = out
-        for key in path[:-1]:
-            inner = inner.setdefault(key, {})
-        inner[path[-1]] = value
+    for s in states:
+        if s.role is role:
+            inner = out
+            for key in s.path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[s.path[-1]] = strip(values[s.path])
     return out
 
 
@@ -163,21 +199,21 @@ def _at(tree: Any, path: Path) -> Any:
     return tree
 
 
-def _handles(brainstate: Any, touched: list[_Touched]) -> dict[Role, dict[Path, tuple[Any, bool]]]:
+def _handles(brainstate: Any, states: Sequence[_State]) -> dict[Role, dict[Path, tuple[Any, bool]]]:
     out: dict[Role, dict[Path, tuple[Any, bool]]] = {role: {} for role in Role}
-    for t in touched:
-        grouped = isinstance(t.state, brainstate.HiddenGroupState)
-        for inner, _ in leaves_with_paths(strip(t.example)):
-            out[t.role][(*t.path, *inner)] = (t.state, grouped)
+    for s in states:
+        grouped = isinstance(s.state, brainstate.HiddenGroupState)
+        for inner, _ in leaves_with_paths(strip(s.example)):
+            out[s.role][(*s.path, *inner)] = (s.state, grouped)
     return out
 
 
-def _in_model_order(touched: list[_Touched], step: Step) -> tuple[BoundState, ...]:
+def _in_model_order(touched: Sequence[_State], step: Step) -> tuple[BoundState, ...]:
     """Parameters, hidden and other states, each in the order in which the step meets them."""
     number = {(leaf.role, leaf.path): i for i, leaf in enumerate(step.ins)}
     out = []
-    for role in (Role.PARAM, Role.HIDDEN, Role.OTHER):
-        for t in (t for t in touched if t.role is role):
-            leaves = tuple(number[role, (*t.path, *inner)] for inner, _ in leaves_with_paths(strip(t.example)))
-            out.append(BoundState(t.path, role, t.state, leaves))
+    for role in _ROLES:
+        for s in (s for s in touched if s.role is role):
+            leaves = tuple(number[role, (*s.path, *inner)] for inner, _ in leaves_with_paths(strip(s.example)))
+            out.append(BoundState(s.path, role, s.state, leaves))
     return tuple(out)

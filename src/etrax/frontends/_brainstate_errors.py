@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from .._errors import CompilationError, EtraxError
 from ..ir import Path, explain, format_path, leaves_with_paths
 from ..ir import explained as typed
@@ -26,6 +28,8 @@ def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any], giv
         return run()
     except EtraxError:
         raise
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
+        raise  # numbers were asked of a trace: who traces the step says what to do
     except AttributeError as error:
         if not is_brainstate_module(error.obj):
             raise typed(CompilationError, error, explain(f"`{name}`", error, given)) from error

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError
-from ..ir import Role, describe, leaves_with_paths, trace_step
-from ._bound import Bound, BoundState
+from ..ir import Bound, BoundState, Role, describe, leaves_with_paths, trace_step
 
 
 def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any, hidden: Any) -> Bound:
@@ -29,7 +28,6 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
     values = [v for tree in (params, hidden) for _, v in leaves_with_paths(tree)]
     return Bound(
         step=traced,
-        fn=fn,
         states=tuple(BoundState(leaf.path, leaf.role, leaf, (i,)) for i, leaf in leaves),
         known={leaf.path: v for (_, leaf), v in zip(leaves, values, strict=True)},
         read=lambda: (params, hidden, None),

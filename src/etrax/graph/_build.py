@@ -9,27 +9,26 @@ from typing import Any
 from .._errors import CompilationError
 from ..analysis import Facts, Group, colours
 from ..engine import layout_of
-from ..ir import Path, Role, Step, format_path
+from ..ir import Bound, Path, Role, format_path
 from ._columns import Columns
 from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup
 from ._module_info import ModuleInfo, module_info_of
-from ._owner import Owner
 from ._perturb import perturb
 from ._relation import HiddenParamOpRelation
 from ._slices import inner_equation, slice_between
 from ._stand_in import loops
 
 
-def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool = True) -> ETraceGraph:
-    """The graph of a bound model (or of a bare step), whose step `facts` describe."""
+def build_graph(model: Bound, facts: Facts, include_hidden_perturb: bool = True) -> ETraceGraph:
+    """The graph of a bound model, whose step `facts` describe."""
     info = module_info_of(model)
     groups, by_path = build_groups(info, facts)
     relations = build_relations(info, facts, groups)
     info = info.add_jaxpr_outs(_read_by(groups, relations, info))
     weights = _weight_paths(info)
-    unused = [p for p, s in info.owner.known.items() if hasattr(s, "varshape") and p not in info.hidden_path_to_invar]
+    unused = [p for p, s in info.bound.known.items() if hasattr(s, "varshape") and p not in info.hidden_path_to_invar]
     found = records(facts, weights, unused)
     if facts.step is not info.step:  # facts of a step that can only be looked at
         found += loop_records(loops(info.step))
@@ -39,7 +38,7 @@ def build_graph(model: Owner | Step, facts: Facts, include_hidden_perturb: bool 
 def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups, and the group of each hidden state."""
     leaves = facts.states
-    handles = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
+    handles = {e.path: e.handle for e in info.bound.states if e.role is Role.HIDDEN}
     rank = {path: k for k, path in enumerate(info.hidden_path_to_invar)}
     groups = []
     for g in facts.groups:
@@ -119,7 +118,7 @@ def build_relations(
 
 def _weight_paths(info: ModuleInfo) -> list[Path]:
     """For each parameter leaf of the step, the path of the state that holds it."""
-    held = {i: e.path for e in info.owner.states if e.role is Role.PARAM for i in e.leaves}
+    held = {i: e.path for e in info.bound.states if e.role is Role.PARAM for i in e.leaves}
     return [held[i] for i in range(len(held))]
 
 

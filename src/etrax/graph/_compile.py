@@ -10,8 +10,8 @@ from typing import Any
 
 from .._errors import ArgumentTypeError, CompilationError, NotSupportedError
 from ..analysis import Facts
-from ..frontends import Bound, bind, bind_brainstate, is_brainstate_module
-from ..ir import Path, format_path
+from ..frontends import bind, bind_brainstate, is_brainstate_module
+from ..ir import Bound, Path, format_path
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
 from ._graph import ETraceGraph

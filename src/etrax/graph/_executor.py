@@ -129,8 +129,8 @@ def describe(graph: ETraceGraph) -> str:
         for g in graph.hidden_groups
     ]
     grouped = set(graph.hid_path_to_group)
-    met = {e.path: e.role for e in info.owner.states}  # every parameter is among these, met by the step or not
-    dynamic = [p for p in (*met, *(q for q in info.owner.known if q not in met)) if met.get(p) is not Role.PARAM]
+    met = {e.path: e.role for e in info.bound.states}  # every parameter is among these, met by the step or not
+    dynamic = [p for p in (*met, *(q for q in info.bound.known if q not in met)) if met.get(p) is not Role.PARAM]
     others = [p for p in dynamic if p not in grouped]
     lines += _section("Other dynamic states:", [format_path(p) + _why_not(met, p) for p in others])
     reached: dict[Path, dict[int, None]] = {}

@@ -9,8 +9,7 @@ import jax
 
 from .._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struct
 from .._errors import CompilationError
-from ..ir import Path, Role, Step, format_path, interpret
-from ._owner import Owner, owner_of
+from ..ir import Bound, Path, Role, Step, format_path, interpret
 from ._show import show
 from ._slices import own_hidden_outputs
 
@@ -26,7 +25,7 @@ class ModuleInfo(NamedTuple):
     the step or not. `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
     """
 
-    owner: Owner
+    bound: Bound
     step: Step
     closed_jaxpr: Any
     num_var_out: int
@@ -66,10 +65,15 @@ class ModuleInfo(NamedTuple):
 
         `old_state_vals` are values by path, or in the order of `compiled_model_states`.
         """
-        inputs = jax.tree.leaves(self.owner.encode(tuple(args), kwargs))
+        inputs = jax.tree.leaves(self.bound.encode(tuple(args), kwargs))
         if old_state_vals is None:
-            now = jax.tree.leaves(list(self.owner.read()))
-            return self._checked([*inputs, *(now[i] for e in self.owner.states for i in e.leaves)])
+            now = jax.tree.leaves(list(self.bound.read()))
+            if any(isinstance(x, jax.ShapeDtypeStruct) for x in now):
+                raise CompilationError(
+                    "the step was compiled for shapes and has no current values: pass `old_state_vals`, one for each "
+                    f"of {', '.join(map(format_path, self.compiled_state_paths))}."
+                )
+            return self._checked([*inputs, *(now[i] for e in self.bound.states for i in e.leaves)])
         if isinstance(old_state_vals, Mapping):
             for path in self.compiled_state_paths:
                 if path not in old_state_vals:
@@ -83,12 +87,12 @@ class ModuleInfo(NamedTuple):
                 f"for each of {', '.join(map(format_path, self.compiled_state_paths))}."
             )
         pairs = zip(self.compiled_state_paths, old_state_vals, strict=True)
-        return self._checked([*inputs, *(x for path, value in pairs for x in self.owner.encode_state(path, value))])
+        return self._checked([*inputs, *(x for path, value in pairs for x in self.bound.encode_state(path, value))])
 
     def _checked(self, flat: list[Any]) -> list[Any]:
         """The same values, if they have the shapes that the step was compiled for."""
         paths = [("argument", leaf.path) for leaf in self.step.select(Role.INPUT)]
-        paths += [(e.role.value, e.path) for e in self.owner.states for _ in e.leaves]
+        paths += [(e.role.value, e.path) for e in self.bound.states for _ in e.leaves]
         for (what, path), v, x in zip(paths, self.jaxpr.invars, flat, strict=True):
             found, expected = shape_struct(x).shape, shape_struct(v.aval).shape
             if found != expected:
@@ -103,17 +107,17 @@ class ModuleInfo(NamedTuple):
         outputs = jax.tree.unflatten(self.step.trees[Role.OUTPUT], values[: self.num_var_out])
         by_role: dict[Role, Values] = {Role.HIDDEN: {}, Role.OTHER: {}, Role.PARAM: {}}
         at = self.num_var_out
-        for entry in self.owner.states:
+        for entry in self.bound.states:
             end = at + len(entry.leaves)
-            by_role[entry.role][entry.path] = self.owner.decode_state(entry.path, values[at:end])
+            by_role[entry.role][entry.path] = self.bound.decode_state(entry.path, values[at:end])
             at = end
         temps = {v: x for v, x in zip(self.jaxpr.outvars, values, strict=True) if not isinstance(v, Literal)}
-        return self.owner.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
+        return self.bound.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
 
     def step_leaves(self, flat: Sequence[Any]) -> list[Any]:
         """What the jaxpr takes, in the order of the input leaves of `step`."""
         inputs = len(self.step.select(Role.INPUT))
-        order = [i for e in self.owner.states for i in e.leaves]
+        order = [i for e in self.bound.states for i in e.leaves]
         return [
             *(x for _, x in sorted(zip(order, flat[inputs:], strict=True), key=lambda pair: pair[0])),
             *flat[:inputs],
@@ -123,7 +127,7 @@ class ModuleInfo(NamedTuple):
         """Output leaves of `step`, as (outputs, new hidden values by path, new other values by path)."""
         first, states = len(self.weight_invars), len(self.step.ins) - len(self.step.select(Role.INPUT))
         new = [*(jax.numpy.zeros(()) for _ in range(first)), *outs[: states - first]]
-        values = [*outs[states - first :], *(new[i] for e in self.owner.states for i in e.leaves)]
+        values = [*outs[states - first :], *(new[i] for e in self.bound.states for i in e.leaves)]
         return self.sort_outputs([*values, *(None for _ in self.jaxpr.outvars[len(values) :])])[:3]
 
     def jaxpr_call(
@@ -147,13 +151,12 @@ class ModuleInfo(NamedTuple):
         return f"ModuleInfo({eqns} equations, {weights} weights, {hidden} hidden states, {self.num_var_out} outputs)"
 
 
-def module_info_of(model: Owner | Step) -> ModuleInfo:
+def module_info_of(bound: Bound) -> ModuleInfo:
     """Lay out a step for inspection."""
-    owner = owner_of(model)
-    step = own_hidden_outputs(owner.step)
+    step = own_hidden_outputs(bound.step)
     ins, first = step.jaxpr.invars[len(step.consts) :], len(step.select(Role.PARAM))
     outs = [*step.invars(Role.PARAM), *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
-    order = [(entry, i) for entry in owner.states for i in entry.leaves]
+    order = [(entry, i) for entry in bound.states for i in entry.leaves]
     outputs = step.outvars(Role.OUTPUT)
     closed = build_closed(
         [*step.invars(Role.INPUT), *(ins[i] for _, i in order)],
@@ -169,16 +172,16 @@ def module_info_of(model: Owner | Step) -> ModuleInfo:
         by_state.setdefault(path, []).append(v)
     hidden = {step.ins[i].path: (ins[i], outs[i]) for entry, i in order if entry.role is Role.HIDDEN}
     return ModuleInfo(
-        owner=owner,
-        step=owner.step,
+        bound=bound,
+        step=bound.step,
         closed_jaxpr=closed,
         num_var_out=len(outputs),
         num_var_state=len(order),
-        retrieved_model_states=owner.known,
-        compiled_model_states=tuple(entry.handle for entry in owner.states),
-        compiled_state_paths=tuple(entry.path for entry in owner.states),
-        state_id_to_path={id(entry.handle): entry.path for entry in owner.states}
-        | {id(s): p for p, s in owner.known.items()},
+        retrieved_model_states=bound.known,
+        compiled_model_states=tuple(entry.handle for entry in bound.states),
+        compiled_state_paths=tuple(entry.path for entry in bound.states),
+        state_id_to_path={id(entry.handle): entry.path for entry in bound.states}
+        | {id(s): p for p, s in bound.known.items()},
         weight_invars=tuple(v for _, v in weights),
         weight_path_to_invars={p: tuple(v) for p, v in by_state.items()},
         invar_to_weight_path={v: p for p, v in weights},

@@ -82,7 +82,7 @@ class HiddenPerturbation(NamedTuple):
 def perturb(info: ModuleInfo) -> HiddenPerturbation:
     """Add a perturbation to every hidden state that has derivatives."""
     jaxpr, consts = open_jaxpr(info.closed_jaxpr)
-    entries = {e.path: e.handle for e in info.owner.states if e.role is Role.HIDDEN}
+    entries = {e.path: e.handle for e in info.bound.states if e.role is Role.HIDDEN}
     paths = [p for p, v in info.hidden_path_to_invar.items() if is_inexact(v.aval)]
     number = {info.hidden_path_to_outvar[p]: k for k, p in enumerate(paths)}
     originals = len(info.step.jaxpr.eqns)

@@ -1,5 +1,7 @@
 """What a traced step is. See README.md in this folder."""
 
+from ._bound import Bound as Bound
+from ._bound import BoundState as BoundState
 from ._check import check_step as check_step
 from ._explain import describe as describe
 from ._explain import explain as explain

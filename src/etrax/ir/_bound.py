@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..ir import Path, Role, Step
+from ._paths import Path
+from ._step import Role, Step
 
 
 @dataclass(frozen=True)
 class BoundState:
-    """One state of the model: its path, its role, the front end's own object, and which leaves of the step it is."""
+    """One state of the model: path, role, the front end's own object, and the numbers of the step's leaves for it."""
 
     path: Path
     role: Role
@@ -23,11 +24,10 @@ class BoundState:
 class Bound:
     """A model as a pure step, with its values and the way between its own arguments and those of the step.
 
-    `fn(params, hidden, other, *inputs) -> (hidden, other, output)` takes and gives plain arrays: no physical units, no
-    objects of a modelling library. `read()` gives (params, hidden, other) as they are now; the record itself holds no
-    values, so that one made inside `jit` keeps nothing of that trace. `states` are parameters, hidden and other states,
-    each in the model's own order (for a module: as its step meets them); `known` holds every state of the model by
-    path, whether the step touches it or not.
+    The step takes and gives plain arrays: no physical units, no objects of a modelling library. `read()` gives (params,
+    hidden, other) as they are now; the record itself holds no values, so that one made inside `jit` keeps nothing of
+    that trace. `states` are parameters, hidden and other states, each in the model's own order (for a module: as its
+    step meets them); `known` holds every state of the model by path, whether the step touches it or not.
 
     | piece | from | to |
     |---|---|---|
@@ -38,7 +38,6 @@ class Bound:
     """
 
     step: Step
-    fn: Callable[..., tuple[Any, Any, Any]]
     states: tuple[BoundState, ...]
     known: Mapping[Path, Any]
     read: Callable[[], tuple[Any, Any, Any]]
