@@ -42,7 +42,6 @@ KNOWS_JAX_INTERNALS = "_compat"
 
 NOT_LOADED_BY_IMPORT = (
     "brainstate",
-    "asdex",
     "optax",
     "matplotlib",
     "flax",

@@ -279,10 +279,6 @@ def promotes(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-def strip_weak_type(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-
-
 def shape_struct(x: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an array, a number or a struct."""
     if isinstance(x, jax.ShapeDtypeStruct):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from .._errors import CompilationError
+from .._errors import ArgumentTypeError, CompilationError
 from ..ir import Bound, BoundState, Role, describe, leaves_with_paths, trace_step
 
 
@@ -31,8 +31,14 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
         states=tuple(BoundState(leaf.path, leaf.role, leaf, (i,)) for i, leaf in leaves),
         known={leaf.path: v for (_, leaf), v in zip(leaves, values, strict=True)},
         read=lambda: (params, hidden, None),
-        encode=lambda args, kwargs, lead=0: tuple(args),
+        encode=_inputs,
         decode_output=lambda out: out,
         encode_state=lambda path, value: jax.tree.leaves(value),
         decode_state=lambda path, found: next(iter(found)),
     )
+
+
+def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any], lead: int = 0) -> tuple[Any, ...]:
+    for name in kwargs:
+        raise ArgumentTypeError(f"a step function takes its inputs by position here, not `{name}=`.")
+    return tuple(args)

@@ -39,12 +39,18 @@ def compiling() -> Iterator[None]:
         _THREAD.busy = False
 
 
-def require_module(model: Any, what: str, more: str = "") -> None:
-    """Raise (a `TypeError`) unless a model is a `brainstate.nn.Module`."""
-    if not is_brainstate_module(model):
+def check_kind(model: Any, params: object, hidden: object, what: str) -> None:
+    """Raise (a `TypeError`) unless a model is a `brainstate.nn.Module`, or a step function with parameters."""
+    if is_brainstate_module(model):
+        if params is not None or hidden is not None:
+            raise ArgumentTypeError(
+                f"`{what}` was given `params=` or `hidden=` for a `brainstate.nn.Module`, which holds its own."
+            )
+    elif not callable(model) or params is None:
+        found = f"{type(model).__name__}{' without `params=`' if callable(model) else ''}"
         raise ArgumentTypeError(
-            f"`{what}` takes a `brainstate.nn.Module`{more}, got {type(model).__name__}. For a step function or a "
-            "module of another library use `etrax.compile(model, rule, ...)`, and read its `.graph`."
+            f"`{what}` takes a `brainstate.nn.Module`, or a step function with its `params=` and `hidden=`, got {found}. "
+            "Write the step of another library's module as such a function."
         )
 
 
@@ -55,10 +61,10 @@ def _require_info(minfo: Any) -> None:
 
 def bind_model(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
     """Keywords are a module's own arguments; for every other model they are those of `etrax.compile`."""
-    if callable(model) and not is_brainstate_module(model) and kwargs.get("params") is not None:
-        return bind(model, args, **kwargs)
-    require_module(model, what, ", or a step function with its `params=` and `hidden=`")
-    return bind_brainstate(model, args, kwargs)
+    if is_brainstate_module(model):
+        return bind_brainstate(model, args, kwargs)
+    check_kind(model, kwargs.get("params"), kwargs.get("hidden"), what)
+    return bind(model, args, **kwargs)
 
 
 def compile_with_facts(

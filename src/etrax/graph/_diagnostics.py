@@ -19,7 +19,6 @@ class DiagnosticLevel(StrEnum):
 
     INFO = "info"
     WARNING = "warning"
-    ERROR = "error"
 
 
 class DiagnosticKind(StrEnum):
@@ -44,15 +43,14 @@ class DiagnosticKind(StrEnum):
 
 
 _KIND_OF_LOSS = {
-    "TAIL": DiagnosticKind.RELATION_EXCLUDED_MIXING_TAIL,
-    "THROUGH_OP": DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT,
-    "MIXING": DiagnosticKind.TRANSITION_MIXES_POSITIONS,
-    "RECURRENT_OP": DiagnosticKind.RECURRENT_WEIGHT_CUT,
-    "OTHER_GROUP": DiagnosticKind.TRANSITION_CROSSES_GROUPS,
-    "HALF": DiagnosticKind.RELATION_PARTIAL_PATH,
-    "OTHER_STATE": DiagnosticKind.STATE_NOT_HIDDEN,
-    "NONLINEAR": DiagnosticKind.NONLINEAR_DERIVATIVE,
-    "COMPLEX": DiagnosticKind.COMPLEX_TO_REAL,
+    LossKind.TAIL: DiagnosticKind.RELATION_EXCLUDED_MIXING_TAIL,
+    LossKind.THROUGH_OP: DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT,
+    LossKind.MIXING: DiagnosticKind.TRANSITION_MIXES_POSITIONS,
+    LossKind.RECURRENT_OP: DiagnosticKind.RECURRENT_WEIGHT_CUT,
+    LossKind.OTHER_GROUP: DiagnosticKind.TRANSITION_CROSSES_GROUPS,
+    LossKind.HALF: DiagnosticKind.RELATION_PARTIAL_PATH,
+    LossKind.OTHER_STATE: DiagnosticKind.STATE_NOT_HIDDEN,
+    LossKind.NONLINEAR: DiagnosticKind.NONLINEAR_DERIVATIVE,
 }
 
 
@@ -191,7 +189,7 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
 
 
 def kind_of(loss: Loss) -> DiagnosticKind:
-    return _KIND_OF_LOSS[loss.kind.name]
+    return _KIND_OF_LOSS[loss.kind]
 
 
 def _place(loss: Loss) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compile a brainstate module, look at its graph, and take Jacobians of its step."""
+"""Compile a model, look at its graph, and take Jacobians of its step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 from .._errors import CompilationError, NotSupportedError
 from ..engine import Probes
 from ..ir import Path, Role, format_path
-from ._compile import compile_with_facts, require_module
+from ._compile import check_kind, compile_with_facts
 from ._diagnostics import DiagnosticKind
 from ._graph import ETraceGraph
 from ._input_data import example_of, single_step_of
@@ -21,7 +21,7 @@ _Marked = lambda x: hasattr(x, "first_step")  # noqa: E731
 
 
 class ETraceGraphExecutor:
-    """A module and its compiled graph.
+    """A model and its compiled graph: a `brainstate.nn.Module`, or a step function with its `params=` and `hidden=`.
 
     >>> import brainstate, etrax.nn, jax.numpy as jnp
     >>> cell = etrax.nn.GRUCell(3, 4)
@@ -33,16 +33,17 @@ class ETraceGraphExecutor:
     ((4, 1, 1), (7, 4, 1))
     """
 
-    def __init__(self, model: Any):
-        require_module(model, "ETraceGraphExecutor")
+    def __init__(self, model: Any, *, params: object = None, hidden: object = None):
+        check_kind(model, params, hidden, "ETraceGraphExecutor")
         self.model = model
+        self._values = {} if params is None else {"params": params, "hidden": hidden}
         self._graph: ETraceGraph | None = None
         self._probes: Probes | None = None  # None: a step that can be looked at, and has no Jacobian
 
     def compile_graph(self, *args: Any, **kwargs: Any) -> None:
         """Compile for example arguments; of `MultiStepData` the first step is the example. Writes no state."""
         args, kwargs = jax.tree.map(example_of, (args, kwargs), is_leaf=_Marked)
-        self._graph, facts = compile_with_facts(self.model, args, kwargs, True, "ETraceGraphExecutor")
+        self._graph, facts = compile_with_facts(self.model, args, self._values | kwargs, True, "ETraceGraphExecutor")
         trainable = facts.step is self._graph.module_info.step
         self._probes = plan_jacobians(facts, self._graph.hidden_groups) if trainable else None
 
@@ -78,38 +79,39 @@ class ETraceGraphExecutor:
         return text if return_msg else None
 
     def solve_h2w_h2h_jacobian(
-        self, *args: Any, **kwargs: Any
+        self, *args: Any, old_state_vals: Any = None, **kwargs: Any
     ) -> tuple[Any, dict[Path, Any], dict[Path, Any], tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
-        """One step from the states' current values, with its Jacobian pieces.
+        """One step from the states' current values, or from `old_state_vals` by path, with its Jacobian pieces.
 
         Gives (output, new hidden values by path, new other values by path, (h2w, h2h)). `h2w` maps (weight leaf path,
         op number, group index) to the pieces of ∂h/∂w; `h2h` has for each group ∂h_t/∂h_{t-1} of the cut step,
         (*varshape, S, S). The model's states are not written: assign the values returned to go on. Runs under `jit`.
         """
-        graph, flat = self.graph, self._flat(args, kwargs)
+        graph, flat = self.graph, self._flat(args, kwargs, old_state_vals)
         if self._probes is None:
             records = graph.explain(kind=DiagnosticKind.LOOP_WITHOUT_DERIVATIVE)
             raise NotSupportedError("\n".join(["this step has no Jacobian.", *(r.message for r in records)]))
         found = jacobians(self._probes, graph.module_info.step_leaves(flat))
         return *graph.module_info.sort_step_outputs(found.outs), (found.h2w, found.h2h)
 
-    def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def solve_h2w_h2h_l2h_jacobian(self, *args: Any, old_state_vals: Any = None, **kwargs: Any) -> tuple[Any, ...]:
         """As `solve_h2w_h2h_jacobian`, and a fifth: the pull-back from outputs to hidden states.
 
         It takes a cotangent of the outputs ∂L/∂o, of their structure, and gives ∂L/∂h_t by path: how the loss of this
         step depends on the new hidden values through the outputs of the step. It works outside `jit` also if it was
         made inside.
         """
-        graph, flat = self.graph, self._flat(args, kwargs)
+        graph, flat = self.graph, self._flat(args, kwargs, old_state_vals)
         perturbation = graph.hidden_perturb
         assert perturbation is not None  # the executor always compiles it
         zeros = dict(zip(perturbation.perturb_hidden_paths, perturbation.init_perturb_data(), strict=True))
         _, pull = jax.vjp(lambda p: _outputs(perturbation, flat, p, graph.module_info.num_var_out), zeros)
-        return (*self.solve_h2w_h2h_jacobian(*args, **kwargs), jax.tree_util.Partial(_pull_back, pull))
+        found = self.solve_h2w_h2h_jacobian(*args, old_state_vals=old_state_vals, **kwargs)
+        return (*found, jax.tree_util.Partial(_pull_back, pull))
 
-    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any], old_state_vals: Any) -> list[Any]:
         args, kwargs = jax.tree.map(single_step_of, (args, kwargs), is_leaf=_Marked)
-        return self.graph.module_info.flat_inputs(args, kwargs)
+        return self.graph.module_info.flat_inputs(args, kwargs, old_state_vals)
 
 
 def _outputs(perturbation: HiddenPerturbation, flat: Sequence[Any], p: dict[Path, Any], count: int) -> list[Any]:
