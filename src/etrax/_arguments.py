@@ -103,7 +103,7 @@ def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> fl
     return check_number(rule, name, value, 0, 1, f"from 0 {end}", ends="[]" if closed else "[)")
 
 
-def check_key(what: str, key: Any) -> Any:
+def check_key(what: str, key: Any) -> jax.Array:
     """A `jax.random` key, or a whole number to make one of."""
     number = _whole(key)
     if number is not None and -(2**31) <= number < 2**32:
@@ -115,7 +115,7 @@ def check_key(what: str, key: Any) -> Any:
         raise ArgumentError(
             f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
         )
-    return key
+    return jnp.asarray(key)
 
 
 def short(value: Any) -> str:

@@ -129,7 +129,7 @@ def test_ops_that_are_summed_share_a_trace():
         h = jnp.tanh(0.5 * h + x @ p["w"]) + 0.1 * jnp.tanh(h) @ p["r"]
         return h, h
 
-    count = lambda step: len(etrax.compile(step, "pp_prop", XS[0], params=used(plain), hidden=HIDDEN).init().trace[1])
+    count = lambda step: len(etrax.compile(step, "pp_prop", XS[0], params=used(plain), hidden=HIDDEN).init().trace.back)
     assert count(plain) == 1
     assert count(apart) == 2
 

@@ -16,6 +16,13 @@ def scaled(factor):
     return lambda output, target: factor * target
 
 
+ONE, TWO, PARTIAL = scaled(1), scaled(2), functools.partial(max, 3)
+
+
+def every(path):
+    return True
+
+
 MADE = {
     "tbptt": lambda: etrax.tbptt(),
     "d_rtrl": lambda: etrax.d_rtrl(),
@@ -30,10 +37,9 @@ MADE = {
     "adaptive, rate": lambda: etrax.e_prop(0.0, "adaptive", key=1, feedback_rate=0.1),
     "three_factor": lambda: etrax.three_factor(),
     "three_factor, filtered": lambda: etrax.three_factor(kappa=0.1),
-    "modulator 1": lambda: etrax.three_factor(scaled(1)),
-    "modulator 2": lambda: etrax.three_factor(scaled(2)),
-    "modulator, array": lambda: etrax.three_factor(scaled(np.arange(3.0))),
-    "modulator, partial": lambda: etrax.three_factor(functools.partial(max, 3)),
+    "modulator 1": lambda: etrax.three_factor(ONE),
+    "modulator 2": lambda: etrax.three_factor(TWO),
+    "modulator, partial": lambda: etrax.three_factor(PARTIAL),
     "uoro 0": lambda: etrax.uoro(0),
     "uoro 1": lambda: etrax.uoro(jax.random.key(1)),
     "ottt": lambda: etrax.ottt(0.8),
@@ -47,7 +53,7 @@ MADE = {
     "partition": lambda: etrax.partition({"w": etrax.uoro(0)}, default=etrax.d_rtrl()),
     "partition, other rule": lambda: etrax.partition({"w": etrax.uoro(1)}, default=etrax.d_rtrl()),
     "partition, other key": lambda: etrax.partition({"u": etrax.uoro(0)}, default=etrax.d_rtrl()),
-    "partition by function": lambda: etrax.partition({lambda path: True: etrax.uoro(0)}, default=etrax.d_rtrl()),
+    "partition by function": lambda: etrax.partition({every: etrax.uoro(0)}, default=etrax.d_rtrl()),
 }
 
 
@@ -61,14 +67,21 @@ def test_equal_if_made_alike():
     assert etrax.uoro(0) == etrax.uoro(jax.random.key(0)) and etrax.tbptt() != "tbptt()"
 
 
-def test_a_rule_from_outside_is_told_apart_by_what_it_closes_over():
-    """Its author listed no options."""
+def test_functions_are_equal_if_they_are_the_same():
+    assert etrax.three_factor(scaled(1)) != etrax.three_factor(scaled(1))
 
-    def mine(leak):
-        return Rule("mine", lambda facts, sites, dtype: etrax.rflo(leak).transport(facts, sites, dtype), rflo.verdict)
 
-    rflo = etrax.rflo(0.5)
-    assert mine(0.5) == mine(0.5) != mine(0.6)
+def test_a_rule_from_outside_is_told_apart_by_its_options():
+    def mine(leak, table):
+        rflo = etrax.rflo(leak)
+        return Rule("mine", rflo.transport, rflo.verdict, {"leak": leak, "table": table})
+
+    assert mine(0.5, [1]) == mine(0.5, [1]) != mine(0.6, [1]) != mine(0.6, [2])
+    assert mine(0.5, np.ones(2)) == mine(0.5, jnp.ones(2)) != mine(0.5, np.ones(3))
+
+
+def test_keys_of_a_trace_are_not_compared_before_they_have_numbers():
+    assert jax.jit(lambda key: jnp.asarray(etrax.uoro(key) == etrax.uoro(key)))(jax.random.key(0))
 
 
 @pytest.mark.parametrize("rule", [lambda: etrax.pp_prop(0.9), lambda: etrax.uoro(3), lambda: etrax.synthetic()])

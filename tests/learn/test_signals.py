@@ -73,15 +73,15 @@ def test_adaptive_feedback_follows_the_readout():
         )
         got, state = gradients("vanilla", rule, k)
         assert_close(got, want, context=(k,))
-        assert relative_error(state.trace[2][0], matrix) < 1e-10
+        assert relative_error(state.trace.source[0], matrix) < 1e-10
     assert differs(got, gradients("vanilla", etrax.e_prop(feedback="random", key=KEY), 3)[0]) > 1e-3
 
 
 def test_evolving_without_a_loss_moves_the_trace_and_not_the_matrix():
     learner, case = compiled("vanilla", etrax.e_prop(feedback="adaptive", key=KEY)), CASES["vanilla"]
     state, _ = jax.jit(learner.step)(case.params, learner.init(), case.x[0])
-    assert np.any(jax.tree.leaves(state.trace[0])[0])
-    assert_close({"b": state.trace[2][0]}, {"b": matrices("vanilla")[0]}, tol=0)
+    assert np.any(jax.tree.leaves(state.trace.plain)[0])
+    assert_close({"b": state.trace.source[0]}, {"b": matrices("vanilla")[0]}, tol=0)
 
 
 def test_verdicts():

@@ -93,8 +93,8 @@ def test_a_linear_estimate_learns_linear_credit():
     (_, grads), _ = run(learner.params, state, x[:2])
     future = c * a / (1 - a)  # what the losses after a step owe to its state
     want = sum((x[t, 0] * (c / (1 - a))) for t in range(2))
-    assert relative_error(state.trace[:, -1], future) < 1e-3
-    assert relative_error(state.trace[:, :-1], np.zeros((3, 3))) < 1e-2
+    assert relative_error(state.trace.matrix[:, -1], future) < 1e-3
+    assert relative_error(state.trace.matrix[:, :-1], np.zeros((3, 3))) < 1e-2
     assert relative_error(grads["b"], want) < 1e-2
 
 

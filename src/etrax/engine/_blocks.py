@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-# block[s][t], each an array over positions or None.
-Block: TypeAlias = list[list[Any]]
+from jax import Array
+
+# An array over positions; None is zero.
+Entry: TypeAlias = Array | None
+# block[s][t], as it is made and as it is read.
+Block: TypeAlias = list[list[Entry]]
+Matrix: TypeAlias = Sequence[Sequence[Entry]]
 
 
-def _sum(terms: Sequence[Any]) -> Any:
-    total = None
+def total(terms: Iterable[Array]) -> Array:
+    """Σ of arrays."""
+    found: Any = sum(terms)
+    return found
+
+
+def _sum(terms: Sequence[Entry]) -> Entry:
+    found = None
     for term in terms:
         if term is not None:
-            total = term if total is None else total + term
-    return total
+            found = term if found is None else found + term
+    return found
 
 
-def _times(a: Any, b: Any) -> Any:
+def _times(a: Entry, b: Entry) -> Entry:
     return None if a is None or b is None else a * b
 
 
-def multiply(a: Block, b: Block) -> Block:
+def full(entries: Sequence[Entry]) -> list[Array]:
+    """Entries of which none is always zero, as those of blocks that were read without leaving any out."""
+    found = [e for e in entries if e is not None]
+    assert len(found) == len(entries)
+    return found
+
+
+def multiply(a: Matrix, b: Matrix) -> Block:
     """a · b."""
     n = len(a)
     return [[_sum([_times(a[s][r], b[r][t]) for r in range(n)]) for t in range(n)] for s in range(n)]
 
 
-def act(a: Block, v: Sequence[Any]) -> list[Any]:
+def act(a: Matrix, v: Sequence[Array]) -> list[Entry]:
     """a · v for a vector of arrays."""
     return [_sum([_times(x, y) for x, y in zip(row, v, strict=True)]) for row in a]
 
 
-def act_transposed(a: Block, v: Sequence[Any]) -> list[Any]:
+def act_transposed(a: Matrix, v: Sequence[Array]) -> list[Entry]:
     """aᵀ · v for a vector of arrays."""
     n = len(v)
     return [_sum([_times(a[s][t], v[s]) for s in range(n)]) for t in range(n)]

@@ -1,80 +1,174 @@
-"""What a rule gives the engine: how a trace begins, what it reads at each step, how it is used, how it moves."""
+"""What a rule gives the engine: how a trace begins, what credit it gives, how it moves, and what few rules add."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
+from jax import Array
 
-Array = Any
-Trace = Any
+Trace = TypeVar("Trace")
+Outer = TypeVar("Outer")
+
+# (leaves, weights, ys): all input leaves of the step, the weight of every site, the output of every live site's op.
+StepReader: TypeAlias = Callable[[Sequence[Array], Sequence[Array], Mapping[int, Array]], Any]
+# Cotangents of hidden leaves at a window's exit → those at its entry, and those of every site's output.
+PullBack: TypeAlias = Callable[[Mapping[int, Array]], tuple[dict[int, Array], dict[int, Array]]]
 
 
 class WindowData(NamedTuple):
-    """What a window leaves for the trace to move over it.
+    """A window that has been run, as a transport sees it.
 
-    `records` are what `Transport.record` returned, stacked over steps; `data(j)` the varying operands of site j;
-    `pull` takes cotangents of the hidden leaves at the exit to those at the entry and of every site's output;
-    `signals` are what `Transport.signal` returned, stacked over steps, or () where there was no loss; `ends` are the
-    states at the entry and at the exit; `entry_bar` the cotangents at the entry, of the loss and of what lies `ahead`,
-    where a rule looks ahead; `after` is zero, and known only after `credit`: what a trace is moved by may be made of
-    it, to be moved in its place; `carry` what `Transport.advance` has made of what `begin` gave.
+    | field | is |
+    |---|---|
+    | `steps` | the number of its steps, K |
+    | `records` | what `EachStep.record` gave, stacked over the steps |
+    | `data(j)` | the operands of site j's op that change from step to step, stacked over the steps |
+    | `fixed[j]` | its other operands beside the weight |
+    | `pull` | the derivative of the window, backwards: from states at the exit to states at the entry, and ops |
+    | `signals` | what `Signal.of_step` gave, stacked over the steps; () where there was no loss |
+    | `entry_states`, `exit_states` | all states before the first step, and after the last |
+    | `entry_bar` | ∂L/∂h_0 with the estimated future in it; None for a rule without `Future` |
+    | `carry` | what `EachStep.advance` has made of `EachStep.begin` by the last step |
+    | `zero_after_credit` | zero, which the compiler computes after the credit, for it does not know the number |
+
+    The compiler copies a trace that it overwrites before it has read it. Where a trace is multiplied by something that
+    `zero_after_credit` was added to, it has to take the credit first, and then moves the trace in its place.
     """
 
     steps: int
     records: Any
     data: Callable[[int], tuple[Array, ...]]
     fixed: Sequence[tuple[Array, ...]]
-    pull: Callable[[Mapping[int, Array]], tuple[dict[int, Array], dict[int, Array]]]
+    pull: PullBack
     signals: Any = ()
-    ends: tuple[Sequence[Array], Sequence[Array]] = ((), ())
+    entry_states: Sequence[Array] = ()
+    exit_states: Sequence[Array] = ()
     entry_bar: Mapping[int, Array] | None = None
     carry: Any = ()
-    after: Any = 0.0
+    zero_after_credit: Array | float = 0.0
 
 
 @dataclass(frozen=True)
-class Transport:
+class EachStep(Generic[Trace]):
+    """What happens at each step, inside the window's loop.
+
+    `record` reads what `move` and `credit` will need of the step. What a trace wants to move step by step is begun by
+    `begin(trace)` and moved by `advance(carry, leaves, weights, ys)`.
+    """
+
+    record: StepReader = lambda leaves, weights, ys: ()
+    begin: Callable[[Trace], Any] = lambda trace: ()
+    advance: Callable[[Any, Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] = lambda carry, *step: carry
+
+
+@dataclass(frozen=True)
+class Signal(Generic[Trace]):
+    """A learning signal in place of the gradient of the loss.
+
+    `of_step(trace, leaves, weights, along, loss_of, share)` gives the signals of one step. The gradient of the sites in
+    `replaces` is the credit, which is made of these signals, and nothing else.
+    """
+
+    of_step: Callable[[Trace, Sequence[Array], Sequence[Array], Any, Any, Array | float], Any]
+    replaces: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Future(Generic[Trace]):
+    """An estimate of what the losses after a window will owe to it.
+
+    `estimate(trace, states)` gives cotangents of the states at the exit; they count in the gradient of `sites`.
+    """
+
+    estimate: Callable[[Trace, Sequence[Array]], dict[int, Array]]
+    sites: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Lasting(Generic[Trace]):
+    """What outlives a sequence: matrices that a rule trains, its random key.
+
+    `learned(trace)` takes it out, `renew(fresh, learned)` puts it into the trace of the next sequence.
+    """
+
+    learned: Callable[[Trace], Any] = lambda trace: ()
+    renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
+
+
+@dataclass(frozen=True)
+class CreditElsewhere(Generic[Trace]):
+    """Credit that is cheaper to take at another place than in `Transport.credit`.
+
+    `in_product(trace, g, window)` gives it per site as data and cotangents (1, …) of one step more, which join those of
+    the window in the product that makes the weight's gradient. `at_exit(trace, window)` reads it off the moved trace.
+    """
+
+    in_product: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, tuple[Array, Array]]] = lambda *_: {}
+    at_exit: Callable[[Trace, WindowData], dict[int, Array]] = lambda *_: {}
+
+
+@dataclass(frozen=True)
+class Transport(Generic[Trace]):
     """ε_K = A ε_0 + C for one rule, and the credit (∂L/∂h_0) · ε_0.
 
-    | piece | is |
-    |---|---|
-    | `init()` | the trace of a parameter that has not acted yet |
-    | `record(leaves, weights, ys)` | facts of one step, given what its ops gave; read inside the window's loop |
-    | `begin(trace)`, `advance(carry, leaves, weights, ys)` | what moves step by step, inside the window's loop |
-    | `joined(trace, g, window)` | per site, data, cotangents (1, …) of one step more: credit by the window's product |
-    | `credit(trace, g, window)` | per site, the gradient of its weight through the entry state, given g = ∂L/∂h_0 |
-    | `move(trace, window)` | the trace at the window's exit |
-    | `credit_at_exit(trace, window)` | what of the credit is read off the trace at the exit |
-    | `nbytes` | size of the trace |
-    | `learned(trace)` | what outlives a sequence: matrices that the rule trains, its random key; () if nothing does |
-    | `renew(fresh, learned)` | a fresh trace with that in it |
-    | `parts(trace)` | per site, the arrays of the trace that are its own: to look at, and to name |
-    | `signal(trace, leaves, weights, along, loss_of, share)` | signals of one step in place of the loss gradient |
-    | `replaces` | sites whose gradient is the credit and nothing else |
-    | `ahead(trace, states)` | cotangents of the states at the exit: what later losses are thought to owe to them |
-    | `hears` | sites whose gradient includes what lies ahead |
+    `init()` is the trace of parameters that have not acted yet. `credit(trace, g, window)` is the gradient of each
+    site's weight through the entry state, given g = ∂L/∂h_0. `move(trace, window)` is the trace at the window's exit.
+
+    The rest is optional. `parts(trace)` lists by site the arrays of the trace that belong to it, to look at and to
+    name. Sites in `silent` have no gradient at all.
     """
 
     init: Callable[[], Trace]
-    record: Callable[[Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] | None
     credit: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, Array]]
     move: Callable[[Trace, WindowData], Trace]
-    nbytes: int
-    signal: Callable[[Trace, Sequence[Array], Sequence[Array], Any, Callable[..., Any], Any], Any] | None = None
-    replaces: frozenset[int] = frozenset()
-    ahead: Callable[[Trace, Sequence[Array]], dict[int, Array]] | None = None
-    hears: frozenset[int] = frozenset()
-    begin: Callable[[Trace], Any] = lambda trace: ()
-    advance: Callable[[Any, Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] | None = None
-    learned: Callable[[Trace], Any] = lambda trace: ()
-    renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
+    each_step: EachStep[Trace] = field(default_factory=lambda: EachStep())
+    signal: Signal[Trace] | None = None
+    future: Future[Trace] | None = None
+    lasting: Lasting[Trace] = field(default_factory=lambda: Lasting())
+    elsewhere: CreditElsewhere[Trace] = field(default_factory=lambda: CreditElsewhere())
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
-    joined: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, tuple[Array, Array]]] | None = None
-    credit_at_exit: Callable[[Trace, WindowData], dict[int, Array]] | None = None
+    silent: frozenset[int] = frozenset()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the trace."""
+        found = jax.tree.leaves(jax.eval_shape(self.init))
+        return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
+
+
+def within(
+    transport: Transport[Trace], init: Callable[[], Outer], of: Callable[[Outer], Trace],
+    put: Callable[[Outer, Trace], Outer], view: Callable[[WindowData], WindowData],
+) -> Transport[Outer]:  # fmt: skip
+    """The same transport over a larger trace that its own is a part of, for what watches or combines transports.
+
+    `of` takes its trace out of the larger one, `put` puts a moved one in; `view` gives the window as the transport
+    itself would have seen it.
+    """
+    signal, future, lasting, elsewhere = transport.signal, transport.future, transport.lasting, transport.elsewhere
+    each = transport.each_step
+    return Transport(
+        init,
+        lambda trace, g, window: transport.credit(of(trace), g, view(window)),
+        lambda trace, window: put(trace, transport.move(of(trace), view(window))),
+        EachStep(each.record, lambda trace: each.begin(of(trace)), each.advance),
+        signal and Signal(lambda trace, *step: signal.of_step(of(trace), *step), signal.replaces),
+        future and Future(lambda trace, states: future.estimate(of(trace), states), future.sites),
+        Lasting(
+            lambda trace: lasting.learned(of(trace)),
+            lambda fresh, learned: put(fresh, lasting.renew(of(fresh), learned)),
+        ),
+        CreditElsewhere(
+            lambda trace, g, window: elsewhere.in_product(of(trace), g, view(window)),
+            lambda trace, window: elsewhere.at_exit(of(trace), view(window)),
+        ),
+        lambda trace: transport.parts(of(trace)),
+        transport.silent,
+    )
 
 
 def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Array]]:
@@ -85,12 +179,6 @@ def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Arra
     return found
 
 
-def add_to(out: dict[int, Any], site: int, term: Any) -> None:
+def add_to(out: dict[int, Array], site: int, term: Array) -> None:
     """Sum terms by site."""
     out[site] = out[site] + term if site in out else term
-
-
-def bytes_of(init: Any) -> int:
-    """Bytes of what a function would allocate."""
-    found = jax.tree.leaves(jax.eval_shape(init))
-    return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from ..analysis import Facts
 from ..ir import Role
-from ._transport import Transport, WindowData
+from ._transport import Transport, WindowData, within
 
 
 class Watched(NamedTuple):
@@ -20,90 +22,70 @@ class Watched(NamedTuple):
     """
 
     trace: Any
-    step: Any
-    given: Any
-    states: Any
-    sites: Any
+    step: Array
+    given: Array
+    states: Array
+    sites: Array
 
 
-def watched(facts: Facts, transport: Transport) -> Transport:
+def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
     """The same transport; its trace says where it broke."""
     n_params = len(facts.step.select(Role.PARAM))
     n_given, n_states = n_params + len(facts.step.select(Role.INPUT)), len(facts.states)
 
     def init() -> Watched:
-        def none(n: int) -> Any:
-            return jnp.full(n, -1, jnp.int32)
+        given, states, sites = (jnp.full(n, -1, jnp.int32) for n in (n_given, n_states, len(facts.sites)))
+        return Watched(transport.init(), jnp.zeros((), jnp.int32), given, states, sites)
 
-        return Watched(
-            transport.init(), jnp.zeros((), jnp.int32), none(n_given), none(n_states), none(len(facts.sites))
-        )
+    inner = within(
+        transport,
+        init,
+        lambda watch: watch.trace,
+        lambda watch, trace: watch._replace(trace=trace),
+        lambda window: window._replace(records=window.records[0]),
+    )
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
-        inner = transport.record(leaves, weights, ys) if transport.record is not None else ()
-        return inner, jnp.stack([_bad(a) for a in leaves]), _bad(inner)
-
-    def inside(window: WindowData) -> WindowData:
-        return window._replace(records=window.records[0])
-
-    def credit(trace: Watched, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        return transport.credit(trace.trace, g, inside(window))
+    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
+        found = inner.each_step.record(leaves, weights, ys)
+        return found, jnp.stack([_bad(a) for a in leaves]), _bad(found)
 
     def move(old: Watched, window: WindowData) -> Watched:
         _, bad, broken = jax.lax.stop_gradient(window.records)
-        trace = transport.move(old.trace, inside(window))
+        moved = inner.move(old, window)
         given = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
-        exits = jnp.stack([_bad(a) for a in window.ends[1]]) if n_states else jnp.zeros(0, bool)
+        exits = jnp.stack([_bad(a) for a in window.exit_states]) if n_states else jnp.zeros(0, bool)
         states = jnp.concatenate([bad[1:, n_params : n_params + n_states], exits[None]])
         sites = old.sites
-        for j, parts in transport.parts(trace).items():
+        for j, parts in inner.parts(moved).items():
             cause = jnp.stack([broken, *(_bad_steps(u) for u in window.data(j))]).any(0)
             at = jnp.where(cause.any(), jnp.argmax(cause), window.steps - 1)
             new = (sites[j] < 0) & _bad(parts)
             sites = sites.at[j].set(jnp.where(new, old.step + at.astype(jnp.int32), sites[j]))
         return Watched(
-            trace,
+            moved.trace,
             old.step + window.steps,
             _first(old.given, old.step, given),
             _first(old.states, old.step, states),
             sites,
         )
 
-    signal, ahead, joined, at_exit = transport.signal, transport.ahead, transport.joined, transport.credit_at_exit
-    return Transport(
-        init,
-        record,
-        credit,
-        move,
-        transport.nbytes,
-        None if signal is None else lambda trace, *step: signal(trace.trace, *step),
-        transport.replaces,
-        None if ahead is None else lambda trace, states: ahead(trace.trace, states),
-        transport.hears,
-        lambda trace: transport.begin(trace.trace),
-        transport.advance,
-        lambda trace: transport.learned(trace.trace),
-        lambda fresh, learned: fresh._replace(trace=transport.renew(fresh.trace, learned)),
-        lambda trace: transport.parts(trace.trace),
-        None if joined is None else lambda trace, g, window: joined(trace.trace, g, inside(window)),
-        None if at_exit is None else lambda trace, window: at_exit(trace.trace, inside(window)),
-    )
+    return replace(inner, move=move, each_step=replace(inner.each_step, record=record))
 
 
-def _bad(tree: Any) -> Any:
+def _bad(tree: Any) -> Array:
     """Whether a tree holds a number that is not finite."""
     found = [~jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return jnp.stack(found).any() if found else jnp.zeros((), bool)
 
 
-def _bad_steps(a: Any) -> Any:
+def _bad_steps(a: Array) -> Array:
     """The same for each entry of the leading axis."""
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return jnp.zeros(a.shape[0], bool)
     return ~jnp.isfinite(a).reshape(a.shape[0], -1).all(1)
 
 
-def _first(old: Any, step: Any, bad: Any) -> Any:
+def _first(old: Array, step: Array, bad: Array) -> Array:
     """First bad steps, given flags (steps, things) of a window that begins at a step."""
     at = step + jnp.argmax(bad, 0).astype(jnp.int32)
     return jnp.where((old < 0) & bad.any(0), at, old)

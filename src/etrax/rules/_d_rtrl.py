@@ -17,29 +17,29 @@ Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import DTypeLike
 
 from ..analysis import Facts
 from ..engine import (
     Block,
-    Gather,
+    EachStep,
+    Plan,
     Probes,
     Transport,
     WindowData,
     act,
+    add_to,
     by_site,
     carried_relations,
-    gather_of,
     multiply,
+    plan_of,
     plan_probes,
     site_math,
-    slot_count,
-    trace_dtype_of,
-    untraced_leaves,
     wide_dtype,
     widened,
 )
@@ -47,115 +47,105 @@ from ._rule import Rule
 from ._verdicts import diagonal
 
 
+class DiagonalTrace(NamedTuple):
+    """Per relation, one array of its op family's trace shape for each of the S state scalars of a position."""
+
+    entries: list[tuple[Array, ...]]
+
+
 def diagonal_transport(
-    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None, probes: Probes | None = None
-) -> Transport:
-    """D-RTRL: the trace of a relation is S arrays of its op family's trace shape. `probes` may read other blocks.
+    facts: Facts,
+    sites: frozenset[int] | None = None,
+    trace_dtype: DTypeLike | None = None,
+    probes: Probes | None = None,
+) -> Transport[DiagonalTrace]:
+    """D-RTRL. `probes` may read other blocks.
 
     By default S leaves out states that follow from others; `probes` decide for themselves.
     """
-    relations = carried_relations(facts, sites) if probes is None else probes.relations
-    probes = plan_probes(facts, relations, reduced=True) if probes is None else probes
-    gathers = [
-        gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
-    ]
-    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
-    shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
-    widths = [probes.layouts[r.group].size for r in relations]
+    if probes is None:
+        probes = plan_probes(facts, carried_relations(facts, sites), reduced=True)
+    plan = plan_of(facts, probes, trace_dtype)
+    relations = plan.relations
 
-    def init() -> list[tuple[Any, ...]]:
-        return [tuple(jnp.zeros(s, d) for _ in range(n)) for s, d, n in zip(shapes, dtypes, widths, strict=True)]
+    def init() -> DiagonalTrace:
+        return DiagonalTrace([tuple(plan.zeros(k) for _ in plan.layout(k).slots) for k in range(len(relations))])
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        g = probes.fold(g, window.ends[0])
-        for r, gather, entries in zip(relations, gathers, trace, strict=True):
-            site = facts.sites[r.site]
-            signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
+    def credit(trace: DiagonalTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        g = probes.fold(g, window.entry_states)
+        for k, (r, entries) in enumerate(zip(relations, trace.entries, strict=True)):
+            signal = plan.layout(k).read({i: g[i] for i in facts.groups[r.group].leaves})
             for entry, s in zip(entries, signal, strict=True):
-                term = site_math.apply(site, window.fixed[r.site], entry, gather(s).astype(wide_dtype(entry.dtype)))
-                out[r.site] = out[r.site] + term if r.site in out else term
+                s = plan.gathers[k](s).astype(wide_dtype(entry.dtype))
+                add_to(out, r.site, plan.apply(k, entry, s, window.fixed))
         return out
 
-    def move(trace: Any, window: WindowData) -> Any:
+    def move(trace: DiagonalTrace, window: WindowData) -> DiagonalTrace:
         if not relations:
             return trace
-        kinds = [wide_dtype(d) for d in dtypes]  # narrow traces are stored so, and computed with as others
-        whole, suffixes = suffix_products(probes, gathers, kinds, window.records, window.after)
-        moved = []
-        for k, (r, gather, entries) in enumerate(zip(relations, gathers, trace, strict=True)):
-            site, fixed = facts.sites[r.site], window.fixed[r.site]
-            if site.rule.moved is not None and not site.loops:
-                at = [[None if p is None else gather(p) for p in row] for row in whole[r.group]]
-                moved.append(site.rule.moved(site.call, fixed, at, entries, window.data(r.site), suffixes[k]))
-                continue
-            carried = [
-                [None if p is None else site_math.spread(site, fixed, gather(p)) for p in row] for row in whole[r.group]
+        whole, suffixes = suffix_products(plan, window)
+        return DiagonalTrace(
+            [
+                _moved(plan, k, entries, whole[r.group], suffixes[k], window)
+                for k, (r, entries) in enumerate(zip(relations, trace.entries, strict=True))
             ]
-            kept = act(carried, entries)
-            data = window.data(r.site)
-            new = []
-            for old, entry, c in zip(kept, entries, suffixes[k], strict=True):
-                fresh = site_math.outer(site, fixed, [widened(u, c.dtype) for u in data], c)
-                new.append((fresh if old is None else old + fresh).astype(entry.dtype))
-            moved.append(tuple(new))
-        return moved
+        )
 
-    nbytes = sum(
-        int(np.prod(s, dtype=np.int64)) * d.itemsize * n for s, d, n in zip(shapes, dtypes, widths, strict=True)
-    )
     return Transport(
         init,
-        probes if relations else None,
         credit,
         move,
-        nbytes,
-        parts=lambda trace: by_site([r.site for r in relations], trace),
+        EachStep(probes) if relations else EachStep(),
+        parts=lambda trace: by_site([r.site for r in relations], trace.entries),
     )
 
 
-def diagonal_bytes(facts: Facts, trace_dtype: Any = None) -> int:
-    """Size of the traces that D-RTRL would keep."""
-    total = 0
-    for r in carried_relations(facts):
-        shape = site_math.trace_shape(facts.sites[r.site])
-        total += (
-            int(np.prod(shape, dtype=np.int64))
-            * trace_dtype_of(facts, r, trace_dtype).itemsize
-            * slot_count(facts, facts.groups[r.group], untraced_leaves(facts, r.group))
-        )
-    return total
+def _moved(
+    plan: Plan, k: int, entries: tuple[Array, ...], whole: Block, suffixes: Sequence[Array], window: WindowData
+) -> tuple[Array, ...]:
+    """P ε_0 + Σ_k u_k ⊗ c_k for one relation."""
+    r, gather = plan.relations[k], plan.gathers[k]
+    site, fixed, data = plan.facts.sites[r.site], window.fixed[r.site], window.data(r.site)
+    if site.rule.moved is not None and not site.loops:
+        at = [[None if p is None else gather(p) for p in row] for row in whole]
+        return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
+    at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]
+    new = []
+    for old, entry, c in zip(act(at, entries), entries, suffixes, strict=True):
+        fresh = site_math.outer(site, fixed, [widened(u, c.dtype) for u in data], c)
+        new.append((fresh if old is None else old + fresh).astype(entry.dtype))
+    return tuple(new)
 
 
-def suffix_products(
-    probes: Probes, gathers: Sequence[Gather], dtypes: Sequence[Any], records: Any, zero: Any = 0.0
-) -> tuple[list[Block], list[list[Any]]]:
-    """P per group, and c_k per relation and slot, stacked over k; made of `zero`, so not before it is known."""
-    blocks, rows = records
-    closed = [_closure(layout.links) for layout in probes.layouts]
+def suffix_products(plan: Plan, window: WindowData) -> tuple[list[Block], list[list[Array]]]:
+    """P per group, and c_k per relation and state scalar, stacked over k. A narrow trace is moved by wide products."""
+    layouts = plan.probes.layouts
+    dtypes = [wide_dtype(d) for d in plan.dtypes]
+    closed = [_closure(layout.links) for layout in layouts]
 
     def eye(g: int) -> Block:
-        layout = probes.layouts[g]
+        layout = layouts[g]
         kind = np.result_type(*(_real(layout.avals[i].dtype) for i in layout.group.leaves))
-        one, none = jnp.ones(layout.shape, kind) + jnp.asarray(zero, kind), jnp.zeros(layout.shape, kind)
-        n = layout.size
+        one = jnp.ones(layout.shape, kind) + jnp.asarray(window.zero_after_credit, kind)
+        none, n = jnp.zeros(layout.shape, kind), layout.size
         return [[(one if s == t else none) if closed[g][s, t] else None for t in range(n)] for s in range(n)]
 
-    def body(suffix: list[Block], step: Any) -> tuple[list[Block], list[list[Any]]]:
+    def body(suffix: list[Block], step: tuple[list[Block], list[list[Array]]]) -> tuple[list[Block], list[list[Array]]]:
         d, f = step
         out = []
-        for r, gather, dtype, row in zip(probes.relations, gathers, dtypes, f, strict=True):
-            site = probes.facts.sites[r.site]
+        for k, (r, row) in enumerate(zip(plan.relations, f, strict=True)):
+            site = plan.facts.sites[r.site]
             at = [
-                [None if q is None else site_math.beside_loops(site, gather(q)) for q in line]
+                [None if q is None else site_math.beside_loops(site, plan.gathers[k](q)) for q in line]
                 for line in suffix[r.group]
             ]
             found = act(at, row)
-            out.append([jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found])
+            out.append([jnp.zeros_like(row[0], dtypes[k]) if c is None else c.astype(dtypes[k]) for c in found])
         new = [_fitted(multiply(q, d[g]), q) for g, q in enumerate(suffix)]
         return new, out
 
-    return lax.scan(body, [eye(g) for g in range(len(probes.layouts))], (blocks, rows), reverse=True)
+    return lax.scan(body, [eye(g) for g in range(len(layouts))], window.records, reverse=True)
 
 
 def _fitted(product: Block, like: Block) -> Block:
@@ -169,13 +159,9 @@ def _fitted(product: Block, like: Block) -> Block:
     ]
 
 
-def _real(dtype: Any) -> Any:
+def _real(dtype: np.dtype) -> np.dtype:
     """The real type of the coordinates of a state, at least float32."""
-    return (
-        np.dtype(np.float64)
-        if np.dtype(dtype) in (np.dtype(np.complex128), np.dtype(np.float64))
-        else np.dtype(np.float32)
-    )
+    return np.dtype(np.float64 if dtype.name in ("float64", "complex128") else np.float32)
 
 
 def _closure(links: np.ndarray) -> np.ndarray:
@@ -193,4 +179,4 @@ def d_rtrl() -> Rule:
     >>> print(d_rtrl())
     d_rtrl()
     """
-    return Rule("d_rtrl", diagonal_transport, diagonal, diagonal_bytes)
+    return Rule("d_rtrl", diagonal_transport, diagonal)

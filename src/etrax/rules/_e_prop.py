@@ -47,20 +47,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
 from ..analysis import Facts
 from ..engine import (
     Block,
+    CreditElsewhere,
+    EachStep,
     Felt,
+    OwnLoss,
     Plan,
+    Signal,
     Transport,
     WindowData,
     act,
@@ -68,98 +75,130 @@ from ..engine import (
     add_to,
     at_ops,
     by_site,
-    bytes_of,
+    full,
     multiply,
     plan_blocks,
     plan_own_loss,
     site_math,
+    total,
     trace_part,
 )
 from ._d_rtrl import diagonal_transport
 from ._feedback import feedback_source
 from ._rule import Rule
-from ._signals import guided_transport
+from ._signals import GuidedTrace, guided_transport
 from ._verdicts import Verdict, diagonal, guided, replaced
 
 
+class Filtered(NamedTuple):
+    """ε and ε̄ of one relation, one array per state scalar each."""
+
+    plain: tuple[Array, ...]
+    filtered: tuple[Array, ...]
+
+
+class FilteredTrace(NamedTuple):
+    """Per relation, the trace and the filtered trace."""
+
+    pairs: list[Filtered]
+
+
+@dataclass(frozen=True, eq=False)
+class _Filter:
+    """e-prop with a filter and the gradient of the loss, in closed form over a window."""
+
+    plan: Plan
+    own_loss: OwnLoss
+    kappa: float
+
+    def init(self) -> FilteredTrace:
+        plan = self.plan
+        zeros = [tuple(plan.zeros(k) for _ in plan.layout(k).slots) for k in range(len(plan.relations))]
+        return FilteredTrace([Filtered(z, z) for z in zeros])
+
+    def signal(
+        self, trace: FilteredTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
+        share: Array | float,
+    ) -> Felt:  # fmt: skip
+        return self.own_loss(leaves, weights, along, loss_of, share)
+
+    def credit(self, trace: FilteredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        plan, felt = self.plan, window.signals
+        if self.reads_exit(window):
+            return {j: self.beside_traces(felt, j, window) for j in felt.ops}
+        plain, filtered, late = _credit_signals(self.kappa, window.records[0], felt)
+        sites = plan.facts.sites
+        out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), d) for j, d in felt.ops.items()}
+        for k, (r, pair) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
+            add_to(out, r.site, trace_part(plan, k, pair.plain, plain[r.group], window.fixed))
+            add_to(out, r.site, trace_part(plan, k, pair.filtered, filtered[r.group], window.fixed))
+            if window.steps > 1:
+                rows = zip(window.records[1][k], late[r.group], strict=True)
+                add_to(out, r.site, plan.grad(k, total(f * at_ops(plan, k, x, f) for f, x in rows), window))
+        return out
+
+    def reads_exit(self, window: WindowData) -> bool:
+        """Whether s_1 · ε̄_1 is read off the trace that has moved."""
+        return window.steps == 1 and not self.own_loss.old
+
+    def beside_traces(self, felt: Felt, j: int, window: WindowData) -> Array:
+        """δ − F · s at one op of one step, as the gradient of its weight."""
+        plan, bar = self.plan, felt.ops[j]
+        for k in (k for k, r in enumerate(plan.relations) if r.site == j):
+            rows = zip(window.records[1][k], felt.new[plan.relations[k].group], strict=True)
+            bar = bar - total(f * at_ops(plan, k, x, f) for f, x in rows).astype(bar.dtype)
+        return site_math.grad(plan.facts.sites[j], window.fixed[j], window.data(j), bar)
+
+    def credit_at_exit(self, trace: FilteredTrace, window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        if not self.reads_exit(window):
+            return out
+        for k, (r, pair) in enumerate(zip(self.plan.relations, trace.pairs, strict=True)):
+            signal = [s[0] for s in window.signals.new[r.group]]
+            add_to(out, r.site, trace_part(self.plan, k, pair.filtered, signal, window.fixed))
+        return out
+
+    def move(self, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
+        if window.steps == 1:
+            return _moved_once(self.plan, self.kappa, trace, window)
+        return _moved(self.plan, self.kappa, trace, window)
+
+
 def filtered_transport(
-    facts: Facts, kappa: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, kappa: float
+) -> Transport[FilteredTrace]:
     """e-prop with a filter: per relation and state scalar the trace, and the filtered trace."""
     plan = plan_blocks(facts, sites, trace_dtype)
-    own_loss = plan_own_loss(plan)
-
-    def init() -> list[Any]:
-        return filtered_zeros(plan)
-
-    def signal(_: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any, share: Any) -> Felt:
-        return own_loss(leaves, weights, along, loss_of, share)
-
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        felt: Felt = window.signals
-        if at_exit(window):
-            return {j: beside_traces(felt, j, window) for j in felt.ops}
-        plain, filtered, late = _credit_signals(kappa, window.records[0], felt)
-        out = {j: site_math.grad(facts.sites[j], window.fixed[j], window.data(j), d) for j, d in felt.ops.items()}
-        for k, (r, entries) in enumerate(zip(plan.relations, trace, strict=True)):
-            for entry, a in zip(entries, (plain, filtered), strict=True):
-                add_to(out, r.site, trace_part(plan, k, entry, a[r.group], window.fixed))
-            if window.steps > 1:
-                c = sum(f * at_ops(plan, k, x, f) for f, x in zip(window.records[1][k], late[r.group], strict=True))
-                add_to(out, r.site, plan.grad(k, c, window))
-        return out
-
-    def at_exit(window: WindowData) -> bool:
-        return window.steps == 1 and not own_loss.old
-
-    def beside_traces(felt: Felt, j: int, window: WindowData) -> Any:
-        """δ − F · s at one op of one step, as the gradient of its weight."""
-        bar = felt.ops[j]
-        for k in (k for k, r in enumerate(plan.relations) if r.site == j):
-            pairs = zip(window.records[1][k], felt.new[plan.relations[k].group], strict=True)
-            of_states: Any = sum(f * at_ops(plan, k, x, f) for f, x in pairs)
-            bar = bar - of_states.astype(bar.dtype)
-        return site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar)
-
-    def credit_at_exit(trace: Any, window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        if not at_exit(window):
-            return out
-        for k, (r, (_, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
-            signal = [s[0] for s in window.signals.new[r.group]]
-            add_to(out, r.site, trace_part(plan, k, filtered, signal, window.fixed))
-        return out
-
-    def move(trace: Any, window: WindowData) -> Any:
-        return move_filtered(plan, kappa, trace, window)
-
+    f = _Filter(plan, plan_own_loss(plan), kappa)
+    if not plan.relations:
+        return Transport(f.init, lambda trace, g, window: {}, lambda trace, window: trace)
     return Transport(
-        init,
-        plan.probes if plan.relations else None,
-        credit if plan.relations else lambda *_: {},
-        move,
-        bytes_of(init),
-        signal if plan.relations else None,
-        frozenset(r.site for r in plan.relations),
-        parts=lambda trace: by_site([r.site for r in plan.relations], trace),
-        credit_at_exit=credit_at_exit if plan.relations else None,
+        f.init,
+        f.credit,
+        f.move,
+        EachStep(plan.probes),
+        Signal(f.signal, frozenset(r.site for r in plan.relations)),
+        elsewhere=CreditElsewhere(at_exit=f.credit_at_exit),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace.pairs),
     )
 
 
-Signals = dict[int, list[Any]]
+Signals: TypeAlias = dict[int, list[Array]]
 
 
 def _credit_signals(kappa: float, blocks: Sequence[Block], felt: Felt) -> tuple[Signals, Signals, Signals]:
     """D_1ᵀ a_1 and r_1 + κ σ̃_1 per group, at the entry; a_k − s_k, stacked over steps."""
 
-    def body(carry: Any, step: Any) -> tuple[Any, Signals]:
+    def body(
+        carry: tuple[Signals, Signals], step: tuple[Signals, Signals, Sequence[Block]]
+    ) -> tuple[tuple[Signals, Signals], Signals]:
         summed, back = carry  # r_{k+1} + κ σ̃_{k+1}, D_{k+1}ᵀ a_{k+1}
         new, old, d = step
-        late = {g: _added(summed[g], back[g]) for g in new}
+        late = {g: _sums(summed[g], back[g]) for g in new}
         before = {
             g: [r + kappa * (s + more) for r, s, more in zip(old[g], new[g], summed[g], strict=True)] for g in new
         }
-        onward = {g: _fitted(act_transposed(d[g], _added(new[g], late[g])), new[g]) for g in new}
+        onward = {g: _fitted(act_transposed(d[g], _sums(new[g], late[g])), new[g]) for g in new}
         return (before, onward), late
 
     zero = {g: [jnp.zeros_like(s[0]) for s in found] for g, found in felt.new.items()}
@@ -167,69 +206,67 @@ def _credit_signals(kappa: float, blocks: Sequence[Block], felt: Felt) -> tuple[
     return plain, filtered, late
 
 
-def _added(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+def _sums(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def _fitted(found: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+def _fitted(found: Sequence[Array | None], like: Sequence[Array]) -> list[Array]:
     """Every entry an array, of the types of others."""
     return [jnp.zeros_like(b) if a is None else a.astype(b.dtype) for a, b in zip(found, like, strict=True)]
 
 
-def filtered_zeros(plan: Plan) -> list[Any]:
-    """Per relation, a pair of traces: as it is, and filtered."""
-    return [[tuple(plan.zeros(k) for _ in plan.layout(k).slots) for _ in range(2)] for k in range(len(plan.relations))]
-
-
-def move_filtered(plan: Plan, kappa: float, trace: Any, window: WindowData) -> list[Any]:
+def _moved(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
     """Both traces at the window's exit."""
-    if not plan.relations:
-        return trace
-    if window.steps == 1:
-        return _moved_once(plan, kappa, trace, window)
     whole, fresh = _suffixes(plan, kappa, window.records)
     moved = []
-    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
+    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
         product, summed = ([[plan.at_trace(k, p, window.fixed) for p in row] for row in b[r.group]] for b in whole)
         new = [plan.outer(k, c, window) for c in fresh.plain[k]]
         new_filtered = [plan.outer(k, c, window) for c in fresh.filtered[k]]
-        kept = [kappa**window.steps * old + more for old, more in zip(filtered, act(summed, plain), strict=True)]
-        moved.append([_plus(act(product, plain), new, plan.dtypes[k]), _plus(kept, new_filtered, plan.dtypes[k])])
-    return moved
+        old = zip(filtered, full(act(summed, plain)), strict=True)
+        late, dtype = [kappa**window.steps * e + more for e, more in old], plan.dtypes[k]
+        moved.append(Filtered(_plus(full(act(product, plain)), new, dtype), _plus(late, new_filtered, dtype)))
+    return FilteredTrace(moved)
 
 
-def _moved_once(plan: Plan, kappa: float, trace: Any, window: WindowData) -> list[Any]:
+def _moved_once(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
     """Over one step: ε moves, and then ε̄ ← κ ε̄ + ε, each in its place."""
     blocks, rows = jax.tree.map(lambda a: a[0], window.records)
     moved = []
-    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace, strict=True)):
-        now = 1 + jnp.asarray(window.after, plan.dtypes[k])  # one, but not before the old trace has been read
+    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
+        one = 1 + jnp.asarray(window.zero_after_credit, plan.dtypes[k])
         block = [
-            [None if d is None else plan.at_trace(k, d * now, window.fixed) for d in row] for row in blocks[r.group]
+            [None if d is None else plan.at_trace(k, d * one, window.fixed) for d in row] for row in blocks[r.group]
         ]
-        fresh = [plan.outer(k, (f * now)[None].astype(plan.dtypes[k]), window) for f in rows[k]]
-        new = _plus(act(block, plain), fresh, plan.dtypes[k])
-        moved.append([new, tuple(kappa * old + e for old, e in zip(filtered, new, strict=True))])
-    return moved
+        fresh = [plan.outer(k, (f * one)[None].astype(plan.dtypes[k]), window) for f in rows[k]]
+        new = _plus(full(act(block, plain)), fresh, plan.dtypes[k])
+        moved.append(Filtered(new, tuple(kappa * old + e for old, e in zip(filtered, new, strict=True))))
+    return FilteredTrace(moved)
 
 
-def _plus(old: Sequence[Any], new: Sequence[Any], dtype: Any) -> tuple[Any, ...]:
+def _plus(old: Sequence[Array], new: Sequence[Array], dtype: np.dtype) -> tuple[Array, ...]:
     return tuple(a.astype(dtype) + b for a, b in zip(old, new, strict=True))
 
 
 class Fresh(NamedTuple):
     """What each step adds at the exit, per relation and state scalar, stacked over steps."""
 
-    plain: list[list[Any]]
-    filtered: list[list[Any]]
+    plain: list[list[Array]]
+    filtered: list[list[Array]]
 
 
-def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Block], list[Block]], Fresh]:
+# A block of which no entry is always zero.
+FullBlock: TypeAlias = list[list[Array]]
+
+
+def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[FullBlock], list[FullBlock]], Fresh]:
     """(Q_0, R_1 D_1) per group, and Q_k F_k, R_k F_k per relation."""
     groups = range(len(plan.probes.layouts))
     dtypes = [_real(plan, g) for g in groups]
 
-    def body(carry: Any, step: Any) -> tuple[Any, Fresh]:
+    def body(
+        carry: tuple[list[FullBlock], list[FullBlock], Array], step: tuple[list[Block], list[list[Array]]]
+    ) -> tuple[tuple[list[FullBlock], list[FullBlock], Array], Fresh]:
         suffix, behind, scale = carry  # Q_k, R_{k+1} D_{k+1}, κ^{K−k}
         blocks, rows = step
         summed = [_add_diagonal(b, scale) for b in behind]
@@ -237,37 +274,37 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Block]
             *([_at(plan, k, b[r.group], rows[k]) for k, r in enumerate(plan.relations)] for b in (suffix, summed))
         )
         onward = [[_like(multiply(b[g], blocks[g]), plan, g, dtypes[g]) for g in groups] for b in (suffix, summed)]
-        return (*onward, scale * kappa), found
+        return (onward[0], onward[1], scale * kappa), found
 
     start = [_scaled(plan, g, 1.0, dtypes[g]) for g in groups], [_scaled(plan, g, 0.0, dtypes[g]) for g in groups]
     (suffix, behind, _), found = lax.scan(body, (*start, jnp.ones(())), records, reverse=True)
     return (suffix, behind), found
 
 
-def _at(plan: Plan, k: int, block: Block, row: Sequence[Any]) -> list[Any]:
+def _at(plan: Plan, k: int, block: FullBlock, row: Sequence[Array]) -> list[Array]:
     site = plan.facts.sites[plan.relations[k].site]
     at = [[site_math.beside_loops(site, plan.gathers[k](q)) for q in line] for line in block]
-    return [c.astype(plan.dtypes[k]) for c in act(at, row)]
+    return [c.astype(plan.dtypes[k]) for c in full(act(at, row))]
 
 
-def _scaled(plan: Plan, g: int, scale: float, dtype: Any) -> Block:
+def _scaled(plan: Plan, g: int, scale: float, dtype: np.dtype) -> FullBlock:
     """scale · I."""
     layout = plan.probes.layouts[g]
     n = layout.size
     return [[jnp.full(layout.shape, scale if s == t else 0.0, dtype) for t in range(n)] for s in range(n)]
 
 
-def _add_diagonal(block: Block, scale: Any) -> Block:
+def _add_diagonal(block: FullBlock, scale: Array) -> FullBlock:
     return [[q + scale.astype(q.dtype) if s == t else q for t, q in enumerate(row)] for s, row in enumerate(block)]
 
 
-def _like(block: Block, plan: Plan, g: int, dtype: Any) -> Block:
+def _like(block: Block, plan: Plan, g: int, dtype: np.dtype) -> FullBlock:
     """Every entry an array of the group's type."""
     zero = jnp.zeros(plan.probes.layouts[g].shape, dtype)
     return [[zero if q is None else q.astype(dtype) for q in row] for row in block]
 
 
-def _real(plan: Plan, g: int) -> Any:
+def _real(plan: Plan, g: int) -> np.dtype:
     """The real type of a group's state scalars, at least float32."""
     layout = plan.probes.layouts[g]
     wide = any(np.dtype(layout.avals[i].dtype).name in ("float64", "complex128") for i in layout.group.leaves)
@@ -275,7 +312,7 @@ def _real(plan: Plan, g: int) -> Any:
 
 
 def e_prop(
-    kappa: float = 0.0, feedback: str = "symmetric", *, key: Any = None,
+    kappa: float = 0.0, feedback: str = "symmetric", *, key: int | Array | None = None,
     feedback_rate: float = 1e-2, feedback_decay: float = 1e-4,
 ) -> Rule:  # fmt: skip
     """e-prop. `key` (a number or a `jax.random` key) draws the feedback matrices; rate and decay are for `"adaptive"`.
@@ -295,31 +332,33 @@ def e_prop(
     key = check_key(f"`e_prop` with {feedback} feedback", key)
     feedback_decay = check_decay("e_prop", "feedback_decay", feedback_decay)
     feedback_rate = check_number("e_prop", "feedback_rate", feedback_rate, 0, math.inf, "above 0", ends="()")
-    rate = feedback_rate if feedback == "adaptive" else None
+    options: dict[str, object] = {"kappa": kappa, "feedback": feedback, "key": key}
+    if feedback == "random":
+        return _by_feedback(options, "fixed random feedback", kappa, key, None, 0.0)
+    options |= {"feedback_rate": feedback_rate, "feedback_decay": feedback_decay}
+    return _by_feedback(options, "adaptive feedback", kappa, key, feedback_rate, feedback_decay)
 
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        return guided_transport(facts, feedback_source(facts, key, rate, feedback_decay), kappa, sites, trace_dtype)
+
+def _by_feedback(
+    options: dict[str, object], how: str, kappa: float, key: Array, rate: float | None, decay: float
+) -> Rule:
+    def transport(
+        facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+    ) -> Transport[GuidedTrace]:
+        return guided_transport(facts, feedback_source(facts, key, rate, decay), kappa, sites, trace_dtype)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        how = "adaptive feedback" if feedback == "adaptive" else "fixed random feedback"
         return guided(facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss")
 
-    options = {"kappa": kappa, "feedback": feedback}
-    if feedback == "adaptive":
-        options |= {"feedback_rate": feedback_rate, "feedback_decay": feedback_decay}
-    return Rule("e_prop", transport, verdict, options=options)
+    return Rule("e_prop", transport, verdict, options)
 
 
 def _symmetric(kappa: float) -> Rule:
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        if kappa == 0:
-            return diagonal_transport(facts, sites, trace_dtype)
-        return filtered_transport(facts, kappa, sites, trace_dtype)
+    if kappa == 0:
+        return Rule("e_prop", diagonal_transport, diagonal, {"kappa": kappa})
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        if kappa == 0:
-            return diagonal(facts, param)
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
         return replaced(facts, param, f"{how}, which is not BPTT for any window")
 
-    return Rule("e_prop", transport, verdict, options={"kappa": kappa})
+    return Rule("e_prop", partial(filtered_transport, kappa=kappa), verdict, {"kappa": kappa})

@@ -13,19 +13,21 @@ Bohnstingl, Woźniak, Pantazi and Eleftheriou, "Online spatio-temporal learning 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from ..analysis import Facts, Node, Relation, StateNode, uncut_edges
 from ..analysis.pattern import Dep, components
 from ..engine import Probe, Probes, Transport, carried_relations, layout_of
-from ._d_rtrl import diagonal_transport
+from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, diagonal
 
 
-def whole_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+def whole_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+) -> Transport[DiagonalTrace]:
     """OSTL, SnAp-1: the trace of D-RTRL, moved by the blocks of the whole recurrence."""
     relations = carried_relations(facts, sites)
     uncut = replace(facts, cut=frozenset(), edges=uncut_edges(facts))
@@ -80,10 +82,10 @@ def ostl() -> Rule:
     >>> print(ostl())
     ostl()
     """
-    return Rule("ostl", whole_transport, _own_position)
+    return Rule("ostl", whole_transport, own_position)
 
 
-def _own_position(facts: Facts, param: int) -> Verdict:
+def own_position(facts: Facts, param: int) -> Verdict:
     plain = diagonal(facts, param)
     if plain.kind is not Kind.APPROXIMATE:
         return plain  # nothing meets another position, or there is no trace

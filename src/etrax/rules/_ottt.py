@@ -15,67 +15,73 @@ Xiao, Meng, Zhang, He and Lin, "Online training through time for spiking neural 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
 
-from .._arguments import check_decay
 from .._compat import common_dtype
 from ..analysis import Facts
-from ..engine import Transport, WindowData, add_to, by_site, bytes_of, plan_blocks, site_math
+from ..engine import EachStep, Transport, WindowData, add_to, by_site, plan_blocks, site_math, total
 from ..ops import ALIGNED
-from ._rflo import faded
+from ._leak import leak_rule, with_leak
 from ._rule import Rule
-from ._verdicts import Verdict, replaced
+
+
+class PresynapticTrace(NamedTuple):
+    """x̂ by site, and that of a constant 1 for all elementwise weights, if there are any."""
+
+    data: dict[int, Array]
+    one: Array | tuple[()]
 
 
 def presynaptic_transport(
-    facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
-    """OTTT: a trace of the data of each weight op, and the trace of a constant 1."""
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
+) -> Transport[PresynapticTrace]:
     plan = plan_blocks(facts, sites, trace_dtype)
-    kinds = {
+    dtypes = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
-    elementwise = len(kinds) < len({r.site for r in plan.relations})
+    elementwise = len(dtypes) < len({r.site for r in plan.relations})
 
-    def init() -> Any:
-        data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in kinds.items()}
-        return data, jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
+    def init() -> PresynapticTrace:
+        data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in dtypes.items()}
+        one = jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
+        return PresynapticTrace(data, one)
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[list[Any]]:
+    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[list[Array]]:
         return plan.probes(leaves, weights, ys)[1]
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        data, one = trace
-        out: dict[int, Any] = {}
+    def credit(trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
             site = facts.sites[r.site]
             first = [site_math.sum_loops(site, f[:1])[0].astype(plan.dtypes[k]) for f in window.records[k]]
-            term: Any = sum(f * s for f, s in zip(first, plan.signals(k, g), strict=True))
-            if r.site in kinds:
-                term = site_math.feature_grad(site, window.fixed[r.site], data[r.site], term)
+            term = total(f * s for f, s in zip(first, plan.signals(k, g), strict=True))
+            if r.site in dtypes:
+                term = site_math.feature_grad(site, window.fixed[r.site], trace.data[r.site], term)
             else:
-                term = term * one.astype(jnp.real(term).dtype)
+                term = term * jnp.asarray(trace.one, jnp.real(term).dtype)
             add_to(out, r.site, term)
         return out
 
-    def move(trace: Any, window: WindowData) -> Any:
-        data, one = trace
-        n = window.steps
-        moved = {}
-        for j, old in data.items():
-            features = site_math.features(facts.sites[j], window.fixed[j], window.data(j))
-            moved[j] = decay**n * old + faded(features, decay, old.dtype).sum(0)
-        return moved, decay**n * one + faded(jnp.ones(n), decay, one.dtype).sum(0) if elementwise else ()
+    def move(trace: PresynapticTrace, window: WindowData) -> PresynapticTrace:
+        def moved(old: Array, u: Array) -> Array:
+            return decay**window.steps * old + with_leak(u, decay, old.dtype).sum(0)
+
+        data = {}
+        for j, old in trace.data.items():
+            data[j] = moved(old, site_math.features(facts.sites[j], window.fixed[j], window.data(j)))
+        one = moved(trace.one, jnp.ones(window.steps)) if isinstance(trace.one, Array) else ()
+        return PresynapticTrace(data, one)
 
     return Transport(
         init,
-        record if plan.relations else None,
         credit,
         move,
-        bytes_of(init),
-        parts=lambda trace: by_site(trace[0], trace[0].values()),
+        EachStep(record) if plan.relations else EachStep(),
+        parts=lambda trace: by_site(trace.data, trace.data.values()),
     )
 
 
@@ -85,13 +91,5 @@ def ottt(decay: float) -> Rule:
     >>> print(ottt(0.5))
     ottt(decay=0.5)
     """
-    decay = check_decay("ottt", "decay", decay, closed=True)
-
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        return presynaptic_transport(facts, decay, sites, trace_dtype)
-
-    def verdict(facts: Facts, param: int) -> Verdict:
-        what = f"only the data of its weight op are remembered, with a leak of {decay:g}"
-        return replaced(facts, param, f"{what}, and not what its outputs did to the states")
-
-    return Rule("ottt", transport, verdict, options={"decay": decay})
+    what = "only the data of its weight op are remembered, with a leak of {:g}"
+    return leak_rule("ottt", presynaptic_transport, decay, f"{what}, and not what its outputs did to the states")

@@ -10,90 +10,96 @@ beside a frozen matrix).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from jax import Array
+from jax.typing import DTypeLike
 
 from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
 from ..analysis import Facts, OpNode
-from ..engine import Transport, WindowData
+from ..engine import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, within
 from ..ir import Path, Role, format_path
-from ._rule import Rule
-from ._tbptt import tbptt
+from ._rule import Rule, name_of
+from ._tbptt import no_transport, tbptt
 from ._verdicts import Kind, Verdict
 
+T = TypeVar("T")
 
-def combined_transport(parts: Sequence[Transport], silent: frozenset[int] = frozenset()) -> Transport:
-    """Transports over disjoint sites as one; the gradient of `silent` sites is zero."""
 
-    def views(window: WindowData) -> list[WindowData]:
-        signals = window.signals or [()] * len(parts)
-        pieces = zip(window.records, signals, window.carry, strict=True)
-        return [window._replace(records=r, signals=s, carry=c) for r, s, c in pieces]
-
-    def begin(trace: Any) -> list[Any]:
-        return [p.begin(own) for p, own in zip(parts, trace, strict=True)]
-
-    def advance(carry: Any, *step: Any) -> list[Any]:
-        return [own if p.advance is None else p.advance(own, *step) for p, own in zip(parts, carry, strict=True)]
+def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] = frozenset()) -> Transport[list[Any]]:
+    """Transports over disjoint sites as one, whose trace lists theirs; the gradient of `silent` sites is zero."""
 
     def init() -> list[Any]:
         return [p.init() for p in parts]
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[Any]:
-        return [() if p.record is None else p.record(leaves, weights, ys) for p in parts]
+    own = [_at_place(p, k, init) for k, p in enumerate(parts)]
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for p, own, view in zip(parts, trace, views(window), strict=True):
-            out |= p.credit(own, g, view)
-        return out
+    def move(trace: list[Any], window: WindowData) -> list[Any]:
+        for p in own:
+            trace = p.move(trace, window)
+        return trace
 
-    def joined(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, tuple[Any, Any]]:
-        out: dict[int, tuple[Any, Any]] = {}
-        for p, own, view in zip(parts, trace, views(window), strict=True):
-            out |= p.joined(own, g, view) if p.joined is not None else {}
-        return out
-
-    def move(trace: Any, window: WindowData) -> list[Any]:
-        return [p.move(own, view) for p, own, view in zip(parts, trace, views(window), strict=True)]
-
-    def credit_at_exit(trace: Any, window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for p, own, view in zip(parts, trace, views(window), strict=True):
-            out |= p.credit_at_exit(own, view) if p.credit_at_exit is not None else {}
-        return out
-
-    def signal(trace: Any, *step: Any) -> list[Any]:
-        return [() if p.signal is None else p.signal(own, *step) for p, own in zip(parts, trace, strict=True)]
-
-    guided = any(p.signal is not None for p in parts)
-    looking = [k for k, p in enumerate(parts) if p.ahead is not None]
-    assert len(looking) <= 1, "one estimate of what lies ahead"
-
-    def ahead(trace: Any, states: Sequence[Any]) -> dict[int, Any]:
-        look = parts[looking[0]].ahead
-        assert look is not None
-        return look(trace[looking[0]], states)
+    def renew(fresh: list[Any], learned: list[Any]) -> list[Any]:
+        for p, from_before in zip(own, learned, strict=True):
+            fresh = p.lasting.renew(fresh, from_before)
+        return fresh
 
     return Transport(
         init,
-        record,
-        credit,
+        lambda trace, g, window: _union(p.credit(trace, g, window) for p in own),
         move,
-        sum(p.nbytes for p in parts),
-        signal if guided else None,
-        silent.union(*(p.replaces for p in parts)),
-        ahead if looking else None,
-        frozenset().union(*(p.hears for p in parts)) - silent,
-        begin,
-        advance,
-        lambda trace: [p.learned(own) for p, own in zip(parts, trace, strict=True)],
-        lambda fresh, learned: [p.renew(own, kept) for p, own, kept in zip(parts, fresh, learned, strict=True)],
-        lambda trace: {j: a for p, own in zip(parts, trace, strict=True) for j, a in p.parts(own).items()},
-        joined if any(p.joined is not None for p in parts) else None,
-        credit_at_exit if any(p.credit_at_exit is not None for p in parts) else None,
+        EachStep(
+            lambda *step: [p.each_step.record(*step) for p in own],
+            lambda trace: [p.each_step.begin(trace) for p in own],
+            lambda carry, *step: [p.each_step.advance(c, *step) for p, c in zip(own, carry, strict=True)],
+        ),
+        _signals([p.signal for p in own]),
+        _future([p.future for p in own], silent),
+        Lasting(lambda trace: [p.lasting.learned(trace) for p in own], renew),
+        CreditElsewhere(
+            lambda trace, g, window: _union(p.elsewhere.in_product(trace, g, window) for p in own),
+            lambda trace, window: _union(p.elsewhere.at_exit(trace, window) for p in own),
+        ),
+        lambda trace: _union(p.parts(trace) for p in own),
+        silent,
     )
+
+
+def _at_place(transport: Transport[Any], k: int, init: Callable[[], list[Any]]) -> Transport[list[Any]]:
+    """A transport over the list of all traces, of which the k-th is its own."""
+
+    def view(window: WindowData) -> WindowData:
+        signals = window.signals[k] if window.signals else ()
+        return window._replace(records=window.records[k], signals=signals, carry=window.carry[k])
+
+    def put(traces: list[Any], new: Any) -> list[Any]:
+        return [*traces[:k], new, *traces[k + 1 :]]
+
+    return within(transport, init, lambda traces: traces[k], put, view)
+
+
+def _signals(signals: Sequence[Signal[list[Any]] | None]) -> Signal[list[Any]] | None:
+    """The signals of all; () for those that follow the gradient of the loss."""
+    given = [s for s in signals if s is not None]
+    if not given:
+        return None
+    return Signal(
+        lambda trace, *step: [() if s is None else s.of_step(trace, *step) for s in signals],
+        frozenset().union(*(s.replaces for s in given)),
+    )
+
+
+def _future(futures: Sequence[Future[list[Any]] | None], silent: frozenset[int]) -> Future[list[Any]] | None:
+    given = [f for f in futures if f is not None]
+    assert len(given) <= 1, "one estimate of the future"
+    return Future(given[0].estimate, given[0].sites - silent) if given else None
+
+
+def _union(found: Iterable[dict[int, T]]) -> dict[int, T]:
+    return {j: value for own in found for j, value in own.items()}
 
 
 # A prefix of a parameter's path, its first key alone, or a function that says whether it applies to a path.
@@ -117,30 +123,23 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     for key in rules:
         if not isinstance(key, str | tuple) and not callable(key):
             raise ArgumentError(f"`partition` chooses by a key, a tuple of keys or a function of a path, got {key!r}.")
-    everyone = [*rules.values(), *([default] if default is not None else [])]
-    if any(r.name == "partition" for r in everyone):
+    entries: dict[Chooser | None, Rule] = {**rules} if default is None else {**rules, None: default}
+    if any(r.members for r in entries.values()):
         raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
-    if len({r for r in everyone if r.name == "synthetic"}) > 1:
+    if len({r for r in entries.values() if r.estimates_future}) > 1:
         raise ArgumentError(
             "`partition` holds at most one `synthetic`: a state has one future. Use the same rule twice."
         )
 
-    def choose(facts: Facts, param: int) -> Rule:
-        path = facts.step.select(Role.PARAM)[param].path
-        for key, rule in rules.items():
-            if _applies(key, path):
-                return rule
-        if default is None:
-            raise CompilationError(
-                f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`."
-            )
-        return default
+    choose = partial(_choose, entries)
 
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    def transport(
+        facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+    ) -> Transport[list[Any]]:
         _check_used(facts, rules)
         owner = {j: _rule_of(facts, j, choose) for j in range(len(facts.sites)) if sites is None or j in sites}
         parts = []
-        for rule in dict.fromkeys(everyone):
+        for rule in dict.fromkeys(entries.values()):
             own = frozenset(j for j, r in owner.items() if r == rule)
             if own:
                 parts.append(rule.transport(facts, own, trace_dtype))
@@ -150,14 +149,14 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
         return choose(facts, param).verdict(facts, param)
 
     def held(facts: Facts) -> frozenset[int]:
-        return frozenset(i for i in range(len(facts.step.select(Role.PARAM))) if choose(facts, i).name == "frozen")
+        params = range(len(facts.step.select(Role.PARAM)))
+        return frozenset(i for i in params if i in choose(facts, i).frozen(facts))
 
-    def warns(facts: Facts, inputs: Sequence[Any] | None) -> list[str]:
+    def warns(facts: Facts, inputs: Sequence[Array] | None) -> list[str]:
         owners = [choose(facts, i) for i in range(len(facts.step.select(Role.PARAM)))]
         return [text for r in dict.fromkeys(owners) for text in r.warns(facts, inputs)]
 
-    shown = {_name(key): rule for key, rule in rules.items()} | ({} if default is None else {"default": default})
-    return Rule("partition", transport, verdict, None, shown, held, warns)
+    return Rule("partition", transport, verdict, entries, held, warns)
 
 
 def frozen() -> Rule:
@@ -172,7 +171,18 @@ def frozen() -> Rule:
     def held(facts: Facts) -> frozenset[int]:
         return frozenset(range(len(facts.step.select(Role.PARAM))))
 
-    return Rule("frozen", tbptt().transport, verdict, lambda facts, dtype: 0, frozen=held)
+    return Rule("frozen", no_transport, verdict, frozen=held)
+
+
+def _choose(entries: Mapping[Chooser | None, Rule], facts: Facts, param: int) -> Rule:
+    """The rule of a parameter: that of the first entry that applies."""
+    path = facts.step.select(Role.PARAM)[param].path
+    for key, rule in entries.items():
+        if key is None or _applies(key, path):
+            return rule
+    raise CompilationError(
+        f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`."
+    )
 
 
 def _applies(key: Chooser, path: Path) -> bool:
@@ -182,19 +192,13 @@ def _applies(key: Chooser, path: Path) -> bool:
     return path[: len(prefix)] == prefix
 
 
-def _name(key: Chooser) -> str:
-    if isinstance(key, str):
-        return key
-    return ".".join(map(str, key)) if isinstance(key, tuple) else getattr(key, "__name__", "function")
-
-
 def _check_used(facts: Facts, rules: Mapping[Chooser, Rule]) -> None:
     paths = [leaf.path for leaf in facts.step.select(Role.PARAM)]
     for key in rules:
         if not any(_applies(key, path) for path in paths):
             names = ", ".join(format_path(p, "params") for p in paths)
             raise CompilationError(
-                f"the entry {_name(key)!r} of `partition` applies to no parameter; there are {names}."
+                f"the entry {name_of(key)!r} of `partition` applies to no parameter; there are {names}."
             )
 
 
@@ -202,7 +206,7 @@ def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> R
     """The rule of a weight op; None if all of its parameters are frozen."""
     leaves = facts.step.select(Role.PARAM)
     asked = {p: choose(facts, p) for p in sorted(facts.sites[site].params) if is_inexact(leaves[p].aval)}
-    found = list(dict.fromkeys(r for r in asked.values() if r.name != "frozen"))
+    found = list(dict.fromkeys(r for p, r in asked.items() if p not in r.frozen(facts)))
     if len(found) > 1 and facts.remembers(OpNode(site)):
         listed = ", ".join(f"{format_path(leaves[p].path, 'params')} by {r}" for p, r in asked.items())
         raise CompilationError(

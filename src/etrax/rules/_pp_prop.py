@@ -17,135 +17,164 @@ Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
 
 from .._arguments import check_decay
-from ..analysis import Facts, OpNode, Relation, WeightSite
+from ..analysis import Facts, OpNode, WeightSite
 from ..analysis._ranges import ANY
 from ..engine import (
-    Probes,
+    Block,
+    CreditElsewhere,
+    EachStep,
+    Plan,
     Transport,
     WindowData,
     act,
     add_to,
     by_site,
-    bytes_of,
     carried_relations,
-    gather_of,
+    plan_of,
     plan_probes,
     site_math,
-    trace_dtype_of,
+    total,
 )
 from ..ops import ALIGNED
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, diagonal
 
 MANY_STEPS = 2**30  # far below the largest int32, far above what any decay remembers
+UNROLLED = 64  # steps of a window that are summed in one expression
 
 
-def factored_transport(
-    facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
-    """pp_prop: a trace of the data per site, S traces of the output per way to act, and the number of steps."""
-    relations = carried_relations(facts, sites)
-    probes = plan_probes(facts, relations, reduced=True)
-    gathers = [
-        gather_of(r.places, facts.groups[r.group].varshape, facts.groups[r.group].num_positions) for r in relations
-    ]
-    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
-    shared = _shared(facts, relations, dtypes, probes)
-    own = sorted(set(shared))
-    factored = {r.site: d for r, d in zip(relations, dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED}
+class FactoredTrace(NamedTuple):
+    """x̂ by site, f̂ (one array per state scalar) of each relation that has its own, and the number of steps t."""
 
-    def init() -> Any:
-        data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in factored.items()}
+    data: dict[int, Array]
+    back: list[tuple[Array, ...]]
+    steps: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Factors:
+    """Which traces there are.
+
+    The f̂ of relation k is that of `shared[k]`; `own` lists the relations that have one. `factored` sites have an x̂;
+    that of a `plain` one is in form and type like the op's data, and is read by the window's own product.
+    """
+
+    plan: Plan
+    decay: float
+    shared: list[int]
+    own: list[int]
+    factored: frozenset[int]
+    plain: frozenset[int]
+
+    def init(self) -> FactoredTrace:
+        plan, sites = self.plan, self.plan.facts.sites
+        dtypes = {r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if r.site in self.factored}
+        data = {j: site_math.feature_zeros(sites[j], d) for j, d in dtypes.items()}
         back = []
-        for k in own:
-            shape, n = site_math.output_shape(facts.sites[relations[k].site]), probes.layouts[relations[k].group].size
-            back.append(tuple(jnp.zeros(shape, dtypes[k]) for _ in range(n)))
-        return data, back, jnp.zeros((), jnp.int32)
+        for k in self.own:
+            shape = site_math.output_shape(sites[plan.relations[k].site])
+            back.append(tuple(jnp.zeros(shape, plan.dtypes[k]) for _ in plan.layout(k).slots))
+        return FactoredTrace(data, back, jnp.zeros((), jnp.int32))
 
-    def advance(back: Any, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
-        blocks, rows = probes(leaves, weights, ys)
-        moved = []
-        for k, entries in zip(own, back, strict=True):
-            r = relations[k]
-            fade, gain = (decay, 1 - decay) if r.site in factored else (1.0, 1.0)
-            kept = act([[None if d is None else gathers[k](d) for d in line] for line in blocks[r.group]], entries)
-            fresh = [gain * site_math.sum_loops(facts.sites[r.site], f[None])[0] for f in rows[k]]
-            pairs = zip(kept, fresh, entries, strict=True)
-            moved.append(tuple((f if k is None else fade * k + f).astype(e.dtype) for k, f, e in pairs))
-        return moved
+    def advance(
+        self, back: list[tuple[Array, ...]], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> list[tuple[Array, ...]]:
+        blocks, rows = self.plan.probes(leaves, weights, ys)
+        pairs = zip(self.own, back, strict=True)
+        return [self._moved(k, entries, blocks[self.plan.relations[k].group], rows[k]) for k, entries in pairs]
 
-    # Sites whose trace is data like that of any step: they are read by the window's own product.
-    plain = {j for j, dtype in factored.items() if _is_data(facts.sites[j], dtype)}
+    def _moved(self, k: int, entries: tuple[Array, ...], block: Block, row: Sequence[Array]) -> tuple[Array, ...]:
+        """f̂ ← α D f̂ + (1 − α) F; of an elementwise weight D f̂ + F."""
+        r, gather = self.plan.relations[k], self.plan.gathers[k]
+        fade, gain = (self.decay, 1 - self.decay) if r.site in self.factored else (1.0, 1.0)
+        old = act([[None if d is None else gather(d) for d in line] for line in block], entries)
+        fresh = [gain * site_math.sum_loops(self.plan.facts.sites[r.site], f[None])[0] for f in row]
+        found = zip(old, fresh, entries, strict=True)
+        return tuple((f if e is None else fade * e + f).astype(entry.dtype) for e, f, entry in found)
 
-    def signals(trace: Any, g: Mapping[int, Any], window: WindowData, chosen: Callable[[int], bool]) -> dict[int, Any]:
-        """Σ_s g_s f̂_s per site, of y's shape."""
-        back, steps = trace[1:]
-        g = probes.fold(g, window.ends[0])
-        out: dict[int, Any] = {}
-        sums: dict[int, Any] = {}
-        for k, r in enumerate(relations):
-            if not chosen(r.site):
+    def signals(
+        self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData, plain: bool
+    ) -> dict[int, Array]:
+        """Σ_s g_s f̂_s / (1 − α^t) of y's shape, per site that is plain or not."""
+        plan = self.plan
+        g = plan.probes.fold(g, window.entry_states)
+        out: dict[int, Array] = {}
+        sums: dict[int, Array] = {}
+        for k, r in enumerate(plan.relations):
+            if (r.site in self.plain) is not plain:
                 continue
-            if shared[k] not in sums:
-                signal = probes.layouts[r.group].read({i: g[i] for i in facts.groups[r.group].leaves})
-                pairs = zip(back[own.index(shared[k])], signal, strict=True)
-                sums[shared[k]] = sum(entry * gathers[k](s).astype(entry.dtype) for entry, s in pairs)
-            term = sums[shared[k]]
-            if r.site in factored:
+            if self.shared[k] not in sums:
+                signal = plan.layout(k).read({i: g[i] for i in plan.layout(k).group.leaves})
+                pairs = zip(trace.back[self.own.index(self.shared[k])], signal, strict=True)
+                sums[self.shared[k]] = total(e * plan.gathers[k](s).astype(e.dtype) for e, s in pairs)
+            term = sums[self.shared[k]]
+            if r.site in self.factored:
                 kind = jnp.real(term).dtype
-                term = term / (1 - jnp.asarray(decay, kind) ** jnp.maximum(steps, 1).astype(kind))
+                term = term / (1 - jnp.asarray(self.decay, kind) ** jnp.maximum(trace.steps, 1).astype(kind))
             add_to(out, r.site, term)
         return out
 
-    def joined(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, tuple[Any, Any]]:
-        found = signals(trace, g, window, plain.__contains__)
-        return {j: (trace[0][j][None], term[None]) for j, term in found.items()}
+    def in_product(
+        self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData
+    ) -> dict[int, tuple[Array, Array]]:
+        found = self.signals(trace, g, window, plain=True)
+        return {j: (trace.data[j][None], term[None]) for j, term in found.items()}
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        found = signals(trace, g, window, lambda j: j not in plain)
+    def credit(self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        found, sites = self.signals(trace, g, window, plain=False), self.plan.facts.sites
         return {
-            j: site_math.feature_grad(facts.sites[j], window.fixed[j], trace[0][j], term) if j in factored else term
+            j: site_math.feature_grad(sites[j], window.fixed[j], trace.data[j], term) if j in self.factored else term
             for j, term in found.items()
         }
 
-    def move(trace: Any, window: WindowData) -> Any:
-        if not relations:
+    def move(self, trace: FactoredTrace, window: WindowData) -> FactoredTrace:
+        if not self.plan.relations:
             return trace
-        data, _, steps = trace
-        n = window.steps
-        new_data = {}
-        for j in factored:
-            features = site_math.features(facts.sites[j], window.fixed[j], window.data(j))
-            new_data[j] = jax.tree.map(lambda old, u: decay**n * old + _faded(u, decay, old.dtype), data[j], features)
+        n, data = window.steps, {}
+        for j, old in trace.data.items():
+            features = site_math.features(self.plan.facts.sites[j], window.fixed[j], window.data(j))
+            data[j] = self.decay**n * old + _decayed_sum(features, self.decay, old.dtype)
         # A stream may be longer than an int32 can count; decay ** count has long been zero by then.
-        return new_data, window.carry, jnp.where(steps < MANY_STEPS, steps + n, steps)
+        return FactoredTrace(data, window.carry, jnp.where(trace.steps < MANY_STEPS, trace.steps + n, trace.steps))
 
-    def parts(trace: Any) -> dict[int, list[Any]]:
-        entries = [trace[1][own.index(k)] for k in shared]
-        return by_site([*trace[0], *(r.site for r in relations)], [*trace[0].values(), *entries])
+    def parts(self, trace: FactoredTrace) -> dict[int, list[Array]]:
+        entries = [trace.back[self.own.index(k)] for k in self.shared]
+        return by_site([*trace.data, *(r.site for r in self.plan.relations)], [*trace.data.values(), *entries])
 
+
+def factored_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
+) -> Transport[FactoredTrace]:
+    """pp_prop: a trace of the data per site, S traces of the output per way to act, and the number of steps."""
+    plan = plan_of(facts, plan_probes(facts, carried_relations(facts, sites), reduced=True), trace_dtype)
+    shared = _shared(plan)
+    factored = {
+        r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
+    }
+    plain = frozenset(j for j, dtype in factored.items() if _is_data(facts.sites[j], dtype))
+    f = _Factors(plan, decay, shared, sorted(set(shared)), frozenset(factored), plain)
     return Transport(
-        init,
-        None,
-        credit,
-        move,
-        bytes_of(init),
-        begin=lambda trace: trace[1],
-        advance=advance if relations else None,
-        joined=joined if plain else None,
-        parts=parts,
+        f.init,
+        f.credit,
+        f.move,
+        EachStep(begin=lambda trace: trace.back, advance=f.advance) if plan.relations else EachStep(),
+        elsewhere=CreditElsewhere(f.in_product) if plain else CreditElsewhere(),
+        parts=f.parts,
     )
 
 
-def _is_data(site: WeightSite, dtype: Any) -> bool:
+def _is_data(site: WeightSite, dtype: np.dtype) -> bool:
     """Whether a trace of the op's data could be its data, in form and type."""
     if site.rule.own_feature_grad is not None or site.loops:
         return False
@@ -153,33 +182,24 @@ def _is_data(site: WeightSite, dtype: Any) -> bool:
     return len(data) == 1 and data[0] == site.call.out.dtype == dtype
 
 
-# Steps of a window that are summed in one expression.
-UNROLLED = 64
-
-
-def _shared(facts: Facts, relations: Sequence[Relation], dtypes: Sequence[Any], probes: Probes) -> list[int]:
+def _shared(plan: Plan) -> list[int]:
     """Per relation, the one whose output trace is also its own: that of ops that act in the same way."""
-    sites = [facts.sites[r.site] for r in relations]
-    alike = probes.alike() if len(relations) > 1 else range(len(relations))
+    sites = [plan.facts.sites[r.site] for r in plan.relations]
+    alike = plan.probes.alike() if len(sites) > 1 else range(len(sites))
     keys = [
         (first, d, s.rule is ALIGNED, site_math.output_shape(s), s.loops)
-        for first, d, s in zip(alike, dtypes, sites, strict=True)
+        for first, d, s in zip(alike, plan.dtypes, sites, strict=True)
     ]
     return [keys.index(key) for key in keys]
 
 
-def factored_bytes(facts: Facts, trace_dtype: Any = None) -> int:
-    """Size of the traces that pp_prop would keep."""
-    return factored_transport(facts, 0.5, None, trace_dtype).nbytes
-
-
-def _faded(a: Any, decay: float, dtype: Any) -> Any:
+def _decayed_sum(a: Array, decay: float, dtype: np.dtype) -> Array:
     """Σ_k decay^(K−k) a_k, written out: one pass over a."""
     n = a.shape[0]
     if n > UNROLLED:
-        first, rest = (_faded(part, decay, dtype) for part in (a[: n // 2], a[n // 2 :]))
+        first, rest = (_decayed_sum(part, decay, dtype) for part in (a[: n // 2], a[n // 2 :]))
         return decay ** (n - n // 2) * first + rest
-    return sum(decay ** (n - 1 - k) * a[k].astype(dtype) for k in range(n))
+    return total(decay ** (n - 1 - k) * a[k].astype(dtype) for k in range(n))
 
 
 def pp_prop(decay: float = 0.9) -> Rule:
@@ -201,10 +221,7 @@ def pp_prop(decay: float = 0.9) -> Rule:
         more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
         return Verdict(Kind.APPROXIMATE, text + more)
 
-    def transport(facts, sites=None, trace_dtype=None):
-        return factored_transport(facts, decay, sites, trace_dtype)
-
-    return Rule("pp_prop", transport, verdict, factored_bytes, {"decay": decay}, warns=_warns)
+    return Rule("pp_prop", partial(factored_transport, decay=decay), verdict, {"decay": decay}, warns=_warns)
 
 
 def _factored(facts: Facts, site: int) -> bool:
@@ -219,7 +236,7 @@ def _signs(facts: Facts, sites: Sequence[int]) -> str:
     return "these can change sign"
 
 
-def _warns(facts: Facts, inputs: Sequence[Any] | None) -> list[str]:
+def _warns(facts: Facts, inputs: Sequence[Array] | None) -> list[str]:
     """Sites whose data can change sign, by the model itself or by the inputs that came."""
     sites = [j for j in range(len(facts.sites)) if OpNode(j) in facts.live and _factored(facts, j)]
     loose = {j for j in sites if not facts.ranges_of_positive.get(j, ANY).one_sign}

@@ -19,55 +19,58 @@ Murray, "Local online learning in recurrent networks with random feedback", eLif
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
-import jax.numpy as jnp
-import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
 
-from .._arguments import check_decay
 from ..analysis import Facts, OpNode, StateNode
-from ..engine import Plan, Transport, WindowData, add_to, by_site, bytes_of, plan_blocks
+from ..engine import EachStep, Plan, Transport, WindowData, add_to, by_site, plan_blocks
+from ._leak import leak_rule, with_leak
 from ._rule import Rule
-from ._verdicts import Verdict, replaced
+
+
+class LeakyTrace(NamedTuple):
+    """Per relation, one array for each state scalar that its op drives directly."""
+
+    entries: list[tuple[Array, ...]]
 
 
 def leaky_transport(
-    facts: Facts, decay: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
-    """RFLO: the trace of a relation is one array per state scalar that its op drives directly."""
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
+) -> Transport[LeakyTrace]:
     plan = plan_blocks(facts, sites, trace_dtype)
     driven = [_driven(plan, k) for k in range(len(plan.relations))]
 
-    def init() -> list[tuple[Any, ...]]:
-        return [tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)]
+    def init() -> LeakyTrace:
+        return LeakyTrace([tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)])
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[list[Any]]:
+    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[list[Array]]:
         _, rows = plan.probes(leaves, weights, ys)
         return [[rows[k][s] for s in slots] for k, slots in enumerate(driven)]
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for k, (r, entries) in enumerate(zip(plan.relations, trace, strict=True)):
+    def credit(trace: LeakyTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        for k, (r, entries) in enumerate(zip(plan.relations, trace.entries, strict=True)):
             signal = plan.signals(k, g)
             for s, entry in zip(driven[k], entries, strict=True):
                 add_to(out, r.site, plan.apply(k, entry, signal[s], window.fixed))
         return out
 
-    def move(trace: Any, window: WindowData) -> Any:
-        n = window.steps
+    def move(trace: LeakyTrace, window: WindowData) -> LeakyTrace:
         moved = []
-        for k, entries in enumerate(trace):
-            late = [faded(f, decay, plan.dtypes[k]) for f in window.records[k]]
-            moved.append(tuple(decay**n * e + plan.outer(k, c, window) for e, c in zip(entries, late, strict=True)))
-        return moved
+        for k, entries in enumerate(trace.entries):
+            late = [with_leak(f, decay, plan.dtypes[k]) for f in window.records[k]]
+            pairs = zip(entries, late, strict=True)
+            moved.append(tuple(decay**window.steps * e + plan.outer(k, c, window) for e, c in pairs))
+        return LeakyTrace(moved)
 
     return Transport(
         init,
-        record if plan.relations else None,
         credit,
         move,
-        bytes_of(init),
-        parts=lambda trace: by_site([r.site for r in plan.relations], trace),
+        EachStep(record) if plan.relations else EachStep(),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
     )
 
 
@@ -81,25 +84,10 @@ def _driven(plan: Plan, k: int) -> list[int]:
     ]
 
 
-def faded(a: Any, decay: float, dtype: Any) -> Any:
-    """a_k · decay^(K−k)."""
-    powers = decay ** np.arange(a.shape[0] - 1, -1, -1, dtype=np.float64)
-    a = a.astype(dtype)
-    return a * jnp.asarray(powers, jnp.real(a).dtype).reshape(-1, *[1] * (a.ndim - 1))
-
-
 def rflo(decay: float) -> Rule:
     """RFLO: traces that leak by `decay` a step, whatever the recurrence does. Takes a leak of 0 up to 1.
 
     >>> print(rflo(0.9))
     rflo(decay=0.9)
     """
-    decay = check_decay("rflo", "decay", decay, closed=True)
-
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        return leaky_transport(facts, decay, sites, trace_dtype)
-
-    def verdict(facts: Facts, param: int) -> Verdict:
-        return replaced(facts, param, f"the recurrence of every state is replaced by a leak of {decay:g}")
-
-    return Rule("rflo", transport, verdict, options={"decay": decay})
+    return leak_rule("rflo", leaky_transport, decay, "the recurrence of every state is replaced by a leak of {:g}")

@@ -15,18 +15,21 @@ Computation 1, 1989.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import DTypeLike
 
-from ..analysis import Facts, OpNode, Relation, StateNode
+from ..analysis import Facts, Relation
 from ..engine import (
     Layout,
     Transport,
     WindowData,
+    add_to,
     by_site,
     find_samples,
     fixed_examples,
@@ -35,101 +38,84 @@ from ..engine import (
     site_math,
     slot_count,
     trace_dtype_of,
-    wide_dtype,
 )
 from ..ir import mapped
 from ._rule import Rule
 from ._verdicts import complete
 
 
-def dense_transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-    """RTRL: the trace of a relation is (S, …trace shape), S the number of state scalars of a sample."""
+class DenseTrace(NamedTuple):
+    """Per relation, (S, …trace shape), S the number of state scalars of a sample."""
+
+    influence: list[Array]
+
+
+def dense_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+) -> Transport[DenseTrace]:
+    """RTRL. Where each state scalar lies is found on use only: the size of the trace is asked for large models, too."""
     samples = find_samples(facts)
     relations = [r for r in samples.relations if sites is None or r.site in sites]
-    layouts = [layout_of(facts, g) for g in samples.groups]
-    fixed_now = fixed_examples(facts.step, facts.sites)
-    rows = [_sample_axis(facts, r, fixed_now[r.site]) for r in relations]
-    gathers = [
-        gather_of(r.places, samples.groups[r.group].varshape, samples.groups[r.group].num_positions) for r in relations
-    ]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
-    shapes = [(layouts[r.group].size, *site_math.trace_shape(facts.sites[r.site])) for r in relations]
 
-    def init() -> list[Any]:
-        return [jnp.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+    @cache
+    def layout(group: int) -> Layout:
+        return layout_of(facts, samples.groups[group])
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for r, gather, influence in zip(relations, gathers, trace, strict=True):
-            signal = jnp.stack(layouts[r.group].read({i: g[i] for i in layouts[r.group].group.leaves}))
+    @cache
+    def axis(k: int) -> int | np.ndarray | None:
+        r = relations[k]
+        return _sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
 
-            def one(j: Any, s: Any, r: Relation = r, gather: Any = gather) -> Any:
-                return site_math.apply(facts.sites[r.site], window.fixed[r.site], j, gather(s).astype(j.dtype))
+    def init() -> DenseTrace:
+        widths = [slot_count(facts, samples.groups[r.group]) for r in relations]
+        shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
+        return DenseTrace([jnp.zeros((n, *s), d) for n, s, d in zip(widths, shapes, dtypes, strict=True)])
 
-            term = jax.vmap(one)(influence, signal).sum(0)
-            out[r.site] = out[r.site] + term if r.site in out else term
+    def credit(trace: DenseTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        for r, influence in zip(relations, trace.influence, strict=True):
+            group, site, fixed = samples.groups[r.group], facts.sites[r.site], window.fixed[r.site]
+            gather = gather_of(r.places, group.varshape, group.num_positions)
+            signal = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves}))
+            signal = jax.vmap(gather)(signal).astype(influence.dtype)
+            add_to(out, r.site, jax.vmap(partial(site_math.apply, site, fixed))(influence, signal).sum(0))
         return out
 
-    def move(trace: Any, window: WindowData) -> Any:
-        moved: list[Any] = list(trace)
+    def move(trace: DenseTrace, window: WindowData) -> DenseTrace:
+        moved = list(trace.influence)
         for g in sorted({r.group for r in relations}):
-            across, fresh = _pull_all(layouts[g], window)
+            across, fresh = _pull_all(layout(g), window)
             for k, r in enumerate(relations):
                 if r.group != g:
                     continue
-                site, data = facts.sites[r.site], window.data(r.site)
-                new = jax.vmap(lambda c, s=site, d=data, j=r.site: site_math.outer(s, window.fixed[j], d, c))(
-                    fresh[r.site]
-                )
-                moved[k] = (_carry(across, trace[k], rows[k]) + new).astype(dtypes[k])
-        return moved
+                outer = partial(site_math.outer, facts.sites[r.site], window.fixed[r.site], window.data(r.site))
+                new = jax.vmap(outer)(fresh[r.site])
+                moved[k] = (_carry(across, moved[k], axis(k)) + new).astype(dtypes[k])
+        return DenseTrace(moved)
 
-    nbytes = sum(int(np.prod(s, dtype=np.int64)) * d.itemsize for s, d in zip(shapes, dtypes, strict=True))
-    return Transport(init, None, credit, move, nbytes, parts=lambda trace: by_site([r.site for r in relations], trace))
+    return Transport(init, credit, move, parts=lambda trace: by_site([r.site for r in relations], trace.influence))
 
 
-# Above so many elements the samples are not looked for: the first axis of the states is taken for the batch.
-MANY = 1 << 18
-
-
-def dense_bytes(facts: Facts, trace_dtype: Any = None) -> int:
-    """Size of the influence matrices that RTRL would keep; an estimate where it is out of the question."""
-    sites = [j for j in range(len(facts.sites)) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
-    leaves = {n.index for edge in facts.edges.dep for n in edge if isinstance(n, StateNode)}
-    states = sum(facts.states[i].aval.size for i in leaves)
-    if states + sum(int(np.prod(facts.sites[j].y_shape, dtype=np.int64)) for j in sites) > MANY:
-        shapes = [facts.states[i].aval.shape for i in leaves]
-        batch = shapes[0][0] if all(len(s) > 1 and s[0] == shapes[0][0] for s in shapes) else 1
-        widths = dict.fromkeys(sites, states // batch)
-    else:
-        samples = find_samples(facts)
-        widths = {r.site: slot_count(facts, samples.groups[r.group]) for r in samples.relations}
-    total = 0
-    for j, width in widths.items():
-        itemsize = np.dtype(wide_dtype(facts.sites[j].call.out.dtype, trace_dtype)).itemsize
-        total += int(np.prod(site_math.trace_shape(facts.sites[j]), dtype=np.int64)) * itemsize * width
-    return total
-
-
-def _pull_all(layout: Layout, window: WindowData) -> tuple[Any, dict[int, Any]]:
+def _pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, positions), and per site the cotangents of its output for each state scalar at the exit."""
     probes = [layout.probe(s) for s in range(layout.size)]
     stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in layout.group.leaves}
 
-    def one(cotangents: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
+    def one(cotangents: Mapping[int, Array]) -> tuple[Array, dict[int, Array]]:
         entry, deltas = window.pull(cotangents)
         return jnp.stack([v.reshape(-1) for v in layout.read(entry)]), deltas
 
     return mapped(one, stacked)
 
 
-def _carry(across: Any, influence: Any, axis: int | np.ndarray | None) -> Any:
+def _carry(across: Array, influence: Array, axis: int | np.ndarray | None) -> Array:
     """Σ_t A[s, t, p] J[t, … at p …]."""
     if axis is None:  # one sample
         return jnp.einsum("st,t...->s...", across[:, :, 0], influence)
     if isinstance(axis, np.ndarray):
 
-        def term(total: Any, xs: Any) -> tuple[Any, None]:
+        def term(total: Array, xs: tuple[Array, Array]) -> tuple[Array, None]:
             gain, old = xs
             return total + gain[:, axis].astype(total.dtype) * old, None
 
@@ -140,7 +126,7 @@ def _carry(across: Any, influence: Any, axis: int | np.ndarray | None) -> Any:
     return jnp.moveaxis(out.reshape(moved.shape), 1, axis + 1)
 
 
-def _sample_axis(facts: Facts, relation: Relation, fixed: Any) -> int | np.ndarray | None:
+def _sample_axis(facts: Facts, relation: Relation, fixed: tuple[Array, ...]) -> int | np.ndarray | None:
     """The axis of the trace that runs over samples; None if there is one sample only.
 
     Where samples do not lie along one axis (rows of a table that the samples share by columns): the sample of each
@@ -170,4 +156,4 @@ def rtrl() -> Rule:
     >>> print(rtrl())
     rtrl()
     """
-    return Rule("rtrl", dense_transport, complete, dense_bytes)
+    return Rule("rtrl", dense_transport, complete)

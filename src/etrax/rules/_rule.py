@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import numpy as np
+from jax.typing import DTypeLike
+
+from .._compat import is_concrete, is_extended
 from ..analysis import Facts
 from ..engine import Transport
-from ._identity import identity
 from ._verdicts import Verdict
 
 
@@ -23,34 +27,68 @@ class Rule:
     `transport(facts, sites, trace_dtype)` builds the numbers for the given sites (None: all); `verdict(facts, param)`
     derives from the facts what the gradient of a parameter is worth; `frozen(facts)` are parameters without a gradient;
     `warns(facts, inputs)` says what a user should be warned of, when the model is compiled (`inputs` is None) and when
-    the first sequence comes. `trace_bytes(facts, trace_dtype)` is the size of the trace where there is a way to tell
-    without building the transport. Rules that do the same are equal: those of one function with equal options.
+    the first sequence comes. A rule that `estimates_future` can be in a partition once: a state has one future.
+
+    Rules are equal if they have the same name and equal options, so `options` must hold whatever the functions of a
+    rule depend on. Arrays and random keys are compared by their numbers, functions as Python does. Options that fit
+    into a line (numbers, texts, other rules) are shown.
+
+    >>> from etrax import pp_prop
+    >>> pp_prop(0.9) == pp_prop(0.9), pp_prop(0.9) == pp_prop(0.8)
+    (True, False)
     """
 
     name: str
-    transport: Callable[[Facts, frozenset[int] | None, Any], Transport]
+    transport: Callable[[Facts, frozenset[int] | None, DTypeLike | None], Transport[Any]]
     verdict: Callable[[Facts, int], Verdict]
-    trace_bytes: Callable[[Facts, Any], int] | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[Any, object] = field(default_factory=dict)
     frozen: Callable[[Facts], frozenset[int]] = lambda facts: frozenset()
-    warns: Callable[[Facts, Sequence[Any] | None], Sequence[str]] = lambda facts, inputs: ()
+    warns: Callable[[Facts, Sequence[jax.Array] | None], Sequence[str]] = lambda facts, inputs: ()
+    estimates_future: bool = False
 
-    def size(self, facts: Facts, trace_dtype: Any = None) -> int:
+    @property
+    def members(self) -> tuple[Rule, ...]:
+        """The rules that this one is made of."""
+        return tuple(v for v in self.options.values() if isinstance(v, Rule))
+
+    def size(self, facts: Facts, trace_dtype: DTypeLike | None = None) -> int:
         """Bytes of the trace that the rule carries."""
-        if self.trace_bytes is None:
-            return self.transport(facts, None, trace_dtype).nbytes
-        return self.trace_bytes(facts, trace_dtype)
-
-    def _identity(self) -> Any:
-        functions = (self.transport, self.verdict, self.trace_bytes, self.frozen, self.warns)
-        return self.name, identity(self.options), identity(functions)
+        return self.transport(facts, None, trace_dtype).nbytes
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rule) and self._identity() == other._identity()
+        if not isinstance(other, Rule) or self.name != other.name:
+            return False
+        one, two = ([(k, _comparable(v)) for k, v in rule.options.items()] for rule in (self, other))
+        return one == two
 
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash((self.name, *self.options))
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{k}: {v}" if isinstance(v, Rule) else f"{k}={v!r}" for k, v in self.options.items())
-        return f"{self.name}({shown})"
+        shown = [
+            f"{name_of(k)}: {v}" if isinstance(v, Rule) else f"{name_of(k)}={v!r}"
+            for k, v in self.options.items()
+            if isinstance(v, Rule | str | int | float)
+        ]
+        return f"{self.name}({', '.join(shown)})"
+
+
+def _comparable(value: object) -> object:
+    """Something that is equal for equal values: arrays and random keys give their numbers."""
+    if isinstance(value, jax.Array) and not is_concrete(value):
+        return id(value)  # has no numbers yet
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        if isinstance(value, jax.Array) and is_extended(value):
+            value = jax.random.key_data(value)
+        numbers = np.asarray(value)
+        return str(numbers.dtype), numbers.shape, numbers.tobytes()
+    return type(value), value  # True is not the number 1
+
+
+def name_of(option: Hashable) -> str:
+    """The name of an option; a partition has paths and functions of paths for names, and None for all others."""
+    if option is None:
+        return "default"
+    if isinstance(option, tuple):
+        return ".".join(map(str, option))
+    return option if isinstance(option, str) else getattr(option, "__name__", "function")

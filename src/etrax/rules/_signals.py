@@ -15,23 +15,27 @@ no state keeps the gradient of the loss.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import DTypeLike
 
 from ..analysis import Facts, OpNode, Visible, find_visible
 from ..engine import (
+    EachStep,
     Eligibility,
+    Lasting,
     Plan,
+    Signal,
     Source,
     Transport,
     WindowData,
     add_to,
     backward,
     by_site,
-    bytes_of,
     carried_relations,
     eligibility,
     live_sites,
@@ -45,106 +49,147 @@ from ..engine import (
     site_math,
     trace_part,
 )
-from ._d_rtrl import diagonal_transport
+from ._d_rtrl import DiagonalTrace, diagonal_transport
 
 
-def guided_transport(
-    facts: Facts, source: Source, kappa: float = 0.0, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
-    """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
-    plan, base, visible = (
-        plan_blocks(facts, sites, trace_dtype),
-        diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, carried_relations(facts, sites))),
-        find_visible(facts),
-    )
-    used = sorted({r.group for r in plan.relations})
-    fed, direct = [g for g in used if g not in source.direct], [g for g in used if g in source.direct]
-    filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in fed]
-    guided = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
-    untraced = sorted(guided - {r.site for r in plan.relations})
+class GuidedTrace(NamedTuple):
+    """ε of D-RTRL, ē of each relation that is filtered, and what the source of the signal carries."""
 
-    def init() -> Any:
-        return base.init(), [plan.zeros(k) for k in filtered], source.init()
+    plain: DiagonalTrace
+    filtered: list[Array]
+    source: Any
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> Any:
-        shown = show_cut(visible, plan, leaves, weights)
-        return plan.probes(leaves, weights, ys), eligibility(visible, plan, shown, fed, None)
 
-    def signal(trace: Any, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any, _: Any) -> Any:
-        leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace[2]))
-        shown = show_cut(visible, plan, leaves, weights)
+class StepRecord(NamedTuple):
+    """D and F of the cut step, and the eligibility of what it shows of each group that takes a signal."""
+
+    blocks: Any
+    seen: Eligibility
+
+
+class StepSignal(NamedTuple):
+    """Signals per group; for groups that take their own error, their eligibility under it; signals at ops without a
+    trace; and what the source wants to remember of the step."""
+
+    on_groups: dict[int, Array]
+    errors: Eligibility
+    at_ops: dict[int, Array]
+    memo: Any
+
+
+@dataclass(frozen=True, eq=False)
+class _Guided:
+    """Groups that take the source's signal, and those that take their own error (`direct`); `filtered` relations;
+    ops that reach a state by no trace."""
+
+    plan: Plan
+    base: Transport[DiagonalTrace]
+    visible: Visible
+    source: Source
+    kappa: float
+    signalled: list[int]
+    direct: list[int]
+    filtered: list[int]
+    untraced: list[int]
+
+    def init(self) -> GuidedTrace:
+        return GuidedTrace(self.base.init(), [self.plan.zeros(k) for k in self.filtered], self.source.init())
+
+    def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
+        shown = show_cut(self.visible, self.plan, leaves, weights)
+        blocks = self.plan.probes(leaves, weights, ys)
+        return StepRecord(blocks, eligibility(self.visible, self.plan, shown, self.signalled, None))
+
+    def signal(
+        self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
+        share: Array | float,
+    ) -> StepSignal:  # fmt: skip
+        facts, visible = self.plan.facts, self.visible
+        leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace.source))
+        shown = show_cut(visible, self.plan, leaves, weights)
         moment = moment_of(visible, shown, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
-        on_groups, memo = source.signal(own, moment)
-        found = eligibility(visible, plan, shown, direct, moment.errors)
-        return (
-            {g: on_groups[g] for g in fed},
-            found,
-            _immediate(visible, untraced, leaves, weights, on_groups, moment.errors),
-            memo,
-        )
+        on_groups, memo = self.source.signal(own, moment)
+        found = eligibility(visible, self.plan, shown, self.direct, moment.errors)
+        at_ops = _immediate(visible, self.untraced, leaves, weights, on_groups, moment.errors)
+        return StepSignal({g: on_groups[g] for g in self.signalled}, found, at_ops, memo)
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for j, bar in window.signals[2].items():
-            add_to(out, j, site_math.grad(facts.sites[j], window.fixed[j], window.data(j), bar))
+    def credit(self, trace: GuidedTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        plan, signals = self.plan, window.signals
+        groups, sites = plan.facts.groups, plan.facts.sites
+        out: dict[int, Array] = {}
+        for j, bar in signals.at_ops.items():
+            add_to(out, j, site_math.grad(sites[j], window.fixed[j], window.data(j), bar))
         if not plan.relations:
             return out
-        (signals, errors, *_), (records, seen) = window.signals, window.records
-        late, entry = _filter(signals, kappa)
-        late |= {g: jnp.ones((window.steps, facts.groups[g].num_positions)) for g in direct}
-        a, c = backward(plan, records, Eligibility({**seen.r, **errors.r}, {**seen.q, **errors.q}), late)
-        for k, r in enumerate(plan.relations):
-            add_to(out, r.site, plan.grad(k, c[k], window) + trace_part(plan, k, trace[0][k], a[r.group], window.fixed))
-        for k, e in zip(filtered, trace[1], strict=True):
+        blocks, seen = window.records
+        late, entry = _filter(signals.on_groups, self.kappa)
+        late |= {g: jnp.ones((window.steps, groups[g].num_positions)) for g in self.direct}
+        every = Eligibility({**seen.r, **signals.errors.r}, {**seen.q, **signals.errors.q})
+        a, c = backward(plan, blocks, every, late)
+        for k, (r, entries) in enumerate(zip(plan.relations, trace.plain.entries, strict=True)):
+            term = plan.grad(k, c[k], window)
+            add_to(out, r.site, term + trace_part(plan, k, entries, a[r.group], window.fixed))
+        for k, e in zip(self.filtered, trace.filtered, strict=True):
             r = plan.relations[k]
             add_to(out, r.site, trace_part(plan, k, [e], [entry[r.group]], window.fixed))
         return out
 
-    def move(trace: Any, window: WindowData) -> Any:
-        inner = window._replace(records=window.records[0]) if plan.relations else window
-        own = source.move(trace[2], window.signals[3]) if window.signals else trace[2]
-        return base.move(trace[0], inner), _moved(plan, filtered, kappa, trace, window), own
+    def move(self, trace: GuidedTrace, window: WindowData) -> GuidedTrace:
+        inner = window._replace(records=window.records.blocks) if self.plan.relations else window
+        source = self.source.move(trace.source, window.signals.memo) if window.signals else trace.source
+        return GuidedTrace(self.base.move(trace.plain, inner), self._moved(trace, window), source)
 
-    def parts(trace: Any) -> dict[int, list[Any]]:
-        sites = [plan.relations[k].site for k in [*range(len(plan.relations)), *filtered]]
-        return by_site(sites, [*trace[0], *trace[1]])
+    def _moved(self, trace: GuidedTrace, window: WindowData) -> list[Array]:
+        """ē at the exit: κ^K ē_0 + Σ_k κ^{K−k} e_k."""
+        if not self.filtered:
+            return trace.filtered
+        plan, kappa, n = self.plan, self.kappa, window.steps
+        blocks, seen = window.records
+        powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
+        late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
+        a, c = backward(plan, blocks, seen, late)
+        moved = []
+        for k, e in zip(self.filtered, trace.filtered, strict=True):
+            old = moved_part(plan, k, trace.plain.entries[k], a[plan.relations[k].group], window)
+            moved.append((kappa**n * e + old + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype))
+        return moved
 
+    def parts(self, trace: GuidedTrace) -> dict[int, list[Array]]:
+        relations = self.plan.relations
+        sites = [relations[k].site for k in [*range(len(relations)), *self.filtered]]
+        return by_site(sites, [*trace.plain.entries, *trace.filtered])
+
+
+def guided_transport(
+    facts: Facts, source: Source, kappa: float = 0.0, sites: frozenset[int] | None = None,
+    trace_dtype: DTypeLike | None = None,
+) -> Transport[GuidedTrace]:  # fmt: skip
+    """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
+    plan = plan_blocks(facts, sites, trace_dtype)
+    base = diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, carried_relations(facts, sites)))
+    used = sorted({r.group for r in plan.relations})
+    signalled, direct = [g for g in used if g not in source.direct], [g for g in used if g in source.direct]
+    filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in signalled]
+    replaces = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
+    untraced = sorted(replaces - {r.site for r in plan.relations})
+    guided = _Guided(plan, base, find_visible(facts), source, kappa, signalled, direct, filtered, untraced)
     return Transport(
-        init,
-        record if plan.relations else None,
-        credit,
-        move,
-        bytes_of(init),
-        signal,
-        guided,
-        parts=parts,
-        learned=lambda trace: trace[2],
-        renew=lambda fresh, learned: (*fresh[:2], learned),
+        guided.init,
+        guided.credit,
+        guided.move,
+        EachStep(guided.record) if plan.relations else EachStep(),
+        Signal(guided.signal, replaces),
+        lasting=Lasting(lambda trace: trace.source, lambda fresh, source: fresh._replace(source=source)),
+        parts=guided.parts,
     )
 
 
-def _moved(plan: Plan, filtered: Sequence[int], kappa: float, trace: Any, window: WindowData) -> list[Any]:
-    """ē at the exit: κ^K ē_0 + Σ_k κ^{K−k} e_k."""
-    if not filtered:
-        return trace[1]
-    records, seen = window.records
-    n = window.steps
-    powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
-    late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
-    a, c = backward(plan, records, seen, late)
-    moved = []
-    for k, e in zip(filtered, trace[1], strict=True):
-        kept = moved_part(plan, k, trace[0][k], a[plan.relations[k].group], window)
-        moved.append((kappa**n * e + kept + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype))
-    return moved
-
-
 def _immediate(
-    visible: Visible, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any], signals: Sequence[Any],
-    errors: Sequence[Any],
-) -> dict[int, Any]:  # fmt: skip
+    visible: Visible, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array],
+    signals: Sequence[Array | None], errors: Sequence[Array | None],
+) -> dict[int, Array]:  # fmt: skip
     """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
-    total: dict[int, Any] = {}
+    total: dict[int, Array] = {}
     if not sites:
         return total
     shown = show(visible, frozenset(), leaves, weights, sites)
@@ -154,12 +199,12 @@ def _immediate(
     return total
 
 
-def _filter(signals: Mapping[int, Any], kappa: float) -> tuple[dict[int, Any], dict[int, Any]]:
+def _filter(signals: Mapping[int, Array], kappa: float) -> tuple[dict[int, Array], dict[int, Array]]:
     """b̃_k per group, and κ b̃_1."""
     if not kappa or not signals:
         return dict(signals), {}
 
-    def body(later: dict[int, Any], now: dict[int, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+    def body(later: dict[int, Array], now: dict[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
         found = {g: now[g] + later[g] for g in now}
         return {g: kappa * b for g, b in found.items()}, found
 

@@ -15,24 +15,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import DTypeLike
 
 from .._arguments import short
 from .._errors import ArgumentError
 from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, reach_of, steps_to_fill
 from ..engine import (
+    EachStep,
     Layout,
     Transport,
     WindowData,
     add_to,
     by_site,
-    bytes_of,
     differentiable,
     find_samples,
     layout_of,
@@ -40,78 +42,92 @@ from ..engine import (
     trace_dtype_of,
 )
 from ..ir import Role, mapped
-from ._ostl import _own_position, whole_transport
-from ._rtrl import dense_transport
+from ._ostl import own_position, whole_transport
+from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, unless_trivial
 
 
+class SparseTrace(NamedTuple):
+    """Per relation, (m, …trace shape): m is the most state scalars that an element of y reaches."""
+
+    influence: list[Array]
+
+
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """A relation with the state scalars that each element of y keeps, (m, *y); -1 where there are fewer."""
+class Reached:
+    """A relation with the state scalars that each element of y reaches, (m, *y); -1 where there are fewer."""
 
     relation: Relation
     index: np.ndarray
-    dtype: Any
+    dtype: np.dtype
 
-    def take(self, a: Any, b: np.ndarray | None = None) -> Any:
-        """a[index, sample], or a[index, b, sample], per element of y; zero where nothing is kept."""
+    def take(self, a: Array, b: Array | None = None) -> Array:
+        """a[index, sample], or a[index, b, sample], per element of y; zero where nothing is reached."""
         at, place = np.maximum(self.index, 0), self.relation.places
         if b is None:
             return jnp.where(self.index >= 0, a[at, place], 0)
         return jnp.where((self.index >= 0) & (b >= 0), a[at, jnp.maximum(b, 0), place], 0)
 
 
-def reaching_transport(facts: Facts, n: int, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-    """SnAp-n: the trace of a relation is (m, …trace shape), m the most state scalars that an element of y reaches."""
+def reaching_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, n: int
+) -> Transport[SparseTrace] | Transport[DenseTrace]:
+    """SnAp-n: RTRL where n steps reach everything."""
     samples = find_samples(facts)
     layouts = [layout_of(facts, g) for g in samples.groups]
     relations = [r for r in samples.relations if sites is None or r.site in sites]
-    kept = [Kept(r, _index(facts, layouts[r.group], r, n), trace_dtype_of(facts, r, trace_dtype)) for r in relations]
-    if kept and all(k.index.shape[0] == layouts[k.relation.group].size and (k.index >= 0).all() for k in kept):
+    found = [
+        Reached(r, _index(facts, layouts[r.group], r, n), trace_dtype_of(facts, r, trace_dtype)) for r in relations
+    ]
+    if found and all(k.index.shape[0] == layouts[k.relation.group].size and (k.index >= 0).all() for k in found):
         return dense_transport(facts, sites, trace_dtype)
-    kept = [k for k in kept if k.index.shape[0]]
-    used = sorted({k.relation.group for k in kept})
+    return _sparse_transport(facts, layouts, [k for k in found if k.index.shape[0]])
 
-    def init() -> list[Any]:
-        return [
-            jnp.zeros((k.index.shape[0], *site_math.trace_shape(facts.sites[k.relation.site])), k.dtype) for k in kept
-        ]
 
-    def record(leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]) -> list[Any]:
-        own = [{k.relation.site for k in kept if k.relation.group == g} for g in used]
+def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence[Reached]) -> Transport[SparseTrace]:
+    """Of all states of a sample, those that an element of y reaches."""
+    used = sorted({k.relation.group for k in reached})
+
+    def init() -> SparseTrace:
+        shapes = [site_math.trace_shape(facts.sites[k.relation.site]) for k in reached]
+        return SparseTrace([jnp.zeros((k.index.shape[0], *s), k.dtype) for k, s in zip(reached, shapes, strict=True)])
+
+    def record(
+        leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> list[tuple[Array, dict[int, Array]]]:
+        own = [{k.relation.site for k in reached if k.relation.group == g} for g in used]
         return [_jacobians(facts, layouts[g], sorted(ops), leaves, weights) for g, ops in zip(used, own, strict=True)]
 
-    def credit(trace: Any, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for k, influence in zip(kept, trace, strict=True):
+    def credit(trace: SparseTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        for k, influence in zip(reached, trace.influence, strict=True):
             j, layout = k.relation.site, layouts[k.relation.group]
             read = jnp.stack([v.reshape(-1) for v in layout.read({i: g[i] for i in layout.group.leaves})])
             signal = k.take(read).astype(influence.dtype)
-            each = jax.vmap(lambda e, s, j=j: site_math.apply(facts.sites[j], window.fixed[j], e, s))(influence, signal)
+            each = jax.vmap(partial(site_math.apply, facts.sites[j], window.fixed[j]))(influence, signal)
             add_to(out, j, each.sum(0))
         return out
 
-    def move(trace: Any, window: WindowData) -> Any:
-        data = {k.relation.site: window.data(k.relation.site) for k in kept}
+    def move(trace: SparseTrace, window: WindowData) -> SparseTrace:
+        data = {k.relation.site: window.data(k.relation.site) for k in reached}
 
-        def step(trace: list[Any], xs: Any) -> tuple[list[Any], None]:
+        def step(trace: SparseTrace, xs: tuple[list, dict[int, tuple[Array, ...]]]) -> tuple[SparseTrace, None]:
             found, now = xs
             moved = []
-            for k, influence in zip(kept, trace, strict=True):
+            for k, influence in zip(reached, trace.influence, strict=True):
                 j, (across, fresh) = k.relation.site, found[used.index(k.relation.group)]
                 moved.append(_advance(facts, k, influence, across, fresh[j], now[j], window.fixed[j]))
-            return moved, None
+            return SparseTrace(moved), None
 
-        return lax.scan(step, trace, (window.records, data))[0] if kept else trace
+        return lax.scan(step, trace, (window.records, data))[0] if reached else trace
 
     return Transport(
         init,
-        record if kept else None,
         credit,
         move,
-        bytes_of(init),
-        parts=lambda trace: by_site([k.relation.site for k in kept], trace),
+        EachStep(record) if reached else EachStep(),
+        parts=lambda trace: by_site([k.relation.site for k in reached], trace.influence),
     )
 
 
@@ -134,15 +150,15 @@ def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarr
 
 
 def _jacobians(
-    facts: Facts, layout: Layout, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]
-) -> tuple[Any, dict[int, Any]]:
+    facts: Facts, layout: Layout, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array]
+) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, samples), and per site (S, …y): one pull of the whole step for each state scalar of a sample."""
     leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
     opened, first = OpenStep(facts.step, facts.sites, frozenset()), len(facts.step.select(Role.PARAM))
     own = [i for i in differentiable(facts) if i in layout.group.leaves]
     deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
 
-    def run(h: dict[int, Any], deltas: dict[int, Any]) -> dict[int, Any]:
+    def run(h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
         values = list(leaves)
         for i, value in h.items():
             values[first + i] = value
@@ -153,29 +169,32 @@ def _jacobians(
     probes = [layout.probe(s) for s in range(layout.size)]
     stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in own}
 
-    def one(cotangents: dict[int, Any]) -> tuple[Any, dict[int, Any]]:
+    def one(cotangents: dict[int, Array]) -> tuple[Array, dict[int, Array]]:
         h_bar, d_bar = pull(cotangents)
         return jnp.stack([v.reshape(-1) for v in layout.read(h_bar)]), d_bar
 
     return mapped(one, stacked)
 
 
-def _advance(facts: Facts, k: Kept, influence: Any, across: Any, fresh: Any, data: Any, fixed: Any) -> Any:
+def _advance(
+    facts: Facts, k: Reached, influence: Array, across: Array, fresh: Array, data: Sequence[Array],
+    fixed: tuple[Array, ...],
+) -> Array:  # fmt: skip
     """One step of one relation: Σ_b A[index_a, index_b] J_b + u ⊗ F, for every a."""
     site = facts.sites[k.relation.site]
     real = jnp.real(influence).dtype
 
-    def term(total: Any, xs: Any) -> tuple[Any, None]:
+    def term(total: Array, xs: tuple[Array, Array]) -> tuple[Array, None]:
         b, old = xs
         gain = k.take(across, b).astype(real)
         return total + jax.vmap(lambda g: site_math.spread(site, fixed, g))(gain) * old[None], None
 
-    kept, _ = lax.scan(term, jnp.zeros_like(influence), (jnp.asarray(k.index), influence))
+    moved, _ = lax.scan(term, jnp.zeros_like(influence), (jnp.asarray(k.index), influence))
     at = np.maximum(k.index, 0).reshape(k.index.shape[0], *site.beside_loops(k.index.shape[1:]))
     chosen = jnp.take_along_axis(fresh, jnp.asarray(at), 0)
     chosen = jnp.where((k.index >= 0).reshape(at.shape), chosen, 0).astype(influence.dtype)
     new = jax.vmap(lambda c: site_math.outer(site, fixed, [u[None] for u in data], c[None]))(chosen)
-    return kept + new.astype(influence.dtype)
+    return moved + new.astype(influence.dtype)
 
 
 def snap(n: int) -> Rule:
@@ -191,15 +210,8 @@ def snap(n: int) -> Rule:
         )
     n = int(n)
     if n == 1:
-        return Rule("snap", whole_transport, _own_position, options={"n": 1})
-
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        return reaching_transport(facts, n, sites, trace_dtype)
-
-    def verdict(facts: Facts, param: int) -> Verdict:
-        return _within(facts, param, n)
-
-    return Rule("snap", transport, verdict, options={"n": n})
+        return Rule("snap", whole_transport, own_position, {"n": 1})
+    return Rule("snap", partial(reaching_transport, n=n), partial(_within, n=n), {"n": n})
 
 
 def _within(facts: Facts, param: int, n: int) -> Verdict:

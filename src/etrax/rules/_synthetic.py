@@ -19,16 +19,18 @@ gradients", ICML, 2017.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_number
 from .._compat import common_dtype
 from ..analysis import Facts
-from ..engine import Transport, WindowData, bytes_of, live_sites, sample_rows
+from ..engine import Future, Lasting, Transport, WindowData, live_sites, sample_rows
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, unless_trivial
 
@@ -45,7 +47,7 @@ class Rows(NamedTuple):
         avals = [self.facts.states[i].aval for i in self.leaves]
         return sum(a.size // self.samples * (2 if _is_complex(a.dtype) else 1) for a in avals)
 
-    def read(self, states: Mapping[int, Any]) -> Any:
+    def read(self, states: Mapping[int, Array]) -> Array:
         """States, or cotangents by JAX's convention (Re, −Im), as a matrix."""
         found = []
         for i in self.leaves:
@@ -53,7 +55,7 @@ class Rows(NamedTuple):
             found += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
         return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in found], -1)
 
-    def write(self, matrix: Any) -> dict[int, Any]:
+    def write(self, matrix: Array) -> dict[int, Array]:
         """The inverse of `read`."""
         out, at = {}, 0
         for i in self.leaves:
@@ -68,51 +70,54 @@ class Rows(NamedTuple):
         return out
 
 
+class LearnedFuture(NamedTuple):
+    """M, (H, H + 1), or None for a model without states."""
+
+    matrix: Array | None
+
+
 def synthetic_transport(
-    facts: Facts, rate: float, discount: float, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, rate: float,
+    discount: float,
+) -> Transport[LearnedFuture]:  # fmt: skip
     """No trace: the matrix M is what is carried."""
     leaves = tuple(sorted(facts.group_of_leaf))
     if not leaves:
-        return Transport(tuple, None, lambda trace, g, window: {}, lambda trace, window: trace, 0)
+        return Transport(lambda: LearnedFuture(None), lambda trace, g, window: {}, lambda trace, window: trace)
     rows = Rows(facts, leaves, sample_rows(facts, leaves))
     kinds = [jnp.finfo(facts.states[i].aval.dtype).dtype for i in leaves]
     dtype = trace_dtype or common_dtype(jnp.float32, *kinds)
 
-    def init() -> Any:
-        return jnp.zeros((rows.width, rows.width + 1), dtype)
+    def init() -> LearnedFuture:
+        return LearnedFuture(jnp.zeros((rows.width, rows.width + 1), dtype))
 
-    def estimate(matrix: Any, states: Sequence[Any]) -> tuple[Any, Any]:
+    def estimate(trace: LearnedFuture, states: Sequence[Array]) -> tuple[Array, Array]:
+        assert trace.matrix is not None
         seen = rows.read({i: states[i] for i in leaves}).astype(dtype)
         seen = jnp.concatenate([seen, jnp.ones((rows.samples, 1), dtype)], -1)
-        return seen @ matrix.T, seen
+        return seen @ trace.matrix.T, seen
 
-    def ahead(matrix: Any, states: Sequence[Any]) -> dict[int, Any]:
-        return rows.write(discount * estimate(matrix, states)[0])
+    def at_exit(trace: LearnedFuture, states: Sequence[Array]) -> dict[int, Array]:
+        return rows.write(discount * estimate(trace, states)[0])
 
-    def move(matrix: Any, window: WindowData) -> Any:
-        if window.entry_bar is None:
-            return matrix
-        guess, seen = estimate(matrix, window.ends[0])
+    def move(trace: LearnedFuture, window: WindowData) -> LearnedFuture:
+        if window.entry_bar is None or trace.matrix is None:
+            return trace
+        guess, seen = estimate(trace, window.entry_states)
         found = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
         error = (guess - found) / (seen**2).sum(-1, keepdims=True)
-        return matrix - rate * (error.T @ seen) / rows.samples
+        return LearnedFuture(trace.matrix - rate * (error.T @ seen) / rows.samples)
 
-    reached = frozenset(live_sites(facts) if sites is None else sites)
     return Transport(
         init,
-        None,
         lambda trace, g, window: {},
         move,
-        bytes_of(init),
-        ahead=ahead,
-        hears=reached,
-        learned=lambda trace: trace,
-        renew=lambda fresh, learned: learned,
+        future=Future(at_exit, frozenset(live_sites(facts) if sites is None else sites)),
+        lasting=Lasting(lambda trace: trace.matrix, lambda fresh, matrix: LearnedFuture(matrix)),
     )
 
 
-def _is_complex(dtype: Any) -> bool:
+def _is_complex(dtype: np.dtype) -> bool:
     return bool(np.issubdtype(dtype, np.complexfloating))
 
 
@@ -125,16 +130,14 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
     rate = check_number("synthetic", "rate", rate, 0, 2, "between 0 and 2, where its learning is stable", ends="()")
     discount = check_decay("synthetic", "discount", discount, closed=True)
 
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        return synthetic_transport(facts, rate, discount, sites, trace_dtype)
-
-    def verdict(facts: Facts, param: int) -> Verdict:
-        trivial = unless_trivial(facts, param)
-        if trivial is not None:
-            return trivial
-        return Verdict(
-            Kind.APPROXIMATE, "no trace is carried; what it does to later windows is credited by a learned estimate"
-        )
-
     options = {"rate": rate, "discount": discount}
-    return Rule("synthetic", transport, verdict, options=options)
+    return Rule("synthetic", partial(synthetic_transport, **options), _by_estimate, options, estimates_future=True)
+
+
+def _by_estimate(facts: Facts, param: int) -> Verdict:
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    return Verdict(
+        Kind.APPROXIMATE, "no trace is carried; what it does to later windows is credited by a learned estimate"
+    )

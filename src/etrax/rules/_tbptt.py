@@ -10,13 +10,24 @@ Neural Computation 2, 1990.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from jax.typing import DTypeLike
+
+from ..analysis import Facts
 from ..engine import Transport
 from ._rule import Rule
 from ._verdicts import windowed
 
-_NOTHING = Transport(
-    init=lambda: (), record=None, credit=lambda trace, g, window: {}, move=lambda trace, w: trace, nbytes=0
-)
+
+class NoTrace(NamedTuple):
+    """Nothing is carried."""
+
+
+def no_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+) -> Transport[NoTrace]:
+    return Transport(NoTrace, lambda trace, g, window: {}, lambda trace, window: trace)
 
 
 def tbptt() -> Rule:
@@ -25,4 +36,4 @@ def tbptt() -> Rule:
     >>> print(tbptt())
     tbptt()
     """
-    return Rule("tbptt", lambda facts, sites, dtype: _NOTHING, windowed, lambda facts, dtype: 0)
+    return Rule("tbptt", no_transport, windowed)

@@ -17,15 +17,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
 
 from .._arguments import check_decay, short
 from .._errors import ArgumentError
-from ..analysis import Facts
+from ..analysis import Facts, Group
 from ..engine import Moment, Source, Transport
 from ..ir import format_path
 from ._feedback import sample_of_position
 from ._rule import Rule
-from ._signals import guided_transport
+from ._signals import GuidedTrace, guided_transport
 from ._verdicts import Verdict, guided
 
 Modulator = Callable[[Any, Any], Any]
@@ -47,18 +49,21 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
     if modulator is not None and not callable(modulator):
         raise ArgumentError(f"`three_factor` takes a function `modulator(output, target)`, got {short(modulator)}.")
 
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
+    def transport(
+        facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+    ) -> Transport[GuidedTrace]:
         return guided_transport(facts, _source(facts, modulator), kappa, sites, trace_dtype)
 
     def verdict(facts: Facts, param: int) -> Verdict:
         what = "the modulator" if modulator is not None else "the loss of each step"
         return guided(facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss")
 
-    return Rule("three_factor", transport, verdict, options={"kappa": kappa} if kappa else {})
+    options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
+    return Rule("three_factor", transport, verdict, options)
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:
-    def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
+    def signal(own: tuple[()], moment: Moment) -> tuple[list[Array | None], tuple[()]]:
         if modulator is None:
             return [jnp.full(g.num_positions, moment.loss) for g in facts.groups], ()
         target, weight = moment.along
@@ -69,7 +74,7 @@ def _source(facts: Facts, modulator: Modulator | None) -> Source:
     return Source(signal)
 
 
-def _on_group(facts: Facts, group: Any, found: Any) -> Any:
+def _on_group(facts: Facts, group: Group, found: Any) -> Array:
     if not isinstance(found, Mapping):
         return _broadcast(facts, group, jnp.asarray(found), "the modulator")
     total = jnp.zeros(group.num_positions)
@@ -94,7 +99,7 @@ def _on_group(facts: Facts, group: Any, found: Any) -> Any:
     return total
 
 
-def _broadcast(facts: Facts, group: Any, value: Any, what: str) -> Any:
+def _broadcast(facts: Facts, group: Group, value: Array, what: str) -> Array:
     """One number, or one per sample, at every position of a group."""
     if value.ndim == 0:
         return jnp.full(group.num_positions, value)

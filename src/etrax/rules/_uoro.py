@@ -19,22 +19,27 @@ Tallec and Ollivier, "Unbiased online recurrent optimization", arXiv:1702.05043,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
 
 from .._arguments import check_key
 from .._compat import common_dtype
 from ..analysis import Facts, Group, Relation
 from ..engine import (
+    Lasting,
+    PullBack,
     Transport,
     WindowData,
     add_to,
     by_site,
-    bytes_of,
     find_samples,
     fixed_examples,
     site_math,
@@ -51,89 +56,73 @@ class RankOne(NamedTuple):
     θ̃ has samples first; that of an elementwise weight has the shape of its op, each element of which is of one sample.
     """
 
-    back: dict[int, Any]
-    theta: dict[int, Any]
-    key: Any
+    back: dict[int, Array]
+    theta: dict[int, Array]
+    key: Array
 
 
-def rank_one_transport(
-    facts: Facts, key: Any, sites: frozenset[int] | None = None, trace_dtype: Any = None
-) -> Transport:
-    """UORO, sample by sample."""
-    samples = find_samples(facts)
-    relations = {r.site: r for r in samples.relations if sites is None or r.site in sites}
-    groups = [g for g in samples.groups if any(r.group == g.index for r in relations.values())]
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    kind = jax.random.key_impl(key) if typed else None
-    data = jax.random.key_data(key) if typed else key
-    count = {j: samples.groups[r.group].num_positions for j, r in relations.items()}
-    aligned = {j: r.places for j, r in relations.items() if facts.sites[j].rule is ALIGNED}
-    shapes = {j: s if j in aligned else (count[j], *s) for j, r in relations.items() for s in [_weight_shape(facts, r)]}
+@dataclass(frozen=True, eq=False)
+class _Estimate:
+    """UORO, sample by sample: for each site its relation to a group of samples, and how its θ̃ lies over samples.
 
-    by = _BySample(aligned, shapes)
+    The elements of θ̃ of an elementwise weight belong to the samples in `aligned`; that of another has samples first.
+    """
 
-    def init() -> RankOne:
-        back = {i: jnp.zeros(a.shape, common_dtype(a.dtype, jnp.float32)) for g in groups for i, a in _avals(facts, g)}
-        theta = {j: jnp.zeros(shapes[j], trace_dtype_of(facts, r, trace_dtype)) for j, r in relations.items()}
-        return RankOne(back, theta, jnp.asarray(data))
+    facts: Facts
+    key: Array
+    relations: Mapping[int, Relation]
+    groups: Sequence[Group]
+    dtypes: Mapping[int, np.dtype]
+    shapes: Mapping[int, tuple[int, ...]]
+    aligned: Mapping[int, np.ndarray]
 
-    def credit(trace: RankOne, g: Mapping[int, Any], window: WindowData) -> dict[int, Any]:
-        out: dict[int, Any] = {}
-        for group in groups:
+    def init(self) -> RankOne:
+        states = {i: self.facts.states[i].aval for g in self.groups for i in g.leaves}
+        back = {i: jnp.zeros(a.shape, common_dtype(a.dtype, jnp.float32)) for i, a in states.items()}
+        theta = {j: jnp.zeros(shape, self.dtypes[j]) for j, shape in self.shapes.items()}
+        return RankOne(back, theta, jnp.asarray(jax.random.key_data(self.key) if _is_typed(self.key) else self.key))
+
+    def credit(self, trace: RankOne, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        for group in self.groups:
             along = _by_sample(group, {i: jnp.real(g[i] * trace.back[i]) for i in group.leaves})
-            for j, r in relations.items():
-                if r.group == group.index:
-                    scaled = by.beside(j, along).astype(jnp.real(trace.theta[j]).dtype) * trace.theta[j]
-                    add_to(out, j, scaled if j in aligned else scaled.sum(0))
+            for j in self._sites(group):
+                scaled = self._beside(j, along).astype(jnp.real(trace.theta[j]).dtype) * trace.theta[j]
+                add_to(out, j, scaled if j in self.aligned else scaled.sum(0))
         return out
 
-    def move(trace: RankOne, window: WindowData) -> RankOne:
-        if not groups:
+    def move(self, trace: RankOne, window: WindowData) -> RankOne:
+        if not self.groups:
             return trace
+        kind = jax.random.key_impl(self.key) if _is_typed(self.key) else None
         now, later = jax.random.split(jax.random.wrap_key_data(trace.key, impl=kind))
-        window = window._replace(pull=_at_zero(facts, window.pull)) if facts.nonlinear else window
-        ahead = _push(window, trace.back, {i: a.dtype for g in groups for i, a in _avals(facts, g)})
+        pull = _at_zero(self.facts, window.pull) if self.facts.nonlinear else window.pull
+        dtypes = {i: self.facts.states[i].aval.dtype for i in trace.back}
+        pushed = _push(pull, {i: t.astype(dtypes[i]) for i, t in trace.back.items()})
         signs = _signs(now, trace.back)
-        _, deltas = window.pull({i: jnp.conj(s).astype(facts.states[i].aval.dtype) for i, s in signs.items()})
-        fresh = {
-            j: _per_sample(facts, r, count[j], deltas[j], window).astype(trace.theta[j].dtype)
-            for j, r in relations.items()
-        }
+        _, deltas = pull({i: jnp.conj(s).astype(dtypes[i]) for i, s in signs.items()})
+        fresh = {j: self._per_sample(r, deltas[j], window) for j, r in self.relations.items()}
         back, theta = dict(trace.back), dict(trace.theta)
-        for g in groups:
-            own = [j for j, r in relations.items() if r.group == g.index]
-            keep = _balance(_norm(g, ahead), by.norm(theta, own, g.num_positions))
-            new = _balance(_norm(g, signs), by.norm(fresh, own, g.num_positions))
+        for g in self.groups:
+            own = self._sites(g)
+            keep = _balance(_norm(g, pushed), self._norm(theta, own, g.num_positions))
+            new = _balance(_norm(g, signs), self._norm(fresh, own, g.num_positions))
             for i in g.leaves:
                 place = g.place_of(i)
-                back[i] = (keep[0][place] * ahead[i] + new[0][place] * signs[i]).astype(back[i].dtype)
+                back[i] = (keep[0][place] * pushed[i] + new[0][place] * signs[i]).astype(back[i].dtype)
             for j in own:
-                theta[j] = (by.beside(j, keep[1]) * theta[j] + by.beside(j, new[1]) * fresh[j]).astype(theta[j].dtype)
+                moved = self._beside(j, keep[1]) * theta[j] + self._beside(j, new[1]) * fresh[j]
+                theta[j] = moved.astype(theta[j].dtype)
         return RankOne(back, theta, jax.random.key_data(later))
 
-    return Transport(
-        init,
-        None,
-        credit,
-        move,
-        bytes_of(init),
-        learned=lambda trace: trace.key,
-        renew=lambda fresh, key: fresh._replace(key=key),
-        parts=lambda trace: by_site(trace.theta, trace.theta.values()),
-    )
+    def _sites(self, group: Group) -> list[int]:
+        return [j for j, r in self.relations.items() if r.group == group.index]
 
-
-class _BySample(NamedTuple):
-    """How θ̃ lies over samples: elementwise weights by the sample of each element, the others with samples first."""
-
-    aligned: Mapping[int, np.ndarray]
-    shapes: Mapping[int, tuple[int, ...]]
-
-    def beside(self, j: int, a: Any) -> Any:
+    def _beside(self, j: int, a: Array) -> Array:
         """Numbers per sample, beside θ̃ of site j."""
         return a[self.aligned[j]] if j in self.aligned else a.reshape(-1, *[1] * (len(self.shapes[j]) - 1))
 
-    def norm(self, theta: Mapping[int, Any], sites: Sequence[int], n: int) -> Any:
+    def _norm(self, theta: Mapping[int, Array], sites: Sequence[int], n: int) -> Array:
         """|θ̃| of each sample."""
         total = jnp.zeros(n)
         for j in sites:
@@ -142,41 +131,75 @@ class _BySample(NamedTuple):
             total = total.at[self.aligned[j]].add(squares) if here else total + squares.reshape(n, -1).sum(1)
         return jnp.sqrt(total)
 
+    def _per_sample(self, relation: Relation, delta: Array, window: WindowData) -> Array:
+        """The weight's gradient of each sample apart, (samples, …); of an elementwise weight as it is."""
+        j = relation.site
+        site, fixed, data = self.facts.sites[j], window.fixed[j], window.data(j)
+        if j in self.aligned:
+            return site_math.grad(site, fixed, data, delta).astype(self.dtypes[j])
+        count = self.shapes[j][0]
+        if count == 1:
+            return site_math.grad(site, fixed, data, delta)[None].astype(self.dtypes[j])
+        outer = site_math.outer(site, fixed, data, delta)
+        own = jnp.asarray(
+            relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype
+        )
+        each = jax.vmap(lambda g: site_math.apply(site, fixed, outer, g.astype(outer.dtype)))(own)
+        return each.astype(self.dtypes[j])
 
-def _avals(facts: Facts, group: Group) -> list[tuple[int, Any]]:
-    return [(i, facts.states[i].aval) for i in group.leaves]
+
+def rank_one_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, key: Array
+) -> Transport[RankOne]:
+    samples = find_samples(facts)
+    relations = {r.site: r for r in samples.relations if sites is None or r.site in sites}
+    groups = [g for g in samples.groups if any(r.group == g.index for r in relations.values())]
+    aligned = {j: r.places for j, r in relations.items() if facts.sites[j].rule is ALIGNED}
+    shapes = {j: _weight_shape(facts, j) for j in relations}
+    shapes |= {j: (samples.groups[relations[j].group].num_positions, *s) for j, s in shapes.items() if j not in aligned}
+    dtypes = {j: trace_dtype_of(facts, r, trace_dtype) for j, r in relations.items()}
+    uoro = _Estimate(facts, key, relations, groups, dtypes, shapes, aligned)
+    return Transport(
+        uoro.init,
+        uoro.credit,
+        uoro.move,
+        lasting=Lasting(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
+        parts=lambda trace: by_site(trace.theta, trace.theta.values()),
+    )
 
 
-def _weight_shape(facts: Facts, relation: Relation) -> tuple[int, ...]:
-    site = facts.sites[relation.site]
-    fixed = fixed_examples(facts.step, facts.sites)[relation.site]
+def _is_typed(key: Array) -> bool:
+    return bool(jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
+
+
+def _weight_shape(facts: Facts, j: int) -> tuple[int, ...]:
+    site, fixed = facts.sites[j], fixed_examples(facts.step, facts.sites)[j]
     trace = jax.ShapeDtypeStruct(site_math.trace_shape(site), site.call.out.dtype)
     signal = jax.ShapeDtypeStruct(site_math.output_shape(site), site.call.out.dtype)
     return jax.eval_shape(lambda t, g: site_math.apply(site, fixed, t, g), trace, signal).shape
 
 
-def _at_zero(facts: Facts, pull: Callable[..., Any]) -> Callable[..., Any]:
+def _at_zero(facts: Facts, pull: PullBack) -> PullBack:
     """The derivative of a pull-back at cotangents of zero, a linear map."""
 
-    def linear(cotangents: Mapping[int, Any]) -> Any:
+    def linear(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
         zero = {i: jnp.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in cotangents}
         return jax.jvp(pull, (zero,), (dict(cotangents),))[1]
 
     return linear
 
 
-def _push(window: WindowData, tangents: Mapping[int, Any], dtypes: Mapping[int, Any]) -> dict[int, Any]:
+def _push(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
     """A · tangents: the transpose of the pull-back from exit to entry."""
-    moving = {i: t.astype(dtypes[i]) for i, t in tangents.items()}
 
-    def back(cotangents: dict[int, Any]) -> dict[int, Any]:
-        entry, _ = window.pull(cotangents)
-        return {i: entry[i] for i in moving}
+    def back(cotangents: dict[int, Array]) -> dict[int, Array]:
+        entry, _ = pull(cotangents)
+        return {i: entry[i] for i in tangents}
 
-    return jax.linear_transpose(back, moving)(moving)[0]
+    return jax.linear_transpose(back, tangents)(tangents)[0]
 
 
-def _signs(key: Any, like: Mapping[int, Any]) -> dict[int, Any]:
+def _signs(key: Array, like: Mapping[int, Array]) -> dict[int, Array]:
     """Independent signs; a complex state has one for each of its parts."""
     found = {}
     for n, (i, a) in enumerate(sorted(like.items())):
@@ -185,21 +208,7 @@ def _signs(key: Any, like: Mapping[int, Any]) -> dict[int, Any]:
     return found
 
 
-def _per_sample(facts: Facts, relation: Relation, count: int, delta: Any, window: WindowData) -> Any:
-    """The weight's gradient of each sample apart, (samples, …); of an elementwise weight as it is."""
-    site, j = facts.sites[relation.site], relation.site
-    if site.rule is ALIGNED:
-        return site_math.grad(site, window.fixed[j], window.data(j), delta)
-    if count == 1:
-        return site_math.grad(site, window.fixed[j], window.data(j), delta)[None]
-    outer = site_math.outer(site, window.fixed[j], window.data(j), delta)
-    own = jnp.asarray(
-        relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype
-    )
-    return jax.vmap(lambda g: site_math.apply(site, window.fixed[j], outer, g.astype(outer.dtype)))(own)
-
-
-def _by_sample(group: Group, values: Mapping[int, Any]) -> Any:
+def _by_sample(group: Group, values: Mapping[int, Array]) -> Array:
     """Σ over the states of each sample."""
     total = jnp.zeros(group.num_positions)
     for i in group.leaves:
@@ -207,36 +216,33 @@ def _by_sample(group: Group, values: Mapping[int, Any]) -> Any:
     return total
 
 
-def _norm(group: Group, values: Mapping[int, Any]) -> Any:
+def _norm(group: Group, values: Mapping[int, Array]) -> Array:
     return jnp.sqrt(_by_sample(group, {i: jnp.abs(values[i]) ** 2 for i in group.leaves}))
 
 
-def _balance(state: Any, theta: Any) -> tuple[Any, Any]:
+def _balance(state: Array, theta: Array) -> tuple[Array, Array]:
     """(ρ, 1/ρ) per sample; both zero where the product is."""
     some = (state > 0) & (theta > 0)
     rho = jnp.sqrt(jnp.where(some, theta, 1) / jnp.where(some, state, 1))
     return jnp.where(some, rho, 0), jnp.where(some, 1 / rho, 0)
 
 
-def uoro(key: Any) -> Rule:
+def uoro(key: int | Array) -> Rule:
     """UORO. `key` (a number or a `jax.random` key) starts the signs; each learner state carries its own from there.
 
     >>> print(uoro(0))
     uoro()
     """
     key = check_key("`uoro`", key)
+    return Rule("uoro", partial(rank_one_transport, key=key), _on_average, {"key": key})
 
-    def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: Any = None) -> Transport:
-        return rank_one_transport(facts, key, sites, trace_dtype)
 
-    def verdict(facts: Facts, param: int) -> Verdict:
-        trivial = unless_trivial(facts, param)
-        if trivial is not None:
-            return trivial
-        if facts.nonlinear:
-            return Verdict(Kind.APPROXIMATE, f"a random estimate of rank one is carried; {facts.nonlinear[0].text}")
-        return Verdict(
-            Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time"
-        )
-
-    return Rule("uoro", transport, verdict)
+def _on_average(facts: Facts, param: int) -> Verdict:
+    trivial = unless_trivial(facts, param)
+    if trivial is not None:
+        return trivial
+    if facts.nonlinear:
+        return Verdict(Kind.APPROXIMATE, f"a random estimate of rank one is carried; {facts.nonlinear[0].text}")
+    return Verdict(
+        Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time"
+    )

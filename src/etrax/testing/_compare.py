@@ -13,7 +13,7 @@ import numpy as np
 
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
-from ..ir import Path, format_path, leaves_with_paths
+from ..ir import Path, Role, format_path, leaves_with_paths
 from ..learn import Learner
 from ..rules import Kind, Verdict
 from ._oracles import bptt, check_learner
@@ -25,12 +25,13 @@ class GradientError(EtraxError, AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: cosine with BPTT's gradient, relative error, verdict."""
+    """One parameter: cosine with BPTT's gradient, relative error, verdict, and whether its gradient is not wanted."""
 
     path: Path
     cosine: float
     relative_error: float
     verdict: Verdict
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,7 @@ class Comparison:
         wrong = [
             r
             for r in self.rows
-            if r.verdict.kind in (Kind.EXACT, Kind.UNUSED)
-            and not r.verdict.reason.startswith("frozen")
-            and not r.relative_error <= self.tolerance
+            if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.frozen and not r.relative_error <= self.tolerance
         ]
         if wrong:
             lines = "\n".join(
@@ -109,9 +108,10 @@ def compare(
         params, learner.init(params, hidden), inputs, targets, mask
     )
     _, want = bptt(learner, loss_fn)(params, hidden, inputs, targets, mask)
+    frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
-        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path]))
+        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen))
     if tolerance is None:
         low = any(jnp.finfo(a.dtype).bits <= 32 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
         half = any(jnp.finfo(a.dtype).bits <= 16 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))

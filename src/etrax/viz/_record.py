@@ -23,7 +23,7 @@ from jax import lax
 
 from .._arguments import MOST, check_arrays, check_whole
 from .._errors import ArgumentError
-from ..engine import Transport, evolve, run_window
+from ..engine import CreditElsewhere, Transport, evolve, run_window
 from ..ir import Path, Role, format_path
 from ..learn import Learner, LearnerState
 from ..rules import diagonal_transport
@@ -130,7 +130,7 @@ def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, 
     transport = learner.program.transport
     if transport.signal is None:
         return transport, transport.init() if state is None else state.trace
-    if learner.rule.name == "partition" or state is not None:
+    if learner.rule.members or state is not None:
         raise ArgumentError(
             f"`record` cannot read the trace of {learner.rule} {'from a `state`' if state is not None else ''}, since "
             "its learning signal needs a loss. Record from the start with that rule alone; its trace is D-RTRL's."
@@ -145,15 +145,14 @@ def _read(learner: Learner, transport: Transport, p: Any, w: Any, held: Any, tra
     def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
         return jnp.zeros(()), ()
 
-    joined = transport.joined
+    in_product = transport.elsewhere.in_product
     reader = replace(
         transport,
-        joined=None if joined is None else lambda trace, _, window: joined(trace, g, window),
         credit=lambda trace, _, window: transport.credit(trace, g, window),
         move=lambda trace, window: (),
         signal=None,
-        ahead=None,
-        credit_at_exit=None,
+        future=None,
+        elsewhere=CreditElsewhere(lambda trace, _, window: in_product(trace, g, window)),
     )
     found = run_window(learner.facts, reader, p, w, held, trace, [a[None] for a in x], (), no_loss)
     return jax.tree.leaves(learner.program.param_grads(p, found.grads))
