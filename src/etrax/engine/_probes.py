@@ -6,10 +6,10 @@ source, are probed in different pulls: a block is then never a sum over several 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from ..analysis import Derived, Facts, Group, OpenStep, Relation, StateNode, col
 from ..ir import Role, mapped, number_outputs
 from ._blocks import Block
 from ._layout import Layout, layout_of
+from ._transport import PullBack
 from ._weights import weights
 
 
@@ -35,9 +36,6 @@ class Probe:
 
 # More pulls than this are made as one.
 MANY = 8
-
-# From cotangents of new states to those of old states and of the outputs of weight ops, all by number.
-PullBack: TypeAlias = Callable[[dict[int, Any]], tuple[dict[int, Any], dict[int, Any]]]
 
 
 @dataclass(frozen=True, eq=False)

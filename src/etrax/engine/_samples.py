@@ -99,10 +99,11 @@ def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, np.
 
 def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Node, np.ndarray]) -> Samples | None:
     """Groups of leaves that share components, or None where these are not equal or not along one axis."""
-    owners = {i: set(np.unique(labels[StateNode(i)]).tolist()) for i in leaves}
+    count = 1 + max(int(v.max(initial=0)) for v in labels.values())
+    owned = {i: np.bincount(labels[StateNode(i)].reshape(-1), minlength=count) > 0 for i in leaves}
     clusters: list[list[int]] = []
     for i in leaves:
-        same = [c for c in clusters if any(owners[i] & owners[k] for k in c)]
+        same = [c for c in clusters if any((owned[i] & owned[k]).any() for k in c)]
         clusters = [c for c in clusters if c not in same] + [sorted([i, *(k for c in same for k in c)])]
     groups, relations = [], []
     for members in sorted(clusters):

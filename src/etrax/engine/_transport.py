@@ -15,7 +15,8 @@ Outer = TypeVar("Outer")
 
 # (leaves, weights, ys): all input leaves of the step, the weight of every site, the output of every live site's op.
 StepReader: TypeAlias = Callable[[Sequence[Array], Sequence[Array], Mapping[int, Array]], Any]
-# Cotangents of hidden leaves at a window's exit → those at its entry, and those of every site's output.
+# A step or a window, differentiated backwards: cotangents of the states after it → those of the states before it, and
+# those of every site's output; all by number.
 PullBack: TypeAlias = Callable[[Mapping[int, Array]], tuple[dict[int, Array], dict[int, Array]]]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._compat import common_dtype
 from ..analysis import Group
-from ..engine import Block, Layout, layout_with
+from ..engine import Block, Layout, full, layout_with
 from ..ir import Leaf
 
 
@@ -84,13 +84,13 @@ class Columns:
         A complex state's derivative in a complex one is ∂Re h'/∂Re h - i ∂Re h'/∂Im h, which is the derivative itself
         where the step is holomorphic, and what reverse mode gives for the cotangent 1 where it is not.
         """
-        entries = []
+        entries, rows = [], [full(row) for row in block]
         for new, new_imaginary in self.slots:
             for old, old_imaginary in self.slots:
                 if old_imaginary is not None:
-                    entry = block[new][old] - 1j * block[new][old_imaginary]
+                    entry = rows[new][old] - 1j * rows[new][old_imaginary]
                 else:
-                    entry = _complex(block[new][old], None if new_imaginary is None else block[new_imaginary][old])
+                    entry = _complex(rows[new][old], None if new_imaginary is None else rows[new_imaginary][old])
                 entries.append(entry.reshape(self.varshape))
         return _stacked(entries).reshape(*self.varshape, self.num_state, self.num_state)
 
