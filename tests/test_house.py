@@ -17,6 +17,7 @@ LAYERS = [
     {"_compat", "_errors"},
     {"ir"},
     {"_arguments"},
+    {"primitives"},
     {"ops"},
     {"analysis"},
     {"engine"},
@@ -177,7 +178,7 @@ def test_no_machine_paths():
 @pytest.fixture
 def house(tmp_path):
     root = tmp_path / "etrax"
-    for package in ("", "ir", "ops", "analysis", "engine", "learn", "frontends", "nn", "testing"):
+    for package in ("", "ir", "primitives", "ops", "analysis", "engine", "learn", "frontends", "nn", "testing"):
         (root / package).mkdir(exist_ok=True)
         (root / package / "__init__.py").touch()
     for module in ("_compat", "_errors", "_compile"):
@@ -190,6 +191,7 @@ ALLOWED_IMPORTS = [
     ("_compile.py", "from . import frontends, learn"),
     ("ir/step.py", "from .. import _compat\nfrom .._errors import E\nfrom .walk import walk"),
     ("ops/dot.py", "from ..ir import Step"),
+    ("analysis/reach.py", "from ..primitives import record_of"),
     ("learn/snap.py", "import etrax.engine.window\nfrom etrax import _errors"),
     ("learn/snap.py", "def f():\n    from ..testing import bptt"),
     ("frontends/function.py", "from ..ir.step import Step\nfrom . import shared"),
@@ -199,6 +201,7 @@ FORBIDDEN_IMPORTS = [
     ("_compat.py", "from .ir import Step"),
     ("ir/__init__.py", "from ..ops import dot"),
     ("ir/step.py", "def f():\n    from .. import engine"),
+    ("primitives/mixing.py", "from ..analysis import propagate"),
     ("ops/dot.py", "import etrax.analysis.reach"),
     ("analysis/deep/reach.py", "from ...engine.window import credit"),
     ("engine/window.py", "if True:\n    from etrax.learn import snap"),

@@ -36,6 +36,8 @@ from .learn import LearnerState as LearnerState
 from .learn import NonFiniteError as NonFiniteError
 from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
+from .primitives import Primitive as Primitive
+from .primitives import register_primitive as register_primitive
 from .report import Report as Report
 from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+from tests.primitives.oracle import as_matrix
 
 from etrax._compat import is_inexact
 from etrax.analysis import OpNode, OutputNode, StateNode
@@ -9,7 +10,7 @@ from etrax.ir import Role
 from etrax.rules import Kind
 from etrax.rules._verdicts import diagonal
 
-from .oracle import as_matrix, blocks
+from .oracle import blocks
 
 STEPS = 3
 

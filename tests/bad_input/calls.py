@@ -146,6 +146,10 @@ RULES = {
         lambda primitive, rule: etrax.register_weight_op(primitive, rule), primitive="bad_input_op",
         rule=lambda: etrax.OpRule("mine", True, lambda c: False, lambda c: (), None, None, None, None),
     ),
+    "register_primitive": call(
+        lambda primitive, record: etrax.register_primitive(primitive, record), primitive="bad_input_primitive",
+        record=etrax.Primitive,
+    ),
 }  # fmt: skip
 
 TESTING = {

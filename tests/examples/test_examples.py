@@ -12,6 +12,10 @@ EXAMPLES = sorted(p.stem for p in Path("examples").glob("*.py"))
 CHECKS = {
     "first_learner": ({"steps": 40, "epochs": 4}, lambda found: found[-1] < found[0]),
     "online_updates": ({"steps": 800}, lambda parts: parts[3] < parts[0]),
+    "fft_convolution": (
+        {"steps": 20, "places": 6},
+        lambda table: all(row.verdict.kind == "exact" for row in table.rows),
+    ),
     "lru": ({"steps": 40, "width": 6}, lambda table: all(row.verdict.kind == "exact" for row in table.rows)),
     "verify_your_model": ({"steps": 20, "width": 6}, lambda tables: set(tables) == {"tbptt", "d_rtrl", "rtrl"}),
     "evidence": ({"size": 80, "epochs": 1, "batch": 16, "width": 12}, lambda found: 0 <= found["accuracy"] <= 1),

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._compat import is_inexact
 from ..ir import Role, Step
+from ..primitives import record_of
 from ._edges import Edges, reach_edges, state_leaves
 from ._facts import Facts, Relation, target_places
 from ._lists import joined_by_list
@@ -20,9 +21,7 @@ def analyse(step: Step) -> Facts:
     """Analyse a step: sites, edges, groups, relations."""
     sites = find_sites(step)
     mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
-    suspects = frozenset(
-        j for j, s in enumerate(sites) if not s.rule.mixes and s.reads_hidden and s.call.primitive in ("mul", "div")
-    )
+    suspects = frozenset(j for j, s in enumerate(sites) if s.reads_hidden and _is_product(s))
     if not suspects:
         return _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
     edges = reach_edges(step, sites, mixing | suspects)
@@ -33,6 +32,12 @@ def analyse(step: Step) -> Facts:
             return facts
     cut = mixing | lists.keys()
     return _assemble(step, sites, cut, edges if len(lists) == len(suspects) else reach_edges(step, sites, cut))
+
+
+def _is_product(site: WeightSite) -> bool:
+    """Whether a weight is multiplied with data element by element."""
+    record = record_of(site.call.primitive)
+    return not site.rule.mixes and record.elementwise and record.product
 
 
 def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edges: Edges) -> Facts:

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, cond_branches, inner_jaxpr, scan_parts
 from ..ir import Role, Site, interpret
+from ..primitives import record_of
 from ._facts import Facts, Loss, LossKind, Relation
 from ._nodes import Node, OpNode, StateNode
 
 # The groups that a value is made of.
 Origins: TypeAlias = frozenset[int]
 _NONE: Origins = frozenset()
-_PRODUCTS = ("mul", "div", "dot_general", "conv_general_dilated")
 
 
 class Half(NamedTuple):
@@ -116,7 +116,7 @@ def _origins(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
 
     def handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Origins]:
         operands = [v if isinstance(v, frozenset) else _NONE for v in values]
-        if eqn.primitive.name in _PRODUCTS:
+        if record_of(eqn.primitive.name).product:
             a, b = operands[:2]
             factors.update(frozenset((i, j)) for i in a for j in b if i != j and (j not in a or i not in b))
         return [o | new.get(v, _NONE) for v, o in zip(eqn.outvars, _outputs(eqn, operands, handle), strict=True)]

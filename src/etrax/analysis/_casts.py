@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Step, equations, source_of_eqn
-from .pattern import Cause
+from ..primitives import Cause
 
 
 def complex_casts(step: Step) -> tuple[Cause, ...]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..primitives import components
 from ._facts import Facts, Tag
 from ._nodes import StateNode
 from ._positions import Group
-from .pattern import components
 
 
 def colours(facts: Facts, group: Group) -> np.ndarray | None:

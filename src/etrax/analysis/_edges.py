@@ -16,10 +16,11 @@ import jax
 from .._compat import is_inexact, open_jaxpr
 from .._errors import CompilationError, NotSupportedError
 from ..ir import Role, Step
+from ..primitives import Dep
 from ._cut import OpenStep
 from ._nodes import Node, OpNode, OutputNode, StateNode
+from ._propagate import Problem, propagate
 from ._sites import WeightSite
-from .pattern import Dep, Problem, propagate
 
 S = TypeVar("S", StateNode, OpNode)
 T = TypeVar("T", StateNode, OpNode, OutputNode)
@@ -30,7 +31,7 @@ class Edges:
     """`dep[source, target]` maps elements of the source to the elements of the target that they reach."""
 
     dep: dict[tuple[Node, Node], Dep]
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem[Node], ...]
 
     def out(self, node: Node) -> dict[Node, Dep]:
         return {t: d for (s, t), d in self.dep.items() if s == node}
@@ -89,7 +90,7 @@ def reach_edges(
     shapes = jax.eval_shape(run, moving, deltas, leaves)
     jaxpr, consts = open_jaxpr(_transposed(pull, (moving, deltas, leaves, shapes)))
     offset = len(moving) + len(deltas) + len(leaves)
-    sources: dict[int, Any] = {offset + k: node for k, node in enumerate(targets)}
+    sources = {offset + k: node for k, node in enumerate(targets)}
     rows, problems = propagate(jaxpr, consts, sources, {})
     origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]
     dep = {

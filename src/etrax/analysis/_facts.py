@@ -10,14 +10,15 @@ from functools import cached_property
 import numpy as np
 
 from ..ir import Leaf, Role, Step, format_path
+from ..primitives import Cause, Dep, Precision, Range, look_up
 from ._casts import complex_casts
 from ._edges import Edges, state_leaves
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
-from ._ranges import Range, data_ranges
+from ._propagate import UNKNOWN
+from ._ranges import data_ranges
 from ._sites import WeightSite
 from ._tags import Tag, tag_of
-from .pattern import UNKNOWN, Cause, Dep, Precision, look_up
 
 
 class LossKind(StrEnum):

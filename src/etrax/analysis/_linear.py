@@ -9,7 +9,7 @@ import jax
 
 from .._compat import CUSTOM, JaxprEqn, bind, bodies_of, is_inexact, open_jaxpr
 from ..ir import equations
-from .pattern import propagate
+from ._propagate import propagate
 
 
 def is_linear_backwards(eqn: JaxprEqn) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..primitives import Dep, components
 from ._edges import Edges
 from ._positions import MAX_STATES
-from .pattern import Dep, components
 
 # So many links are looked at first.
 _FEW = 1 << 16

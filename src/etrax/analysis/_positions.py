@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .pattern import Dep, components, first_seen
+from ..primitives import Dep, components, first_seen
 
 # More state scalars than this at one position, and S×S blocks are no longer worth it.
 MAX_STATES = 64

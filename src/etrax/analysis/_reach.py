@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from ..primitives import Dep
 from ._edges import Edges, reach_edges
 from ._facts import Facts
 from ._nodes import StateNode
-from .pattern import Dep
 
 
 @lru_cache(maxsize=8)

@@ -12,8 +12,8 @@ from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_
 from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, rule_for
 from ..ops._base import call_of
+from ..primitives import Cause, record_of
 from ._linear import is_linear_backwards
-from .pattern import Cause
 
 # Inner scans around an equation, outermost first: address and length.
 Loops: TypeAlias = tuple[tuple[Site, int], ...]
@@ -252,7 +252,7 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
     several = any(is_inexact(v.aval) for v in eqn.outvars[1:])  # a family knows the first output only
     if several or any(origins[i] != _CONST for i in rule.fixed_operands):
         rule = ALIGNED
-    if rule is ALIGNED and eqn.primitive.name not in _ELEMENTWISE:
+    if rule is ALIGNED and not record_of(eqn.primitive.name).elementwise:
         call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
     call = rule.laid_out(call)
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
@@ -283,9 +283,3 @@ def _joined(eqn: JaxprEqn, origins: Sequence[_Origin]) -> tuple[int, tuple[tuple
             found.append((at, at + n))
         at += n
     return axis, tuple(found)
-
-
-# Equations that spread a smaller operand over the shape of their output.
-_ELEMENTWISE = frozenset(
-    {"add", "add_any", "sub", "mul", "div", "max", "min", "pow", "atan2", "rem", "complex", "clamp", "nextafter"}
-)

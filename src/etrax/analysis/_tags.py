@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..primitives import Dep, components
 from ._nodes import StateNode
 from ._positions import Group
-from .pattern import Dep, components
 
 if TYPE_CHECKING:
     from ._facts import Facts

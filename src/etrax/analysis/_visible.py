@@ -17,11 +17,12 @@ import numpy as np
 
 from .._compat import is_inexact, open_jaxpr
 from ..ir import Role
+from ..primitives import Dep
 from ._cut import OpenStep
 from ._facts import Facts
 from ._nodes import Node, OpNode, StateNode
 from ._positions import Group
-from .pattern import Dep, propagate
+from ._propagate import propagate
 
 
 @dataclass(frozen=True)

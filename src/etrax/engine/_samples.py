@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..analysis import Facts, Group, Node, OpNode, Relation, StateNode
-from ..analysis.pattern import components, first_seen
+from ..primitives import components, first_seen
 
 
 @dataclass(frozen=True, eq=False)

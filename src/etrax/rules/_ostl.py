@@ -18,8 +18,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..analysis import Facts, Node, Relation, StateNode, uncut_edges
-from ..analysis.pattern import Dep, components
 from ..engine import Probe, Probes, Transport, carried_relations, layout_of
+from ..primitives import Dep, components
 from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, diagonal

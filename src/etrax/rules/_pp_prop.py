@@ -29,7 +29,6 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay
 from ..analysis import Facts, OpNode, WeightSite
-from ..analysis._ranges import ANY
 from ..engine import (
     Block,
     CreditElsewhere,
@@ -47,6 +46,7 @@ from ..engine import (
     total,
 )
 from ..ops import ALIGNED
+from ..primitives import ANY
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, diagonal
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..._compat import cond_branches, inner_jaxpr, scan_parts, while_parts
+from .._compat import ScanParts, cond_branches, inner_jaxpr, scan_parts, while_parts
 from ._dep import Dep, everything, reduce, same_map, union
-from ._table import Call, Deps, rule
+from ._record import Call, Deps, define
 
 # A scan this short is followed step by step; a longer one with scanned gradients is followed for all steps at once.
 MAX_STEPS = 64
@@ -28,22 +28,16 @@ def _stable(a: Sequence[Deps], b: Sequence[Deps]) -> bool:
     return all(x.keys() == y.keys() and all(_equal(x[s], y[s]) for s in x) for x, y in zip(a, b, strict=True))
 
 
-def _constants(call: Call, first: int, last: int) -> list:
-    return [lambda i=i: call.value(i) for i in range(first, last)]
-
-
-@rule("cond")
 def _cond(call: Call) -> list[Deps]:
     if call.deps[0]:
         call.problem("branches on the value of a gradient")
     outs: list[Deps] = [{} for _ in call.eqn.outvars]
     for jaxpr, consts in cond_branches(call.eqn):
-        found = call.nested(jaxpr, consts, call.deps[1:], _constants(call, 1, len(call.deps)))
+        found = call.nested(jaxpr, consts, call.deps[1:], call.constants(1))
         outs = [_join(a, b) for a, b in zip(outs, found, strict=True)]
     return outs
 
 
-@rule("while")
 def _while(call: Call) -> list[Deps]:
     parts = while_parts(call.eqn)
     n, m = parts.cond_consts, parts.cond_consts + parts.body_consts
@@ -54,7 +48,7 @@ def _while(call: Call) -> list[Deps]:
     return carry
 
 
-def _fixed_point(call: Call, carry: list[Deps], body) -> list[Deps]:
+def _fixed_point(call: Call, carry: list[Deps], body: Callable[[list[Deps]], list[Deps]]) -> list[Deps]:
     for _ in range(MAX_ROUNDS):
         new = [_join(a, b) for a, b in zip(carry, body(carry), strict=True)]
         if _stable(carry, new):
@@ -83,14 +77,13 @@ def _any_step(deps: Deps, call: Call) -> Deps:
     return {s: reduce(d, (0,), call.cause) for s, d in deps.items()}
 
 
-@rule("scan")
 def _scan(call: Call) -> list[Deps]:
     scan = scan_parts(call.eqn)
     n, m = scan.num_consts, scan.num_consts + scan.num_carry
     fixed, carry, scanned = list(call.deps[:n]), list(call.deps[n:m]), list(call.deps[m:])
 
     def body(carry: Sequence[Deps], xs: Sequence[Deps]) -> list[Deps]:
-        return call.nested(scan.jaxpr, scan.consts, [*fixed, *carry, *xs], _constants(call, 0, n))
+        return call.nested(scan.jaxpr, scan.consts, [*fixed, *carry, *xs], call.constants(0, n))
 
     if scan.length <= MAX_STEPS and any(scanned):
         return _followed(call, scan, carry, scanned, body)
@@ -101,7 +94,9 @@ def _scan(call: Call) -> list[Deps]:
     return [*carry, *whole]
 
 
-def _followed(call: Call, scan, carry: list[Deps], scanned: list[Deps], body) -> list[Deps]:
+def _followed(
+    call: Call, scan: ScanParts, carry: list[Deps], scanned: list[Deps], body: Callable[..., list[Deps]]
+) -> list[Deps]:
     """Step by step, each with its own slice of what is scanned."""
     steps = range(scan.length - 1, -1, -1) if scan.reverse else range(scan.length)
     pieces: list[list[Deps]] = [[{} for _ in range(scan.length)] for _ in call.eqn.outvars[scan.num_carry :]]
@@ -131,8 +126,13 @@ def _stacked(steps: list[Deps], shape: tuple[int, ...]) -> Deps:
     return out
 
 
-@rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "linear_call")
 def _custom(call: Call) -> list[Deps]:
     """A gradient that passes through a function with a derivative rule of its own: its value is what counts here."""
     jaxpr, consts = inner_jaxpr(call.eqn)
-    return call.nested(jaxpr, consts, call.deps, _constants(call, 0, len(call.deps)))
+    return call.nested(jaxpr, consts, call.deps, call.constants())
+
+
+define("cond", pattern=_cond)
+define("while", pattern=_while)
+define("scan", pattern=_scan)
+define("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "linear_call", pattern=_custom)

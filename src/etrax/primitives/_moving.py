@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from ._dep import Dep, union
-from ._table import Call, Deps, on_operand, rule
+from ._range import joined, same
+from ._record import Call, Deps, all_zero, define, on_operand
+
+Map: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
-def _moved(call: Call, f) -> list[Deps]:
+def _moved(call: Call, f: Map) -> list[Deps]:
     return on_operand(call, lambda dep: dep.relocate(f, call.cause))
 
 
-@rule("broadcast_in_dim")
 def _broadcast(call: Call) -> list[Deps]:
     shape, dims = call.params["shape"], call.params["broadcast_dimensions"]
 
-    def f(m):
+    def f(m: np.ndarray) -> np.ndarray:
         spread = [1] * len(shape)
         for axis, n in zip(dims, m.shape, strict=True):
             spread[axis] = n
@@ -27,34 +30,28 @@ def _broadcast(call: Call) -> list[Deps]:
     return on_operand(call, lambda dep: dep.relocate(f))
 
 
-@rule("reshape")
 def _reshape(call: Call) -> list[Deps]:
     order = call.params.get("dimensions")
-    turned = (lambda m: m) if order is None else (lambda m: m.transpose(order))
+    turned: Map = (lambda m: m) if order is None else (lambda m: m.transpose(order))
     return on_operand(call, lambda dep: dep.relocate(lambda m: turned(m).reshape(call.out_shape())))
 
 
-@rule("squeeze", "expand_dims")
 def _squeeze(call: Call) -> list[Deps]:
     return on_operand(call, lambda dep: dep.relocate(lambda m: m.reshape(call.out_shape())))
 
 
-@rule("transpose")
 def _transpose(call: Call) -> list[Deps]:
     return on_operand(call, lambda dep: dep.relocate(lambda m: m.transpose(call.params["permutation"])))
 
 
-@rule("rev")
 def _rev(call: Call) -> list[Deps]:
     return _moved(call, lambda m: np.flip(m, call.params["dimensions"]))
 
 
-@rule("tile")
 def _tile(call: Call) -> list[Deps]:
     return _moved(call, lambda m: np.tile(m, call.params["reps"]))
 
 
-@rule("slice")
 def _slice(call: Call) -> list[Deps]:
     p = call.params
     strides = p["strides"] or (1,) * len(p["start_indices"])
@@ -62,7 +59,6 @@ def _slice(call: Call) -> list[Deps]:
     return _moved(call, lambda m: m[at])
 
 
-@rule("split")
 def _split(call: Call) -> list[Deps]:
     edges = np.cumsum(call.params["sizes"])[:-1]
     axis = call.params["axis"]
@@ -71,7 +67,6 @@ def _split(call: Call) -> list[Deps]:
     return [{s: found[i] for s, found in pieces.items()} for i in range(len(edges) + 1)]
 
 
-@rule("unstack")
 def _unstack(call: Call) -> list[Deps]:
     axis = call.params["axis"]
     return [
@@ -80,33 +75,30 @@ def _unstack(call: Call) -> list[Deps]:
     ]
 
 
-def side_by_side(call: Call, join) -> list[Deps]:
+def _side_by_side(call: Call, place: Callable[[Sequence[np.ndarray]], np.ndarray]) -> list[Deps]:
     """Operands placed next to each other: one full-size pattern per operand, blank elsewhere, then their union."""
     blanks = [np.full(call.in_shape(i), -1, np.int32) for i in range(len(call.deps))]
     found: dict[Hashable, list[Dep]] = {}
     for i, deps in enumerate(call.deps):
         for source, dep in deps.items():
             found.setdefault(source, []).append(
-                dep.relocate(lambda m, i=i: join([*blanks[:i], m, *blanks[i + 1 :]]), call.cause)
+                dep.relocate(lambda m, i=i: place([*blanks[:i], m, *blanks[i + 1 :]]), call.cause)
             )
     return [{source: union(parts) for source, parts in found.items()}]
 
 
-@rule("concatenate")
 def _concatenate(call: Call) -> list[Deps]:
-    return side_by_side(call, lambda arrays: np.concatenate(arrays, call.params["dimension"]))
+    return _side_by_side(call, lambda arrays: np.concatenate(arrays, call.params["dimension"]))
 
 
-@rule("stack")
 def _stack(call: Call) -> list[Deps]:
-    return side_by_side(call, lambda arrays: np.stack(arrays, call.params["axis"]))
+    return _side_by_side(call, lambda arrays: np.stack(arrays, call.params["axis"]))
 
 
-@rule("pad")
 def _pad(call: Call) -> list[Deps]:
     config = call.params["padding_config"]
 
-    def f(m):
+    def f(m: np.ndarray) -> np.ndarray:
         for axis, (low, high, gap) in enumerate(config):
             if gap:
                 wide = np.full(
@@ -122,3 +114,17 @@ def _pad(call: Call) -> list[Deps]:
         return m
 
     return _moved(call, f)
+
+
+define("broadcast_in_dim", pattern=_broadcast, zero=all_zero, bounds=same)
+define("reshape", pattern=_reshape, zero=all_zero, bounds=same)
+define("squeeze", "expand_dims", pattern=_squeeze, zero=all_zero, bounds=same)
+define("transpose", pattern=_transpose, zero=all_zero, bounds=same)
+define("rev", pattern=_rev, zero=all_zero, bounds=same)
+define("tile", pattern=_tile, zero=all_zero)
+define("slice", pattern=_slice, zero=all_zero, bounds=same)
+define("split", pattern=_split, zero=all_zero)
+define("unstack", pattern=_unstack, zero=all_zero)
+define("concatenate", pattern=_concatenate, zero=all_zero, bounds=joined)
+define("stack", pattern=_stack, zero=all_zero)
+define("pad", pattern=_pad, zero=all_zero, bounds=joined)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...ir import Source
+from ..ir import Source
 
 # More targets than this per element, and the pattern is held by blocks.
 MAX_MAPS = 16

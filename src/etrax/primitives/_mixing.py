@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ._dep import Dep, reduce
-from ._table import Call, Deps, conservative, on_operand, rule
+from ._range import POSITIVE, always, of_sum, same, summed, times
+from ._record import Call, Deps, all_zero, any_zero, conservative, define, on_operand
 
 
-@rule("reduce_sum")
 def _reduce_sum(call: Call) -> list[Deps]:
     return on_operand(call, lambda dep: reduce(dep, call.params["axes"], call.cause))
 
 
-@rule("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
 def _reduce_other(call: Call) -> list[Deps]:
     call.problem("is not linear")
     return _reduce_sum(call)
 
 
-@rule("sort", "top_k")
 def _ordered(call: Call) -> list[Deps]:
     call.problem("is not linear")
     return conservative(call)
 
 
-@rule("cumsum", "cumlogsumexp", "cumprod", "cummax", "cummin")
-def _cumulative(call: Call) -> list[Deps]:
-    if call.eqn.primitive.name != "cumsum":
+def along(call: Call, operand: int, axes: Sequence[int]) -> list[Deps]:
+    """Linear in one operand: each of its elements reaches all of the output along `axes`, other axes stay apart."""
+    if any(deps for i, deps in enumerate(call.deps) if i != operand):
         call.problem("is not linear")
-    axis = call.params["axis"]
+        return conservative(call)
+    shape, rank = call.out_shape(), len(call.in_shape(operand))
+    axes = [a % rank for a in axes]
 
     def f(dep: Dep) -> Dep:
-        total = reduce(dep, (axis,), call.cause)
-        return total.relocate(lambda m: np.broadcast_to(np.expand_dims(m, axis), dep.shape))
+        total = reduce(dep, axes, call.cause)
+        return total.relocate(lambda m: np.broadcast_to(np.expand_dims(m, tuple(axes)), shape))
 
-    return on_operand(call, f)
+    return on_operand(call, f, operand)
 
 
-@rule("dot_general")
+def _cumsum(call: Call) -> list[Deps]:
+    return along(call, 0, [call.params["axis"]])
+
+
+def _cumulative(call: Call) -> list[Deps]:
+    call.problem("is not linear")
+    return _cumsum(call)
+
+
 def _dot_general(call: Call) -> list[Deps]:
     if call.deps[0] and call.deps[1]:
         call.problem("multiplies two gradients")
@@ -60,7 +70,6 @@ def _dot_general(call: Call) -> list[Deps]:
     return on_operand(call, f, side)
 
 
-@rule("conv_general_dilated")
 def _conv(call: Call) -> list[Deps]:
     if call.deps[0] and call.deps[1]:
         call.problem("multiplies two gradients")
@@ -68,24 +77,22 @@ def _conv(call: Call) -> list[Deps]:
     if call.deps[1] or call.params["batch_group_count"] != 1:
         return conservative(call)
     dims = call.params["dimension_numbers"]
-    return _keep_batch(call, dims.lhs_spec[0], (dims.out_spec[0],))
-
-
-def _keep_batch(call: Call, in_axis: int, out_axes: tuple[int, ...]) -> list[Deps]:
-    """Only samples stay apart."""
-    shape = call.out_shape()
-    if not out_axes:
-        return conservative(call)
+    shape, sample = call.out_shape(), dims.lhs_spec[0]  # only samples stay apart
 
     def f(dep: Dep) -> Dep:
-        dep = reduce(dep, [i for i in range(len(dep.shape)) if i != in_axis], call.cause)
-        spread = [n if i in out_axes else 1 for i, n in enumerate(shape)]
+        dep = reduce(dep, [i for i in range(len(dep.shape)) if i != sample], call.cause)
+        spread = [n if i == dims.out_spec[0] else 1 for i, n in enumerate(shape)]
         return dep.relocate(lambda m: np.broadcast_to(m.reshape(spread), shape))
 
     return on_operand(call, f)
 
 
-@rule("csrmv", "csrmm", "binary_csrmv", "binary_csrmm")
+def _ragged_dot(call: Call) -> list[Deps]:
+    if call.deps[0] and call.deps[1]:
+        call.problem("multiplies two gradients")
+    return conservative(call)
+
+
 def _csr(call: Call) -> list[Deps]:
     """Samples (the second axis, if any) stay apart."""
     if any(call.deps[:3]):
@@ -98,7 +105,6 @@ def _csr(call: Call) -> list[Deps]:
     return on_operand(call, f, 3) + [{} for _ in call.eqn.outvars[1:]]
 
 
-@rule("bcoo_dot_general")
 def _bcoo(call: Call) -> list[Deps]:
     (_, rhs_c), (lhs_b, _) = call.params["dimension_numbers"]
     if call.deps[0] or lhs_b:
@@ -110,3 +116,24 @@ def _bcoo(call: Call) -> list[Deps]:
         return dep.relocate(lambda m: np.broadcast_to(m, shape))
 
     return on_operand(call, f, 2)
+
+
+define("reduce_sum", pattern=_reduce_sum, zero=all_zero, bounds=of_sum)
+define("reduce_max", "reduce_min", pattern=_reduce_other, bounds=same)
+define("argmax", "argmin", pattern=_reduce_other, bounds=always(POSITIVE))
+define("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", pattern=_reduce_other)
+define("sort", "top_k", pattern=_ordered)
+define("cumsum", pattern=_cumsum, zero=all_zero, bounds=of_sum)
+define("cummax", "cummin", pattern=_cumulative, bounds=same)
+define("cumprod", "cumlogsumexp", pattern=_cumulative)
+define(
+    "dot_general",
+    pattern=_dot_general,
+    zero=any_zero(0, 1),
+    bounds=lambda eqn, r: summed(times(r[0], r[1])),
+    product=True,
+)
+define("conv_general_dilated", pattern=_conv, zero=any_zero(0, 1), product=True)
+define("ragged_dot_general", pattern=_ragged_dot, zero=any_zero(0, 1))
+define("csrmv", "csrmm", "binary_csrmv", "binary_csrmm", pattern=_csr, zero=any_zero(0, 3))
+define("bcoo_dot_general", pattern=_bcoo, zero=any_zero(0, 2))

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..._compat import JaxprEqn, ShardMapParts, open_jaxpr, shape_struct, shard_map_parts
-from ...ir import interpret
+from .._compat import JaxprEqn, ShardMapParts, open_jaxpr, shape_struct, shard_map_parts
+from ..ir import interpret
 from ._dep import reduce
-from ._table import Call, Deps, on_operand, rule
+from ._record import Call, Deps, all_zero, conservative, define, on_operand
 
 # How a value varies over devices is a matter of types: nothing moves.
 _TYPES = frozenset({"pvary", "pcast", "pbroadcast", "mesh_cast", "reshard"})
@@ -26,21 +26,17 @@ _TYPES = frozenset({"pvary", "pcast", "pbroadcast", "mesh_cast", "reshard"})
 _SUMS = frozenset({"psum_invariant", "psum2"})
 
 
-@rule("psum")
 def _psum(call: Call) -> list[Deps]:
     """Under `vmap` its axes are numbers: a sum over them. A name is an axis that the analysis does not see."""
     if len(call.deps) != 1 or not all(isinstance(a, int) for a in call.params["axes"]):
-        from ._table import conservative
-
         call.problem("sums over devices that are not known here")
         return conservative(call)
     return on_operand(call, lambda dep: reduce(dep, call.params["axes"], call.cause) if call.params["axes"] else dep)
 
 
-@rule("shard_map")
 def _shard_map(call: Call) -> list[Deps]:
     jaxpr, consts = over_all_devices(call.eqn)
-    return call.nested(jaxpr, consts, call.deps, [lambda i=i: call.value(i) for i in range(len(call.deps))])
+    return call.nested(jaxpr, consts, call.deps, call.constants())
 
 
 def over_all_devices(eqn: JaxprEqn) -> tuple[Any, tuple[Any, ...]]:
@@ -101,3 +97,7 @@ def _join(a: Any, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Any
             n *= sizes[name]
         shape.append(n)
     return a.transpose(order).reshape(shape)
+
+
+define("psum", pattern=_psum, zero=all_zero)
+define("shard_map", pattern=_shard_map)

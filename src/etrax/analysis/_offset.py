@@ -6,12 +6,12 @@ follows what is zero when all sources are zero; a value that comes from a source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._compat import (
+from .._compat import (
     CUSTOM,
     INLINED,
     Jaxpr,
@@ -23,24 +23,8 @@ from ..._compat import (
     scan_parts,
     while_parts,
 )
-from ...ir import interpret
-from ._sharded import over_all_devices
-
-# Zero if one of these operands is: factors of a product, a numerator, the right-hand side of a solve.
-FACTORS = {
-    "mul": (0, 1), "div": (0,), "dot_general": (0, 1), "conv_general_dilated": (0, 1), "ragged_dot_general": (0, 1),
-    "triangular_solve": (1,), "tridiagonal_solve": (3,), "bcoo_dot_general": (0, 2), "scatter-mul": (0,),
-    "csrmv": (0, 3), "csrmm": (0, 3), "binary_csrmv": (0, 3), "binary_csrmm": (0, 3), "select_and_scatter_add": (0,),
-    "select_and_gather_add": (0,), "integer_pow": (0,),
-}  # fmt: skip
-# Zero if all numbers among the operands are.
-KEEPS_ZERO = frozenset({
-    "neg", "add", "add_any", "sub", "convert_element_type", "copy", "copy_p", "real", "imag", "conj", "complex", "name",
-    "reduce_precision", "sharding_constraint", "layout_constraint", "reshard", "relayout", "device_put", "mesh_cast",
-    "pvary", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "tile", "slice", "split",
-    "unstack", "concatenate", "stack", "pad", "gather", "dynamic_slice", "dynamic_update_slice", "scatter",
-    "scatter-add", "scatter_add", "scatter-sub", "reduce_sum", "psum", "cumsum", "reduce_window_sum", "select_n", "fft",
-})  # fmt: skip
+from ..ir import Site, interpret
+from ..primitives import Note, over_all_devices, record_of
 
 
 class _Mark(NamedTuple):
@@ -57,17 +41,14 @@ def _join(a: _Mark, b: _Mark) -> _Mark:
     return _Mark(a.zero and b.zero, a.sources | b.sources)
 
 
-Note = Callable[[JaxprEqn, str, frozenset[Hashable]], None]
-
-
-def find_offsets(jaxpr: Jaxpr, consts: Sequence[Any], sources: dict[int, Hashable], note: Note) -> None:
+def find_offsets(jaxpr: Jaxpr, consts: Sequence[Any], sources: Mapping[int, Hashable], note: Note) -> None:
     """Note every equation that adds something else to what comes from a source."""
     args = [_Mark(True, frozenset({sources[i]})) if i in sources else _DATA for i in range(len(jaxpr.invars))]
     _walk(jaxpr, consts, args, note)
 
 
 def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[_Mark], note: Note) -> list[_Mark]:
-    def handle(site: Any, eqn: JaxprEqn, values: list[Any]) -> list[_Mark] | None:
+    def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> list[_Mark] | None:
         if eqn.primitive.name in INLINED:
             return None
         marks = [v if isinstance(v, _Mark) else _of_constant(v) for v in values]
@@ -94,15 +75,9 @@ def _of_constant(x: Any) -> _Mark:
 
 
 def _zero(eqn: JaxprEqn, marks: Sequence[_Mark], met: bool) -> bool:
-    name = eqn.primitive.name
-    if name in FACTORS:
-        return any(marks[i].zero for i in FACTORS[name])
-    if name == "custom_linear_solve":
-        return all(m.zero for m in marks[sum(eqn.params["const_lengths"]) :])
-    if name not in KEEPS_ZERO:
-        return met  # what is not linear or not known has been noted for that
-    numbers = [m for m, v in zip(marks, eqn.invars, strict=True) if is_inexact(v.aval)]
-    return all(m.zero for m in numbers or marks)
+    zero = record_of(eqn.primitive.name).zero
+    # What is not linear or not known has been noted for that.
+    return met if zero is None else zero(eqn, [m.zero for m in marks])
 
 
 def _cond(eqn: JaxprEqn, marks: list[_Mark], note: Note) -> list[_Mark]:

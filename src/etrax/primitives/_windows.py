@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ._dep import Dep, reduce
-from ._table import Call, Deps, conservative, on_operand, rule
+from ._record import Call, Deps, all_zero, any_zero, conservative, define, on_operand
 
 
-@rule("reduce_window_sum")
 def _sum(call: Call) -> list[Deps]:
     if not _plain(call):
         return conservative(call)
@@ -22,7 +23,7 @@ def _plain(call: Call) -> bool:
     return all(d == 1 for d in dilations) and all(n >= 0 for pair in call.params["padding"] for n in pair)
 
 
-def _views(dep: Dep, window, strides, padding) -> Dep:
+def _views(dep: Dep, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[int, int]]) -> Dep:
     """The dependence of every element of every window: window axes are appended."""
     padded = dep.relocate(lambda m: np.pad(m, padding, constant_values=-1))
     step = tuple(slice(None, None, s) for s in strides)
@@ -37,7 +38,6 @@ def _compact(views: Dep, rank: int, call: Call) -> Dep:
     return reduce(views, range(rank, 2 * rank), call.cause)
 
 
-@rule("select_and_gather_add")
 def _gather(call: Call) -> list[Deps]:
     """From each window, the element where another array is largest: any of the window."""
     if call.deps[1]:
@@ -46,7 +46,6 @@ def _gather(call: Call) -> list[Deps]:
     return _sum(call)
 
 
-@rule("select_and_scatter_add")
 def _scatter(call: Call) -> list[Deps]:
     """One value per window, added to any element of the window: an element takes from the windows that hold it."""
     if call.deps[1]:
@@ -73,3 +72,8 @@ def _scatter(call: Call) -> list[Deps]:
         return _compact(views.relocate(lambda m: m[inner]), len(window), call)
 
     return on_operand(call, f)
+
+
+define("reduce_window_sum", pattern=_sum, zero=all_zero)
+define("select_and_gather_add", pattern=_gather, zero=any_zero(0))
+define("select_and_scatter_add", pattern=_scatter, zero=any_zero(0))

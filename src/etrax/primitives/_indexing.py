@@ -6,12 +6,12 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..._compat import bind
+from .._compat import bind
 from ._dep import MAX_MAPS, Dep, look_up, merge_rows, reduce, union
-from ._table import Call, Deps, conservative, rule
+from ._range import ZERO, join, joined, same, summed
+from ._record import Call, Deps, all_zero, any_zero, conservative, define
 
 
-@rule("gather")
 def _gather(call: Call) -> list[Deps]:
     if call.deps[1]:
         return conservative(call)
@@ -57,7 +57,6 @@ def _unknown_rows(call: Call) -> list[Deps]:
     return [{s: f(dep) for s, dep in call.deps[0].items()}]
 
 
-@rule("dynamic_slice")
 def _dynamic_slice(call: Call) -> list[Deps]:
     if any(call.deps[1:]):
         return conservative(call)
@@ -81,7 +80,6 @@ def _dynamic_slice(call: Call) -> list[Deps]:
     return [{s: f(dep) for s, dep in call.deps[0].items()}]
 
 
-@rule("dynamic_update_slice")
 def _dynamic_update_slice(call: Call) -> list[Deps]:
     if any(call.deps[2:]):
         return conservative(call)
@@ -97,12 +95,12 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
         for s, n, whole in zip(starts, part, shape, strict=True)
     )
 
-    def write(m):
+    def write(m: np.ndarray) -> np.ndarray:
         out = np.full(shape, -1, np.int32)
         out[at] = m
         return out
 
-    def erase(m):
+    def erase(m: np.ndarray) -> np.ndarray:
         out = np.array(m)
         out[at] = -1
         return out
@@ -134,20 +132,17 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
     return [out]
 
 
-@rule("scatter-mul")
 def _scatter_mul(call: Call) -> list[Deps]:
     if call.deps[2]:
         call.problem("multiplies by a gradient")
     return _scatter(call)
 
 
-@rule("scatter-min", "scatter-max")
 def _scatter_extreme(call: Call) -> list[Deps]:
     call.problem("is not linear")
     return _scatter(call)
 
 
-@rule("scatter-add", "scatter_add", "scatter-sub", "scatter")
 def _scatter(call: Call) -> list[Deps]:
     operand, indices, updates = call.deps
     values = call.value(1)
@@ -243,3 +238,13 @@ def _scatter_unknown(call: Call) -> list[Deps]:
         )
         out[source] = union([out[source], wide]) if source in out else wide
     return [out]
+
+
+define("gather", pattern=_gather, zero=all_zero, bounds=lambda eqn, r: join([r[0], ZERO]))
+define("dynamic_slice", pattern=_dynamic_slice, zero=all_zero, bounds=same)
+define("dynamic_update_slice", pattern=_dynamic_update_slice, zero=all_zero, bounds=joined)
+define("scatter", pattern=_scatter, zero=all_zero, bounds=joined)
+define("scatter-add", pattern=_scatter, zero=all_zero, bounds=lambda eqn, r: summed(join([r[0], r[2]])))
+define("scatter_add", "scatter-sub", pattern=_scatter, zero=all_zero)
+define("scatter-mul", pattern=_scatter_mul, zero=any_zero(0))
+define("scatter-min", "scatter-max", pattern=_scatter_extreme)
