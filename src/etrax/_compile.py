@@ -14,8 +14,8 @@ from ._arguments import check_flag
 from ._compat import is_live, shape_struct
 from ._errors import CompilationError
 from .analysis import Facts, analyse
-from .frontends import bind
-from .graph import build_graph, compiling
+from .frontends import bind, compiling
+from .graph import build_graph
 from .ir import Bound, Role, Step
 from .learn import Learner
 from .learn._checks import check_trace_dtype

@@ -8,6 +8,7 @@ from .._errors import ArgumentError, ArgumentTypeError, CompilationError
 from ..ir import Bound, explained
 from ._brainstate import bind_brainstate as bind_brainstate
 from ._brainstate import is_brainstate_module as is_brainstate_module
+from ._compiling import compiling as compiling
 from ._function import bind_function as bind_function
 
 # Libraries whose modules look like functions, and what leads from them to a step.

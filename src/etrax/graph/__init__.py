@@ -4,7 +4,6 @@ from ._build import build_graph as build_graph
 from ._compile import add_hidden_perturbation_from_minfo as add_hidden_perturbation_from_minfo
 from ._compile import add_hidden_perturbation_in_module as add_hidden_perturbation_in_module
 from ._compile import compile_etrace_graph as compile_etrace_graph
-from ._compile import compiling as compiling
 from ._compile import extract_module_info as extract_module_info
 from ._compile import find_hidden_groups_from_minfo as find_hidden_groups_from_minfo
 from ._compile import find_hidden_groups_from_module as find_hidden_groups_from_module

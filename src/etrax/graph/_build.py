@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from .._compat import Var
 from .._errors import CompilationError
 from ..analysis import Facts, Group, colours
 from ..engine import layout_of
@@ -122,7 +122,7 @@ def _weight_paths(info: ModuleInfo) -> list[Path]:
     return [held[i] for i in range(len(held))]
 
 
-def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Any, Any, bool]:
+def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Var | None, Var, bool]:
     """The data operand (None if there is none) and the output of a weight op; whether it is inside a loop or branch."""
     site, count = facts.sites[j], len(facts.step.jaxpr.eqns)
     if site.at[0] >= count:
@@ -133,7 +133,7 @@ def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Any, Any, bool]:
     return (eqn.invars[varying[0]] if varying else None), eqn.outvars[0], len(site.at) > 1
 
 
-def _read_by(groups: Any, relations: Any, info: ModuleInfo) -> list[Any]:
+def _read_by(groups: Sequence[HiddenGroup], relations: Sequence[HiddenParamOpRelation], info: ModuleInfo) -> list[Var]:
     """Every variable whose value a rule may want: old hidden values, and what transitions and relations read."""
     defined = {*info.jaxpr.constvars, *info.jaxpr.invars, *(v for e in info.jaxpr.eqns for v in e.outvars)}
     wanted = [v for g in groups for v in (*g.hidden_invars, *g.transition_jaxpr_constvars)]
@@ -144,7 +144,7 @@ def _read_by(groups: Any, relations: Any, info: ModuleInfo) -> list[Any]:
     ]
 
 
-def _hashable_in(v: Any, defined: set[Any]) -> bool:
+def _hashable_in(v: Var, defined: set[Var]) -> bool:
     try:
         return v in defined
     except TypeError:  # a literal

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .._errors import ArgumentTypeError, CompilationError, NotSupportedError
+from .._errors import ArgumentTypeError, CompilationError
 from ..analysis import Facts
-from ..frontends import bind, bind_brainstate, is_brainstate_module
+from ..frontends import bind, bind_brainstate, compiling, is_brainstate_module
 from ..ir import Bound, Path, format_path
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
@@ -21,25 +19,8 @@ from ._perturb import HiddenPerturbation, perturb
 from ._relation import HiddenParamOpRelation
 from ._stand_in import inspect
 
-_THREAD = threading.local()
 
-
-@contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """One compile at a time on a thread; a failed one leaves nothing behind."""
-    if getattr(_THREAD, "busy", False):
-        raise NotSupportedError(
-            "a model is being compiled on this thread, and its step compiles another one. Compile the inner model "
-            "before, and let the step use what that gives."
-        )
-    _THREAD.busy = True
-    try:
-        yield
-    finally:
-        _THREAD.busy = False
-
-
-def check_kind(model: Any, params: object, hidden: object, what: str) -> None:
+def check_kind(model: object, params: object, hidden: object, what: str) -> None:
     """Raise (a `TypeError`) unless a model is a `brainstate.nn.Module`, or a step function with parameters."""
     if is_brainstate_module(model):
         if params is not None or hidden is not None:
@@ -49,17 +30,17 @@ def check_kind(model: Any, params: object, hidden: object, what: str) -> None:
     elif not callable(model) or params is None:
         found = f"{type(model).__name__}{' without `params=`' if callable(model) else ''}"
         raise ArgumentTypeError(
-            f"`{what}` takes a `brainstate.nn.Module`, or a step function with its `params=` and `hidden=`, got {found}. "
-            "Write the step of another library's module as such a function."
+            f"`{what}` takes a `brainstate.nn.Module`, or a step function with its `params=` and `hidden=`, got "
+            f"{found}. Write the step of another library's module as such a function."
         )
 
 
-def _require_info(minfo: Any) -> None:
+def _require_info(minfo: object) -> None:
     if not isinstance(minfo, ModuleInfo):
         raise ArgumentTypeError(f"`minfo` is a {type(minfo).__name__}; pass what `etrax.extract_module_info` returns.")
 
 
-def bind_model(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
+def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
     """Keywords are a module's own arguments; for every other model they are those of `etrax.compile`."""
     if is_brainstate_module(model):
         return bind_brainstate(model, args, kwargs)
@@ -68,7 +49,7 @@ def bind_model(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], wha
 
 
 def compile_with_facts(
-    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], include_hidden_perturb: bool, what: str
+    model: object, args: tuple[object, ...], kwargs: Mapping[str, object], include_hidden_perturb: bool, what: str
 ) -> tuple[ETraceGraph, Facts]:
     """The graph, and the facts that it shows; its warnings are said to the caller of who calls this."""
     with compiling():
@@ -82,7 +63,7 @@ def compile_with_facts(
 
 
 def compile_etrace_graph(
-    model: Any, *model_args: Any, include_hidden_perturb: bool = True, **model_kwargs: Any
+    model: object, *model_args: object, include_hidden_perturb: bool = True, **model_kwargs: object
 ) -> ETraceGraph:
     """Compile the step of a `brainstate.nn.Module` with initialised states; the states keep their values.
 
@@ -102,7 +83,7 @@ def compile_etrace_graph(
     return compile_with_facts(model, model_args, model_kwargs, include_hidden_perturb, "compile_etrace_graph")[0]
 
 
-def extract_module_info(model: Any, *model_args: Any, **model_kwargs: Any) -> ModuleInfo:
+def extract_module_info(model: object, *model_args: object, **model_kwargs: object) -> ModuleInfo:
     """The traced step of a module: its jaxpr, and which variable is which state."""
     with compiling():
         return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
@@ -115,7 +96,7 @@ def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup,
 
 
 def find_hidden_groups_from_module(
-    model: Any, *model_args: Any, **model_kwargs: Any
+    model: object, *model_args: object, **model_kwargs: object
 ) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups of a module, and the group of each hidden state by path."""
     return find_hidden_groups_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
@@ -156,7 +137,7 @@ def _check_groups(minfo: ModuleInfo, own: Mapping[Path, HiddenGroup], given: Map
 
 
 def find_hidden_param_op_relations_from_module(
-    model: Any, *model_args: Any, **model_kwargs: Any
+    model: object, *model_args: object, **model_kwargs: object
 ) -> tuple[HiddenParamOpRelation, ...]:
     """The relations of a module, in program order."""
     return find_hidden_param_op_relations_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
@@ -168,6 +149,6 @@ def add_hidden_perturbation_from_minfo(minfo: ModuleInfo) -> HiddenPerturbation:
     return perturb(minfo)
 
 
-def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwargs: Any) -> HiddenPerturbation:
+def add_hidden_perturbation_in_module(model: object, *model_args: object, **model_kwargs: object) -> HiddenPerturbation:
     """The step of a module with a perturbation added to every hidden state."""
     return perturb(extract_module_info(model, *model_args, **model_kwargs))

@@ -7,11 +7,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .._compat import is_inexact
+from .._compat import JaxprEqn, is_inexact
 from ..analysis._carried import half_losses
 from ..analysis._edges import NO_REVERSE, TRAINABLE
 from ..analysis._facts import Facts, Loss, LossKind
-from ..ir import Path, Role, format_path, source_of_eqn
+from ..ir import Path, Role, Source, format_path, source_of_eqn
 
 
 class DiagnosticLevel(StrEnum):
@@ -88,7 +88,7 @@ def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[
     return tuple(found)
 
 
-def loop_records(loops: Iterable[Any]) -> tuple[CompilationRecord, ...]:
+def loop_records(loops: Iterable[JaxprEqn]) -> tuple[CompilationRecord, ...]:
     """One for each loop that keeps a step from being trained."""
     out = []
     for eqn in loops:
@@ -192,5 +192,5 @@ def kind_of(loss: Loss) -> DiagnosticKind:
     return _KIND_OF_LOSS[loss.kind]
 
 
-def _place(loss: Loss) -> dict[str, Any]:
+def _place(loss: Loss) -> dict[str, Source | None]:
     return {"source": loss.cause.source} if loss.cause else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,11 +13,10 @@ from ..ir import Path, Role, format_path
 from ._compile import check_kind, compile_with_facts
 from ._diagnostics import DiagnosticKind
 from ._graph import ETraceGraph
-from ._input_data import example_of, single_step_of
+from ._input_data import first_steps, single_steps
 from ._jacobians import HiddenToWeight, Key, jacobians, plan_jacobians
+from ._module_info import OldValues, Values
 from ._perturb import HiddenPerturbation
-
-_Marked = lambda x: hasattr(x, "first_step")  # noqa: E731
 
 
 class ETraceGraphExecutor:
@@ -33,17 +32,17 @@ class ETraceGraphExecutor:
     ((4, 1, 1), (7, 4, 1))
     """
 
-    def __init__(self, model: Any, *, params: object = None, hidden: object = None):
+    def __init__(self, model: object, *, params: object = None, hidden: object = None):
         check_kind(model, params, hidden, "ETraceGraphExecutor")
         self.model = model
         self._values = {} if params is None else {"params": params, "hidden": hidden}
         self._graph: ETraceGraph | None = None
         self._probes: Probes | None = None  # None: a step that can be looked at, and has no Jacobian
 
-    def compile_graph(self, *args: Any, **kwargs: Any) -> None:
+    def compile_graph(self, *args: object, **kwargs: object) -> None:
         """Compile for example arguments; of `MultiStepData` the first step is the example. Writes no state."""
-        args, kwargs = jax.tree.map(example_of, (args, kwargs), is_leaf=_Marked)
-        self._graph, facts = compile_with_facts(self.model, args, self._values | kwargs, True, "ETraceGraphExecutor")
+        args, kwargs = first_steps((args, self._values | kwargs))
+        self._graph, facts = compile_with_facts(self.model, args, kwargs, True, "ETraceGraphExecutor")
         trainable = facts.step is self._graph.module_info.step
         self._probes = plan_jacobians(facts, self._graph.hidden_groups) if trainable else None
 
@@ -79,8 +78,8 @@ class ETraceGraphExecutor:
         return text if return_msg else None
 
     def solve_h2w_h2h_jacobian(
-        self, *args: Any, old_state_vals: Any = None, **kwargs: Any
-    ) -> tuple[Any, dict[Path, Any], dict[Path, Any], tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
+        self, *args: object, old_state_vals: OldValues = None, **kwargs: object
+    ) -> tuple[Any, Values, Values, tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
         """One step from the states' current values, or from `old_state_vals` by path, with its Jacobian pieces.
 
         Gives (output, new hidden values by path, new other values by path, (h2w, h2h)). `h2w` maps (weight leaf path,
@@ -94,7 +93,9 @@ class ETraceGraphExecutor:
         found = jacobians(self._probes, graph.module_info.step_leaves(flat))
         return *graph.module_info.sort_step_outputs(found.outs), (found.h2w, found.h2h)
 
-    def solve_h2w_h2h_l2h_jacobian(self, *args: Any, old_state_vals: Any = None, **kwargs: Any) -> tuple[Any, ...]:
+    def solve_h2w_h2h_l2h_jacobian(
+        self, *args: object, old_state_vals: OldValues = None, **kwargs: object
+    ) -> tuple[Any, ...]:
         """As `solve_h2w_h2h_jacobian`, and a fifth: the pull-back from outputs to hidden states.
 
         It takes a cotangent of the outputs ∂L/∂o, of their structure, and gives ∂L/∂h_t by path: how the loss of this
@@ -109,16 +110,16 @@ class ETraceGraphExecutor:
         found = self.solve_h2w_h2h_jacobian(*args, old_state_vals=old_state_vals, **kwargs)
         return (*found, jax.tree_util.Partial(_pull_back, pull))
 
-    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any], old_state_vals: Any) -> list[Any]:
-        args, kwargs = jax.tree.map(single_step_of, (args, kwargs), is_leaf=_Marked)
+    def _flat(self, args: tuple[object, ...], kwargs: dict[str, object], old_state_vals: OldValues) -> list[jax.Array]:
+        args, kwargs = single_steps((args, kwargs))
         return self.graph.module_info.flat_inputs(args, kwargs, old_state_vals)
 
 
-def _outputs(perturbation: HiddenPerturbation, flat: Sequence[Any], p: dict[Path, Any], count: int) -> list[Any]:
+def _outputs(perturbation: HiddenPerturbation, flat: Sequence[jax.Array], p: Values, count: int) -> list[jax.Array]:
     return perturbation.eval_jaxpr(flat, [p[path] for path in perturbation.perturb_hidden_paths])[:count]
 
 
-def _pull_back(pull: Any, cotangent: Any) -> dict[Path, Any]:
+def _pull_back(pull: Callable[[list[jax.Array]], tuple[Values]], cotangent: object) -> Values:
     return pull(jax.tree.leaves(cotangent))[0]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._errors import ArgumentTypeError, CompilationError
 from ..ir import Path, format_path
 from ._diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ._group import HiddenGroup
-from ._module_info import ModuleInfo
+from ._module_info import ModuleInfo, OldValues, StepResult
 from ._perturb import HiddenPerturbation
 from ._relation import HiddenParamOpRelation
 from ._show import show
@@ -52,11 +52,11 @@ class ETraceGraph(NamedTuple):
 
     def call_hidden_perturb(
         self,
-        args: Sequence[Any],
-        perturb_data: Sequence[Any],
-        old_state_vals: Any = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Any, Any]]:
+        args: Sequence[object],
+        perturb_data: Sequence[object],
+        old_state_vals: OldValues = None,
+        kwargs: Mapping[str, object] | None = None,
+    ) -> StepResult:
         """Run the step with `perturb_data` added to the hidden states; writes no state.
 
         Gives (outputs, new hidden values by path, new other values by path, values by variable of `module_info.jaxpr`).
@@ -69,7 +69,7 @@ class ETraceGraph(NamedTuple):
         flat = self.module_info.flat_inputs(tuple(args), kwargs or {}, old_state_vals)
         return self.module_info.sort_outputs(self.hidden_perturb.eval_jaxpr(flat, perturb_data))
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> dict[str, object]:
         return self._asdict()
 
     def __repr__(self) -> str:
@@ -93,5 +93,5 @@ class ETraceGraph(NamedTuple):
         return "\n".join(lines)
 
 
-def _count(things: Sequence[Any], name: str) -> str:
+def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -64,7 +64,7 @@ class HiddenGroup(NamedTuple):
                 "other position by position one shape (a `brainstate.HiddenGroupState` has one more axis, the last)."
             )
 
-    def transition(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[jax.Array]:
+    def transition(self, hidden_vals: Sequence[object], input_vals: Sequence[object]) -> list[jax.Array]:
         """New values from old ones and the values of `transition_jaxpr_constvars`; units are dropped."""
         hidden, rest = jax.tree.leaves(list(hidden_vals)), jax.tree.leaves(list(input_vals))
         if (len(hidden), len(rest)) != (len(self.hidden_invars), len(self.transition_jaxpr_constvars)):
@@ -74,7 +74,7 @@ class HiddenGroup(NamedTuple):
             )
         return eval_slice(self.transition_jaxpr, rest, hidden)
 
-    def diagonal_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
+    def diagonal_jacobian(self, hidden_vals: Sequence[object], input_vals: Sequence[object]) -> jax.Array:
         """The blocks ∂h'[p, :]/∂h[p, :] of the transition, (*varshape, num_state, num_state).
 
         One pull-back per state scalar and colour: one colour for a diagonal or block group; for others as many as
@@ -96,7 +96,7 @@ class HiddenGroup(NamedTuple):
             raise
         return columns.blocks(block)
 
-    def concat_hidden(self, values: Sequence[Any]) -> jax.Array:
+    def concat_hidden(self, values: Sequence[object]) -> jax.Array:
         """One array (*varshape, num_state) from one value per state; units are dropped."""
         return self.columns.concat(values)
 
@@ -104,7 +104,7 @@ class HiddenGroup(NamedTuple):
         """One value per state from one array (*varshape, num_state): the inverse of `concat_hidden`, without units."""
         return self.columns.split(array)
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> dict[str, object]:
         return self._asdict()
 
     @property

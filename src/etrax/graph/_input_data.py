@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import jax
 
 from .._errors import ArgumentTypeError
 
+_Tree = TypeVar("_Tree")
 
-@jax.tree_util.register_pytree_node_class
+
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SingleStepData:
     """An input of one step, the same as the bare data.
@@ -20,21 +22,14 @@ class SingleStepData:
     (3,)
     """
 
-    data: Any
+    data: object
 
-    def first_step(self) -> Any:
+    def first_step(self) -> object:
         """The input of the first step."""
         return self.data
 
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
-        return (self.data,), None
 
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any]) -> Any:
-        return cls(*children)
-
-
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MultiStepData:
     """Inputs of many steps, time along the first axis of every leaf. Compiling takes the first step as its example.
@@ -44,27 +39,28 @@ class MultiStepData:
     (3,)
     """
 
-    data: Any
+    data: object
 
-    def first_step(self) -> Any:
+    def first_step(self) -> object:
         """The input of the first step."""
         return jax.tree.map(lambda x: x[0], self.data)
 
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
-        return (self.data,), None
 
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any]) -> Any:
-        return cls(*children)
+def first_steps(tree: _Tree) -> _Tree:
+    """The same arguments with one step in place of every mark."""
+    return jax.tree.map(lambda x: x.first_step() if _is_marked(x) else x, tree, is_leaf=_is_marked)
 
 
-def example_of(x: Any) -> Any:
-    """One step of an argument, marked or not."""
-    return x.first_step() if isinstance(x, (SingleStepData, MultiStepData)) else x
+def single_steps(tree: _Tree) -> _Tree:
+    """The same arguments of one step without marks; a stack of steps is refused."""
+    return jax.tree.map(_single_step, tree, is_leaf=_is_marked)
 
 
-def single_step_of(x: Any) -> Any:
-    """The data of an argument of one step; a stack of steps is refused."""
+def _is_marked(x: object) -> bool:
+    return isinstance(x, SingleStepData | MultiStepData)
+
+
+def _single_step(x: object) -> object:
     if isinstance(x, MultiStepData):
         raise ArgumentTypeError(
             "this runs one step, but an argument is `MultiStepData`: loop over its steps (`jax.lax.scan`, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,10 @@ class HiddenToWeight:
     gain) y is the weight itself, broadcast to the op's shape. An op in an inner loop has the loop's axis first in both.
     """
 
-    x: Any
+    x: jax.Array | None
     df: jax.Array
-    data: tuple[Any, ...] = field(repr=False)
-    fixed: tuple[Any, ...] = field(repr=False)
+    data: tuple[jax.Array, ...] = field(repr=False)
+    fixed: tuple[jax.Array, ...] = field(repr=False)
     site: WeightSite = field(repr=False, metadata={"static": True})
 
     def dense(self) -> jax.Array:
@@ -45,7 +45,7 @@ class HiddenToWeight:
 class Jacobians(NamedTuple):
     """New leaves of the step (hidden, other, output), ∂h/∂w pieces by key, and one array of blocks per group."""
 
-    outs: list[Any]
+    outs: list[jax.Array]
     h2w: dict[Key, HiddenToWeight]
     h2h: list[jax.Array]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -13,7 +13,14 @@ from ..ir import Bound, Path, Role, Step, format_path, interpret
 from ._show import show
 from ._slices import own_hidden_outputs
 
-Values = dict[Path, Any]
+# Values of states by path; quantities where the model's are.
+Values: TypeAlias = dict[Path, Any]
+# Values to start from: by path, or in the order of the compiled states; None: the model's current ones.
+OldValues: TypeAlias = Mapping[Path, object] | Sequence[object] | None
+
+
+# The model's output, new hidden values, new other values, and all values by variable of the jaxpr.
+StepResult: TypeAlias = tuple[Any, Values, Values, dict[Var, Any]]
 
 
 class ModuleInfo(NamedTuple):
@@ -60,7 +67,9 @@ class ModuleInfo(NamedTuple):
         closed = build_closed(jaxpr.invars, [*jaxpr.outvars, *new], jaxpr.eqns, jaxpr, jaxpr.constvars, consts)
         return self._replace(closed_jaxpr=closed)
 
-    def flat_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], old_state_vals: Any = None) -> list[Any]:
+    def flat_inputs(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object], old_state_vals: OldValues = None
+    ) -> list[jax.Array]:
         """What the jaxpr takes: leaves of the model's arguments, then of the states' values (the current ones if None).
 
         `old_state_vals` are values by path, or in the order of `compiled_model_states`.
@@ -89,7 +98,7 @@ class ModuleInfo(NamedTuple):
         pairs = zip(self.compiled_state_paths, old_state_vals, strict=True)
         return self._checked([*inputs, *(x for path, value in pairs for x in self.bound.encode_state(path, value))])
 
-    def _checked(self, flat: list[Any]) -> list[Any]:
+    def _checked(self, flat: list[jax.Array]) -> list[jax.Array]:
         """The same values, if they have the shapes that the step was compiled for."""
         paths = [("argument", leaf.path) for leaf in self.step.select(Role.INPUT)]
         paths += [(e.role.value, e.path) for e in self.bound.states for _ in e.leaves]
@@ -102,7 +111,7 @@ class ModuleInfo(NamedTuple):
                 )
         return flat
 
-    def sort_outputs(self, values: Sequence[Any]) -> tuple[Any, Values, Values, dict[Var, Any]]:
+    def sort_outputs(self, values: Sequence[jax.Array | None]) -> StepResult:
         """What the jaxpr gives, as (outputs, new hidden values by path, new other values by path, all by variable)."""
         outputs = jax.tree.unflatten(self.step.trees[Role.OUTPUT], values[: self.num_var_out])
         by_role: dict[Role, Values] = {Role.HIDDEN: {}, Role.OTHER: {}, Role.PARAM: {}}
@@ -114,7 +123,7 @@ class ModuleInfo(NamedTuple):
         temps = {v: x for v, x in zip(self.jaxpr.outvars, values, strict=True) if not isinstance(v, Literal)}
         return self.bound.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
 
-    def step_leaves(self, flat: Sequence[Any]) -> list[Any]:
+    def step_leaves(self, flat: Sequence[jax.Array]) -> list[jax.Array]:
         """What the jaxpr takes, in the order of the input leaves of `step`."""
         inputs = len(self.step.select(Role.INPUT))
         order = [i for e in self.bound.states for i in e.leaves]
@@ -123,22 +132,20 @@ class ModuleInfo(NamedTuple):
             *flat[:inputs],
         ]
 
-    def sort_step_outputs(self, outs: Sequence[Any]) -> tuple[Any, Values, Values]:
+    def sort_step_outputs(self, outs: Sequence[jax.Array]) -> tuple[Any, Values, Values]:
         """Output leaves of `step`, as (outputs, new hidden values by path, new other values by path)."""
         first, states = len(self.weight_invars), len(self.step.ins) - len(self.step.select(Role.INPUT))
         new = [*(jax.numpy.zeros(()) for _ in range(first)), *outs[: states - first]]
         values = [*outs[states - first :], *(new[i] for e in self.bound.states for i in e.leaves)]
         return self.sort_outputs([*values, *(None for _ in self.jaxpr.outvars[len(values) :])])[:3]
 
-    def jaxpr_call(
-        self, *args: Any, old_state_vals: Any = None, **kwargs: Any
-    ) -> tuple[Any, Values, Values, dict[Var, Any]]:
+    def jaxpr_call(self, *args: object, old_state_vals: OldValues = None, **kwargs: object) -> StepResult:
         """Run the step: (outputs, hidden values by path, other values by path, values by variable). Writes no state."""
         jaxpr, consts = open_jaxpr(self.closed_jaxpr)
         flat = self.flat_inputs(args, kwargs, old_state_vals)
         return self.sort_outputs(interpret(jaxpr, consts, flat, lambda *_: None))
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> dict[str, object]:
         return self._asdict()
 
     def __repr__(self) -> str:

@@ -35,10 +35,10 @@ class HiddenPerturbation(NamedTuple):
 
     perturb_vars: list[Var]
     perturb_hidden_paths: list[Path]
-    perturb_hidden_states: list[Any]
+    perturb_hidden_states: list[jax.Array]
     perturb_jaxpr: Any
 
-    def _checked(self, perturb_data: Sequence[Any]) -> list[Any]:
+    def _checked(self, perturb_data: Sequence[object]) -> list[jax.Array]:
         flat = jax.tree.leaves(list(perturb_data))
         if len(flat) != len(self.perturb_vars):
             raise ValueError(
@@ -47,7 +47,7 @@ class HiddenPerturbation(NamedTuple):
             )
         return flat
 
-    def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[Any]:
+    def eval_jaxpr(self, inputs: Sequence[object], perturb_data: Sequence[object]) -> list[jax.Array]:
         """Run on what `ModuleInfo.jaxpr` takes (flat) and one perturbation per hidden state."""
         jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
         args = [*jax.tree.leaves(list(inputs)), *self._checked(perturb_data)]
@@ -58,7 +58,7 @@ class HiddenPerturbation(NamedTuple):
         return [zeros_of(v.aval) for v in self.perturb_vars]
 
     def perturb_data_to_hidden_group_data(
-        self, perturb_data: Sequence[Any], hidden_groups: Sequence[HiddenGroup]
+        self, perturb_data: Sequence[object], hidden_groups: Sequence[HiddenGroup]
     ) -> list[jax.Array]:
         """One array (*varshape, num_state) per group; units are dropped."""
         values = dict(zip(self.perturb_hidden_paths, self._checked(perturb_data), strict=True))
@@ -68,7 +68,7 @@ class HiddenPerturbation(NamedTuple):
                     raise ValueError(f"group {group.index} holds state {format_path(path)}, which has no perturbation.")
         return [g.concat_hidden([values[p] for p in g.hidden_paths]) for g in hidden_groups]
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> dict[str, object]:
         return self._asdict()
 
     @property
@@ -87,10 +87,10 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
     number = {info.hidden_path_to_outvar[p]: k for k, p in enumerate(paths)}
     originals = len(info.step.jaxpr.eqns)
 
-    def run(values: Sequence[Any], flat: Sequence[Any], p: Sequence[Any]) -> list[Any]:
+    def run(values: Sequence[object], flat: Sequence[jax.Array], p: Sequence[jax.Array]) -> list[jax.Array]:
         clean: dict[Any, Any] = {}
 
-        def handle(site: Site, eqn: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+        def handle(site: Site, eqn: JaxprEqn, operands: list[jax.Array]) -> list[jax.Array] | None:
             hit = [k for k, v in enumerate(eqn.outvars) if v in number]
             if not hit:
                 return None
@@ -121,7 +121,7 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
     )
 
 
-def _with_constants(jaxpr: Any, consts: Sequence[Any]) -> Any:
+def _with_constants(jaxpr: Any, consts: Sequence[jax.Array]) -> Any:
     """Its first inputs become constants."""
     if not consts:
         return close_jaxpr(jaxpr)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from .._compat import Jaxpr, Var
@@ -29,7 +30,7 @@ class HiddenParamOpRelation(NamedTuple):
     leaf_path: Path
     primitive: str
     x_var: Var | None
-    y_var: Any
+    y_var: Var
     hidden_groups: tuple[HiddenGroup, ...]
     y_to_hidden_group_jaxprs: tuple[Jaxpr, ...]
     y_to_hidden_constvars: tuple[tuple[Var, ...], ...]
@@ -41,8 +42,8 @@ class HiddenParamOpRelation(NamedTuple):
     nested: bool = False
 
     def y_to_hidden_groups(
-        self, y_val: Any, const_vals: Mapping[Any, Any], concat_hidden_vals: bool = True
-    ) -> list[Any]:
+        self, y_val: jax.Array, const_vals: Mapping[Var, jax.Array], concat_hidden_vals: bool = True
+    ) -> list[jax.Array] | list[list[jax.Array]]:
         """New hidden values of each group from the op's output, with the values of all that else is read by variable.
 
         One array (*varshape, num_state) per group, or a list of one value per state.
@@ -55,7 +56,7 @@ class HiddenParamOpRelation(NamedTuple):
             out.append(group.concat_hidden(values) if concat_hidden_vals else values)
         return out
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> dict[str, object]:
         return self._asdict()
 
     @property

@@ -41,15 +41,15 @@ def brief(value: Any) -> str:
     return type(value).__name__
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     return "id" if isinstance(key, int) else brief(key)
 
 
-def _is_path(value: Any) -> bool:
+def _is_path(value: object) -> bool:
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], str) and not hasattr(value, "_fields")
 
 
-def _array(value: Any) -> str:
+def _array(value: object) -> str:
     struct = shape_struct(value)
     return f"{struct.dtype}[{','.join(map(str, struct.shape))}]"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from .._compat import (
     Jaxpr,
     JaxprEqn,
     Literal,
+    Var,
     build_jaxpr,
     cond_branches,
     is_extended,
@@ -23,7 +24,7 @@ from .._compat import (
 from .._errors import CompilationError
 from ..analysis._cut import _Run
 from ..analysis._facts import Facts
-from ..ir import Role, Site, Step, interpret
+from ..ir import Handler, Role, Site, Step, interpret
 
 
 class Slice(NamedTuple):
@@ -33,10 +34,10 @@ class Slice(NamedTuple):
     """
 
     jaxpr: Jaxpr
-    constvars: tuple[Any, ...]
+    constvars: tuple[Var, ...]
 
 
-def slice_between(jaxpr: Jaxpr, sources: Sequence[Any], targets: Sequence[Any], facts: Facts) -> Slice:
+def slice_between(jaxpr: Jaxpr, sources: Sequence[Var], targets: Sequence[Var], facts: Facts) -> Slice:
     """Targets as a function of sources along every path that passes no cut weight op.
 
     Values that a cut op computes from the sources are constvars: they are inputs of the slice, not part of it. Cut ops
@@ -63,7 +64,9 @@ def slice_between(jaxpr: Jaxpr, sources: Sequence[Any], targets: Sequence[Any], 
     return Slice(_cut_inside(part, len(constvars), kept, facts), constvars)
 
 
-def eval_slice(jaxpr: Jaxpr, inputs: Sequence[Any], args: Sequence[Any], handle: Any = lambda *_: None) -> list[Any]:
+def eval_slice(
+    jaxpr: Jaxpr, inputs: Sequence[jax.Array], args: Sequence[jax.Array], handle: Handler = lambda *_: None
+) -> list[jax.Array]:
     """Run the jaxpr of a slice on the values of its constvars and of its sources."""
     values, n = [*inputs, *args], len(jaxpr.constvars)
     return interpret(jaxpr, values[:n], values[n:], handle)
@@ -75,7 +78,7 @@ def _cut_inside(part: Jaxpr, num_inputs: int, numbers: Sequence[int], facts: Fac
     if not cut.intersection(numbers):
         return part
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+    def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
         at = (numbers[site[0]],)
         enter = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
         if enter is None or at[0] not in cut:
@@ -109,7 +112,7 @@ def own_hidden_outputs(step: Step) -> Step:
     come after the step's equations, whose addresses stay what they were.
     """
     outs, copies = step.jaxpr.outvars, set()
-    seen: set[Any] = set(step.jaxpr.invars)
+    seen: set[Var] = set(step.jaxpr.invars)
     for k, leaf in enumerate(step.outs):
         if leaf.role is not Role.HIDDEN or is_extended(leaf.aval):
             continue
@@ -120,7 +123,7 @@ def own_hidden_outputs(step: Step) -> Step:
     if not copies:
         return step
 
-    def run(consts: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    def run(consts: Sequence[jax.Array], leaves: Sequence[jax.Array]) -> list[jax.Array]:
         values = interpret(step.jaxpr, (), [*consts, *leaves], lambda *_: None)
         return [
             staged_copy(jnp.asarray(v, step.outs[k].aval.dtype)) if k in copies else v for k, v in enumerate(values)

@@ -7,7 +7,6 @@ be shown all the same: which element reaches which does not depend on how often 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +53,7 @@ def with_stand_ins(step: Step) -> Step:
     if not any(loops(step)):
         return step
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+    def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
         return _stand_in(eqn, values) if _holds_while(eqn) else None
 
     args = ([shape_struct(c) for c in step.consts], [leaf.aval for leaf in step.ins])
@@ -65,13 +64,13 @@ def with_stand_ins(step: Step) -> Step:
     return Step(jaxpr, step.consts, step.ins, step.outs, step.trees)
 
 
-def _stand_in(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+def _stand_in(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
     moving = [i for i, v in enumerate(values) if is_inexact(jax.typeof(v))]
     kept = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
     pattern = _repeated if eqn.primitive.name == "while" and not _nested(eqn) else _mixed
 
-    def backward(args: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
-        def run(given: list[Any]) -> list[Any]:
+    def backward(args: Sequence[jax.Array], cotangents: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        def run(given: list[jax.Array]) -> list[jax.Array]:
             full = list(args)
             for i, value in zip(moving, given, strict=True):
                 full[i] = value
@@ -90,7 +89,7 @@ def _nested(eqn: JaxprEqn) -> bool:
     return any(e.primitive.name == "while" for e in equations(while_parts(eqn).body[0]))
 
 
-def _repeated(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+def _repeated(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
     """What a loop gives after no round, or after several."""
     parts = while_parts(eqn)
     first = parts.cond_consts + parts.body_consts
@@ -101,7 +100,7 @@ def _repeated(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     return [a + b if is_inexact(jax.typeof(b)) else b for a, b in zip(start, end, strict=True)]
 
 
-def _mixed(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+def _mixed(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
     """Every element of what goes in acts on every element of what comes out."""
     total = sum(jnp.sum(jnp.real(v)).astype(jnp.float32) for v in values if is_inexact(jax.typeof(v)))
     return [jnp.full(v.aval.shape, total).astype(v.aval.dtype) for v in eqn.outvars]

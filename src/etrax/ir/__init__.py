@@ -20,6 +20,7 @@ from ._trace import trace_step as trace_step
 from ._types import LossFunction as LossFunction
 from ._types import PyTree as PyTree
 from ._types import TreeDef as TreeDef
+from ._walk import Handler as Handler
 from ._walk import Site as Site
 from ._walk import equations as equations
 from ._walk import inline as inline
