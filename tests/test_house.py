@@ -52,6 +52,10 @@ NOT_LOADED_BY_IMPORT = (
     "scipy.sparse",
 )
 
+PAGE = 60
+# Folders with fewer than 30 `Any` in a thousand lines.
+TYPED = ("engine", "learn", "nn", "report", "rules", "tasks")
+
 MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|tmp|work|mnt|opt|usr|var|Users)/|\b[A-Z]:\\\\?\w")
 
 CORE = set().union(*LAYERS)
@@ -172,6 +176,41 @@ def test_no_machine_paths():
     assert not (found := machine_paths(SRC)), "\n".join(found)
 
 
+def long_functions(root: Path) -> list[str]:
+    """Functions of more lines of code than fit on a page; docstrings, comments and empty lines do not count."""
+    found = []
+    for path in sources(root):
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        described = {i for n in functions if ast.get_docstring(n) is not None for i in lines_of(n.body[0])}
+        for n in functions:
+            code = [i for i in lines_of(n) if i not in described and lines[i - 1].strip()]
+            count = sum(not lines[i - 1].lstrip().startswith("#") for i in code)
+            if count > PAGE:
+                found.append(f"{path.relative_to(root)}:{n.lineno}: {n.name} has {count} lines of code")
+    return found
+
+
+def lines_of(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def untyped(folder: Path) -> float:
+    """How often `Any` is written in a thousand lines."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sources(folder))
+    return 1000 * len(re.findall(r"\bAny\b", text)) / len(text.splitlines())
+
+
+def test_functions_fit_on_a_page():
+    assert not (found := long_functions(SRC)), "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", TYPED)
+def test_types_say_something(folder):
+    assert untyped(SRC / folder) < 30
+
+
 # The checks themselves, on a small house with one file written for the case.
 
 
@@ -258,3 +297,15 @@ def test_public_jax_is_no_internal(house):
 def test_machine_paths_are_seen(house, text, seen):
     write(house, "ir/step.py", text)
     assert len(machine_paths(house)) == seen
+
+
+@pytest.mark.parametrize(("lines", "seen"), [(PAGE - 1, 0), (PAGE, 1)])
+def test_long_functions_are_seen(house, lines, seen):
+    text = "def f():\n" + '    """Words\n    and words."""\n    # why\n\n' + "    x = 1\n" * lines
+    write(house, "ir/step.py", text)
+    assert len(long_functions(house)) == seen
+
+
+def test_any_is_counted(house):
+    write(house, "ops/dot.py", "from typing import Any\nx: Any = 1\ny: int = 2\nAnything = 3\n")
+    assert untyped(house / "ops") == 500

@@ -8,42 +8,46 @@ for any weights b_k per position. Then Σ_k b_k dz_k/dw = a_0 · ε_0 + Σ_k u_k
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from .._compat import common_dtype
 from ..analysis import Visible
 from . import _site_math as site_math
-from ._blocks import act_transposed
+from ._blocks import Block, act_transposed, total
 from ._plan import Plan
+from ._site_math import Operands
 from ._source import Shown, on_activity, show
 from ._transport import WindowData
+
+# Per group, one array for each state scalar.
+Signals: TypeAlias = dict[int, list[Array]]
 
 
 class Eligibility(NamedTuple):
     """r per group (one array per state scalar) and q per relation, of the groups that were asked for."""
 
-    r: dict[int, list[Any]]
-    q: dict[int, Any]
+    r: Signals
+    q: dict[int, Array]
 
 
-def show_cut(visible: Visible, plan: Plan, leaves: Sequence[Any], weights: Sequence[Any]) -> Shown:
+def show_cut(visible: Visible, plan: Plan, leaves: Sequence[Array], weights: Sequence[Array]) -> Shown:
     """The cut step, ready to pull from activity to old states and to the ops of the plan."""
     leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
     return show(visible, visible.facts.cut, leaves, weights, sorted({r.site for r in plan.relations}))
 
 
 def eligibility(
-    visible: Visible, plan: Plan, shown: Shown, groups: Sequence[int], errors: Sequence[Any] | None
+    visible: Visible, plan: Plan, shown: Shown, groups: Sequence[int], errors: Mapping[int, Array] | None
 ) -> Eligibility:
     """r and q of the activity itself, or (with errors) of the outputs that show it, weighted by their errors."""
     found = Eligibility({}, {})
     for g in groups:
         one = jnp.ones(visible.facts.groups[g].num_positions) if errors is None else None
-        h_bar, d_bar = shown.pull(on_activity(visible, shown, g, one, errors or ()))
+        h_bar, d_bar = shown.pull(on_activity(visible, shown, g, one, errors or {}))
         layout = plan.probes.layouts[g]
         found.r[g] = [_wide(v) for v in layout.read({i: h_bar[i] for i in layout.group.leaves})]
         found.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
@@ -51,14 +55,14 @@ def eligibility(
 
 
 def backward(
-    plan: Plan, records: Any, seen: Eligibility, late: Mapping[int, Any]
-) -> tuple[dict[int, list[Any]], dict[int, Any]]:
+    plan: Plan, records: tuple[Sequence[Block], Sequence[Sequence[Array]]], seen: Eligibility, late: Mapping[int, Array]
+) -> tuple[Signals, dict[int, Array]]:
     """a_0 per group and c_k per relation, stacked over steps; `late` are the b_k, (steps, positions) per group."""
     blocks, rows = records
     layouts = plan.probes.layouts
     weight = {g: late[g].reshape(-1, *layouts[g].shape) for g in seen.r}
 
-    def body(later: dict[int, list[Any]], step: Any) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
+    def body(later: Signals, step: tuple[Signals, dict[int, Array], Sequence[Block]]) -> tuple[Signals, Signals]:
         r, b, d = step
         new = {}
         for g, a in later.items():
@@ -74,27 +78,29 @@ def backward(
     c = {}
     for k, q in seen.q.items():
         g = plan.relations[k].group
-        c[k] = q * at_ops(plan, k, weight[g].astype(jnp.real(q).dtype), q)
-        c[k] += sum(f * at_ops(plan, k, x, f) for f, x in zip(rows[k], a[g], strict=True))
+        c[k] = q * at_ops(plan, k, weight[g].astype(jnp.real(q).dtype))
+        c[k] += total(f * at_ops(plan, k, x) for f, x in zip(rows[k], a[g], strict=True))
     return entry, c
 
 
-def trace_part(plan: Plan, k: int, entries: Sequence[Any], entry: Sequence[Any], fixed: Any) -> Any:
+def trace_part(
+    plan: Plan, k: int, entries: Sequence[Array], entry: Sequence[Array], fixed: Sequence[Operands]
+) -> Array:
     """a_0 · ε_0 of relation k, of the weight's shape."""
     at = [plan.gathers[k](x) for x in entry]
-    return sum(plan.apply(k, e, x.astype(e.dtype), fixed) for e, x in zip(entries, at, strict=True))
+    return total(plan.apply(k, e, x.astype(e.dtype), fixed) for e, x in zip(entries, at, strict=True))
 
 
-def moved_part(plan: Plan, k: int, entries: Sequence[Any], entry: Sequence[Any], window: WindowData) -> Any:
+def moved_part(plan: Plan, k: int, entries: Sequence[Array], entry: Sequence[Array], window: WindowData) -> Array:
     """a_0 · ε_0 of relation k, entry by entry, of the trace's shape."""
-    return sum(plan.at_trace(k, x, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
+    return total(plan.at_trace(k, x, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
 
 
-def _wide(a: Any) -> Any:
+def _wide(a: Array) -> Array:
     return a.astype(common_dtype(a.dtype, jnp.float32))
 
 
-def at_ops(plan: Plan, k: int, x: Any, like: Any) -> Any:
-    """(steps, positions…) at the elements of y, beside an array with axes of inner loops behind the steps."""
+def at_ops(plan: Plan, k: int, x: Array) -> Array:
+    """(steps, positions…) → (steps, …) at the elements of y, with axes of one for inner loops."""
     site = plan.facts.sites[plan.relations[k].site]
     return site_math.beside_loops(site, jax.vmap(plan.gathers[k])(x), lead=1)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..analysis import Facts, Group
 
@@ -45,7 +45,7 @@ class Layout:
     def size(self) -> int:
         return len(self.slots)
 
-    def read(self, cotangents: Mapping[int, Any]) -> list[Any]:
+    def read(self, cotangents: Mapping[int, Array]) -> list[Array]:
         """Cotangents per leaf → real values per slot."""
         out = []
         for s in self.slots:
@@ -127,7 +127,7 @@ class Gather:
     repeat: tuple[int, int, int] | None
     index: np.ndarray | None
 
-    def __call__(self, p: Any) -> Any:
+    def __call__(self, p: Array) -> Array:
         if self.repeat is not None:
             lead, times, trail = self.repeat
             if times == 1:

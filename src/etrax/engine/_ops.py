@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jax import lax
+from jax import Array, lax
 
 from .._compat import bind, is_concrete
 from ..analysis import Facts, WeightSite
@@ -15,7 +15,7 @@ from ._weights import Weights, fixed_operands, operands_ahead
 
 
 @lru_cache(maxsize=32)
-def _planned(facts: Facts) -> dict[int, Callable[[Any], Callable[..., Any]]]:
+def _planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]:
     """Per site, w → (u → y) where its family has a faster way to compute the op."""
     found = {}
     for j, fixed in enumerate(fixed_operands(facts.step, facts.sites)):
@@ -40,18 +40,18 @@ class Ahead(NamedTuple):
     inputs, and `rests`: the op over the other parts.
     """
 
-    outputs: Mapping[int, Any]
-    data: Mapping[int, tuple[Any, ...]]
-    shares: Mapping[int, Any]
-    rests: Mapping[int, Callable[[Any], Any]]
+    outputs: Mapping[int, Array]
+    data: Mapping[int, tuple[Array, ...]]
+    shares: Mapping[int, Array]
+    rests: Mapping[int, Callable[[Array], Array]]
 
-    def ops(self, outputs: Mapping[int, Any], shares: Mapping[int, Any]) -> dict[int, Callable[..., Any]]:
+    def ops(self, outputs: Mapping[int, Array], shares: Mapping[int, Array]) -> dict[int, Callable[..., Array]]:
         """The ops at one step, given its slices."""
         whole = {j: lambda *_, y=y: y for j, y in outputs.items()}
         return whole | {j: lambda u, y=y, rest=self.rests[j]: rest(u) + y for j, y in shares.items()}
 
 
-def look_ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Sequence[Any]) -> Ahead:
+def look_ahead(facts: Facts, params: Sequence[Array], weights: Weights, inputs: Sequence[Array]) -> Ahead:
     """One product for all steps of a window where data are inputs."""
     sites = [s if s.rule.joins_steps and not s.loops else None for s in facts.sites]
     whole = [j for j, s in enumerate(sites) if s is not None and s.from_inputs]
@@ -60,7 +60,7 @@ def look_ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Se
         return Ahead({}, {}, {}, {})
     held = lax.stop_gradient(weights.weight)
 
-    def one(x: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
+    def one(x: Sequence[Array]) -> tuple[dict[int, Array], dict[int, Array], dict[int, Array]]:
         outputs, data, shares = {}, {}, {}
         for j, (eqn, values) in operands_ahead(facts.step, facts.sites, whole + parts, params, x).items():
             site = facts.sites[j]
@@ -77,7 +77,7 @@ def look_ahead(facts: Facts, params: Sequence[Any], weights: Weights, inputs: Se
     return Ahead(outputs, data, shares, rests)
 
 
-def _over(site: WeightSite, ranges: Sequence[tuple[int, int]]) -> Callable[[Any], Callable[[Any], Any]]:
+def _over(site: WeightSite, ranges: Sequence[tuple[int, int]]) -> Callable[[Array], Callable[[Array], Array]]:
     assert site.rule.narrowed is not None
     return site.rule.narrowed(site.call, ranges)
 

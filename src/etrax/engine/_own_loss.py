@@ -12,27 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from .._compat import common_dtype, is_inexact, open_jaxpr
+from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..analysis import Facts, Group, OpenStep, OpNode
-from ..ir import Role, interpret
+from ..ir import Role, Site, interpret
 from ._plan import Plan
-from ._source import errors_of
+from ._source import OutputLoss, errors_of
 
-Pulled = tuple[dict[int, Any], Callable[[dict[int, Any]], Any]]
+# Outputs of a step, and the way back from them to a group's old states and to its new ones.
+Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[dict[int, Array], dict[int, Array]]]]
 
 
 class Felt(NamedTuple):
     """Per group and state scalar, the loss in its new (s) and its old states (r); per site, the loss in y (δ)."""
 
-    new: dict[int, list[Any]]
-    old: dict[int, list[Any]]
-    ops: dict[int, Any]
+    new: dict[int, list[Array]]
+    old: dict[int, list[Array]]
+    ops: dict[int, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,9 @@ class OwnLoss:
     cuts: dict[int, frozenset[int]]
     old: frozenset[int]
 
-    def __call__(self, leaves: Sequence[Any], weights: Sequence[Any], along: Any, loss_of: Any, share: Any) -> Felt:
+    def __call__(
+        self, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: OutputLoss, share: Array | float
+    ) -> Felt:
         """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
         facts = self.plan.facts
         leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
@@ -77,11 +80,13 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
     return OwnLoss(plan, cuts, frozenset(old))
 
 
-def _from_ops(facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights: Sequence[Any]) -> Any:
+def _from_ops(
+    facts: Facts, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array]
+) -> tuple[list[Array], Callable[[dict[int, Array]], tuple[dict[int, Array]]]]:
     """All outputs of a step, and the pull-back from them to the outputs of weight ops."""
     opened, n = OpenStep(facts.step, facts.sites, frozenset()), len(facts.states)
 
-    def run(deltas: dict[int, Any]) -> tuple[dict[int, Any], list[Any]]:
+    def run(deltas: dict[int, Array]) -> tuple[dict[int, Array], list[Array]]:
         outputs = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)[0][n:]
         return {k: outputs[k] for k in _inexact(facts)}, outputs
 
@@ -91,12 +96,12 @@ def _from_ops(facts: Facts, sites: Sequence[int], leaves: Sequence[Any], weights
 
 
 def _from_states(
-    facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Any], weights: Sequence[Any] | None
+    facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array] | None
 ) -> Pulled:
     """Outputs of a step, and the pull-back from them to a group's old states, and to its new ones, held."""
     opened, n, first = OpenStep(facts.step, facts.sites, cut), len(facts.states), len(facts.step.select(Role.PARAM))
 
-    def run(old: dict[int, Any], new: dict[int, Any]) -> dict[int, Any]:
+    def run(old: dict[int, Array], new: dict[int, Array]) -> dict[int, Array]:
         values = list(leaves)
         for i, value in old.items():
             values[first + i] = value
@@ -114,7 +119,7 @@ def _inexact(facts: Facts) -> list[int]:
 def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
     """Whether a derivative of the outputs arrives at a group's old states, and at its new ones."""
 
-    def pulled(leaves: list[Any], errors: dict[int, Any]) -> Any:
+    def pulled(leaves: list[Array], errors: dict[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
         return _from_states(facts, group, cut, leaves, None)[1](errors)
 
     outputs = facts.step.select(Role.OUTPUT)
@@ -122,7 +127,7 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(pulled)(leaves, errors))
     error = object()
 
-    def made_of(_: Any, eqn: Any, values: list[Any]) -> list[Any]:
+    def made_of(_: Site, eqn: JaxprEqn, values: list[object]) -> list[object]:
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
     args = [None] * len(leaves) + [error] * len(errors)
@@ -130,6 +135,6 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
     return any(found[: len(found) // 2]), any(found[len(found) // 2 :])
 
 
-def _whole(a: Any, share: Any) -> Any:
+def _whole(a: Array, share: Array | float) -> Array:
     wide = a.astype(common_dtype(a.dtype, jnp.float32))
     return (wide / share).astype(wide.dtype)

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from .._compat import is_inexact
-from ..analysis import Derived, Facts, Group, OpenStep, Relation, StateNode, colours, derived_states
+from ..analysis import Derived, Facts, Group, Node, OpenStep, Relation, StateNode, colours, derived_states
 from ..ir import Role, mapped, number_outputs
-from ._blocks import Block
+from ._blocks import Block, Entry, full
 from ._layout import Layout, layout_of
 from ._transport import PullBack
 from ._weights import weights
@@ -56,7 +55,7 @@ class Pulls:
         """The states whose cotangents are pulled back."""
         return sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
 
-    def __call__(self, pull: PullBack) -> tuple[list[Block], list[list[Any]]]:
+    def __call__(self, pull: PullBack) -> tuple[list[Block], list[list[Array]]]:
         """D per group and F per relation, given the pull-back of new states to old states and outputs of ops."""
         avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
         zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
@@ -71,13 +70,13 @@ class Pulls:
             h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
-        return blocks, rows
+        return blocks, [full(row) for row in rows]
 
-    def _blank(self) -> tuple[list[Block], list[list[Any]]]:
-        rows: list[list[Any]] = [[None] * self.layouts[r.group].size for r in self.relations]
+    def _blank(self) -> tuple[list[Block], list[list[Entry]]]:
+        rows: list[list[Entry]] = [[None] * self.layouts[r.group].size for r in self.relations]
         return [[[None] * g.size for _ in range(g.size)] for g in self.layouts], rows
 
-    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, Any]) -> tuple[list[Block], list[list[Any]]]:
+    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, np.ndarray]) -> tuple[list[Block], list[list[Array]]]:
         """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
         blocks, rows = self._blank()
         stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
@@ -101,9 +100,17 @@ class Pulls:
             for k, r in enumerate(self.relations):
                 if r.group == g:
                     rows[k][s] = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
-        return blocks, rows
+        return blocks, [full(row) for row in rows]
 
-    def _read(self, p: Probe, h_bar: Any, d_bar: Any, blocks: list[Block], rows: list[list[Any]]) -> None:
+    def _read(
+        self,
+        p: Probe,
+        h_bar: Mapping[int, Array],
+        d_bar: Mapping[int, Array],
+        blocks: list[Block],
+        rows: list[list[Entry]],
+    ) -> None:
+        """Add what one pull gave for a probe."""
         layout = self.layouts[p.group]
         links = layout.links[p.slot]
         for t, value in enumerate(layout.read(h_bar)):
@@ -135,7 +142,7 @@ class Probes:
         places = tuple(_beside_loops(self.facts, r) for r in self.relations)
         return Pulls(self.layouts, self.pulls, self.relations, places)
 
-    def fold(self, g: Mapping[int, Any], states: Sequence[Any]) -> Mapping[int, Any]:
+    def fold(self, g: Mapping[int, Array], states: Sequence[Array]) -> Mapping[int, Array]:
         """Cotangents of states, with those of derived states taken to the states that they are made of."""
         found = dict(g)
         for d in self.derived.values():
@@ -145,14 +152,14 @@ class Probes:
         return found
 
     def __call__(
-        self, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]
-    ) -> tuple[list[Block], list[list[Any]]]:
+        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> tuple[list[Block], list[list[Array]]]:
         """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops."""
         return self.read(*lax.stop_gradient((list(leaves), list(weights), dict(ys))))
 
     def read(
-        self, leaves: Sequence[Any], weights: Sequence[Any], ys: Mapping[int, Any]
-    ) -> tuple[list[Block], list[list[Any]]]:
+        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> tuple[list[Block], list[list[Array]]]:
         """The same, as values that can be differentiated in turn."""
         facts, moving = self.facts, self.reading.leaves
         opened = OpenStep(facts.step, facts.sites, facts.cut)
@@ -160,7 +167,7 @@ class Probes:
         used = sorted({r.site for r in self.relations})
         deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
 
-        def run(h: dict[int, Any], deltas: dict[int, Any]) -> dict[int, Any]:
+        def run(h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
             values = list(leaves)
             for i, value in h.items():
                 values[first + i] = value
@@ -206,7 +213,7 @@ def _beside_loops(facts: Facts, relation: Relation) -> np.ndarray | None:
     return None if place is None else place.reshape(facts.sites[relation.site].beside_loops(place.shape))
 
 
-def _chosen(stack: Any, place: np.ndarray | None, which: np.ndarray) -> Any:
+def _chosen(stack: Array, place: np.ndarray | None, which: np.ndarray) -> Array:
     """Per element of y, what the pull of its position gave."""
     if place is None:
         return stack.sum(0)
@@ -215,7 +222,7 @@ def _chosen(stack: Any, place: np.ndarray | None, which: np.ndarray) -> Any:
     return jnp.where(at >= 0, found, 0) if (at < 0).any() else found
 
 
-def _plus(a: Any, b: Any) -> Any:
+def _plus(a: Entry, b: Array) -> Array:
     return b if a is None else a + b
 
 
@@ -280,7 +287,7 @@ def _empty(layout: Layout) -> Layout:
 def _disturb(facts: Facts, a: int, b: int) -> bool:
     """Whether some state or weight op reaches both groups within a step."""
     one, two = set(facts.groups[a].leaves), set(facts.groups[b].leaves)
-    reached: dict[Any, set[int]] = {}
+    reached: dict[Node, set[int]] = {}
     for source, target in facts.edges.dep:
         if isinstance(target, StateNode):
             reached.setdefault(source, set()).add(target.index)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
 
 from ..analysis import WeightSite
 
+# Operands of an op that do not change from step to step; constants may be numpy's.
+Operands: TypeAlias = Sequence[Array | np.ndarray]
 
-def _arranged(site: WeightSite, a: Any) -> Any:
+
+def _arranged(site: WeightSite, a: Array) -> Array:
     """(k, loops…, …) → (slices, k·other loops, …): steps and loops that share a weight are one axis."""
     n = len(site.loops)
     own = [1 + i for i, sliced in enumerate(site.sliced) if sliced]
@@ -22,19 +28,19 @@ def _arranged(site: WeightSite, a: Any) -> Any:
     return a.transpose(*own, 0, *shared, *rest).reshape(slices, math.prod(a.shape[: 1 + n]) // max(slices, 1), *shape)
 
 
-def _per_slice(site: WeightSite, f: Any, *args: Any) -> Any:
+def _per_slice(site: WeightSite, f: Callable[..., Array], *args: Array | Sequence[Array]) -> Array:
     """`f` of arguments with a leading axis of slices; for a weight that is not sliced, of what they hold."""
     if not site.slices:
         return f(*jax.tree.map(lambda a: a[0], args))
     return _apart(site, jax.vmap(f)(*args))
 
 
-def _together(site: WeightSite, a: Any) -> Any:
+def _together(site: WeightSite, a: Array) -> Array:
     """(slices…, …) → (slices, …)."""
     return a.reshape(math.prod(site.slices), *a.shape[len(site.slices) :])
 
 
-def _apart(site: WeightSite, a: Any) -> Any:
+def _apart(site: WeightSite, a: Array) -> Array:
     return a.reshape(*site.slices, *a.shape[1:])
 
 
@@ -42,24 +48,24 @@ def trace_shape(site: WeightSite) -> tuple[int, ...]:
     return (*site.slices, *site.rule.trace_shape(site.call))
 
 
-def outer(site: WeightSite, fixed: Any, u: Sequence[Any], c: Any) -> Any:
+def outer(site: WeightSite, fixed: Operands, u: Sequence[Array], c: Array) -> Array:
     """Σ_k ∂y_k/∂w · c_k, of trace shape."""
     data = [_arranged(site, a) for a in u]
     return _per_slice(site, lambda u, c: site.rule.outer(site.call, fixed, u, c), data, _arranged(site, c))
 
 
-def grad(site: WeightSite, fixed: Any, u: Sequence[Any], g: Any) -> Any:
+def grad(site: WeightSite, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
     """Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape."""
     data = [_arranged(site, a) for a in u]
     return _per_slice(site, lambda u, g: site.rule.grad(site.call, fixed, u, g), data, _arranged(site, g))
 
 
-def spread(site: WeightSite, fixed: Any, p: Any) -> Any:
+def spread(site: WeightSite, fixed: Operands, p: Array) -> Array:
     """Values per element of y, broadcastable to trace shape."""
     return _per_slice(site, lambda p: site.rule.spread(site.call, fixed, p), _together(site, p))
 
 
-def apply(site: WeightSite, fixed: Any, trace: Any, g: Any) -> Any:
+def apply(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
     """Σ over elements of y of trace · g, of w's shape."""
     both = _together(site, trace), _together(site, g)
     return _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both)
@@ -75,19 +81,19 @@ def _shared_loops(site: WeightSite) -> tuple[int, ...]:
     return tuple(1 + i for i, sliced in enumerate(site.sliced) if not sliced)
 
 
-def sum_loops(site: WeightSite, c: Any) -> Any:
+def sum_loops(site: WeightSite, c: Array) -> Array:
     """(k, loops…, …) → (k, slices…, …): iterations that share a weight are summed."""
     return c.sum(_shared_loops(site))
 
 
-def features(site: WeightSite, fixed: Any, u: Sequence[Any]) -> Any:
+def features(site: WeightSite, fixed: Operands, u: Sequence[Array]) -> Array:
     """The op's data as numbers that can be averaged over time, (k, slices…, …); the mean over other inner loops."""
     lead = u[0].shape[: 1 + len(site.loops)]
     flat = site.rule.features(site.call, fixed, tuple(a.reshape(-1, *a.shape[len(lead) :]) for a in u))
     return flat.reshape(*lead, *flat.shape[1:]).mean(_shared_loops(site))
 
 
-def feature_zeros(site: WeightSite, dtype: Any) -> Any:
+def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
     """A trace of features that has seen nothing."""
     loops = tuple(n for _, n in site.loops)
     varying = [site.call.operands[i] for i in site.rule.varying(site.call)]
@@ -97,12 +103,12 @@ def feature_zeros(site: WeightSite, dtype: Any) -> Any:
     return jnp.zeros(found.shape[1:], dtype)
 
 
-def feature_grad(site: WeightSite, fixed: Any, x: Any, g: Any) -> Any:
+def feature_grad(site: WeightSite, fixed: Operands, x: Array, g: Array) -> Array:
     """∂y/∂wᵀ g for data given as features, of w's shape."""
     both = _together(site, x), _together(site, g)
     return _per_slice(site, lambda x, g: site.rule.feature_grad(site.call, fixed, x[None], g[None]), *both)
 
 
-def beside_loops(site: WeightSite, q: Any, lead: int = 0) -> Any:
+def beside_loops(site: WeightSite, q: Array, lead: int = 0) -> Array:
     """(lead…, slices…, out…) → beside (lead…, loops…, out…), by axes of one."""
     return q.reshape((*q.shape[:lead], *site.beside_loops(q.shape[lead:])))

@@ -9,40 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..analysis import Facts, Visible, observe
 from ..ir import Role
 
 
+class OutputLoss(Protocol):
+    """The loss of one step: of its output leaves and what runs along; `output` makes the model's own output of them."""
+
+    def __call__(self, outs: list[Array], along: Any) -> tuple[Array, Any]: ...
+
+    def output(self, outs: list[Array]) -> Any: ...
+
+
 class Moment(NamedTuple):
     """One step as a source sees it: its output, as the loss function is given it, what runs along, and the loss.
 
-    `errors` are the derivatives of the loss in the leaves of the output; `activity` is what the step shows of each
-    group, per position.
+    `errors` are the derivatives of the loss in those leaves of the output that have one; `activity` is what the step
+    shows of each group, per position.
     """
 
     output: Any
-    errors: list[Any]
+    errors: dict[int, Array]
     along: Any
-    loss: Any
-    activity: list[Any]
+    loss: Array
+    activity: list[Array]
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a signal comes from.
 
-    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; None for
-    the groups in `direct`, which take the error of the outputs that show them. `own` is what the source keeps in the
+    `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; nothing for
+    the groups in `direct`, which take the error of the outputs that show them. `own` is what the source has in the
     trace, moved by `move(own, memos)`.
     """
 
-    signal: Callable[[Any, Moment], tuple[list[Any], Any]]
+    signal: Callable[[Any, Moment], tuple[dict[int, Array], Any]]
     direct: frozenset[int] = frozenset()
     init: Callable[[], Any] = tuple
     move: Callable[[Any, Any], Any] = lambda own, memos: own
@@ -51,20 +60,20 @@ class Source:
 class Shown(NamedTuple):
     """What readers see, the new states, and the pull-back from both to old states and outputs of weight ops."""
 
-    seen: list[Any]
-    states: list[Any]
-    pull: Callable[..., tuple[dict[int, Any], dict[int, Any]]]
+    seen: list[Array]
+    states: dict[int, Array]
+    pull: Callable[..., tuple[dict[int, Array], dict[int, Array]]]
 
 
 def show(
-    visible: Visible, cut: frozenset[int], leaves: Sequence[Any], weights: Sequence[Any], sites: Sequence[int]
+    visible: Visible, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array], sites: Sequence[int]
 ) -> Shown:
     """Run the step, ready to pull signals on activity back."""
     facts, first = visible.facts, len(visible.facts.step.select(Role.PARAM))
     moving = {i: leaves[first + i] for i in facts.group_of_leaf}
     deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
 
-    def run(h: dict[int, Any], deltas: dict[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+    def run(h: dict[int, Array], deltas: dict[int, Array]) -> tuple[list[Array], dict[int, Array]]:
         values = list(leaves)
         for i, value in h.items():
             values[first + i] = value
@@ -72,10 +81,12 @@ def show(
         return seen, {i: new[i] for i in moving}
 
     (seen, states), pull = jax.vjp(run, moving, deltas)
-    return Shown(seen, [states.get(i) for i in range(len(facts.states))], pull)
+    return Shown(seen, states, pull)
 
 
-def on_activity(visible: Visible, shown: Shown, group: int, signal: Any, errors: Sequence[Any]) -> Any:
+def on_activity(
+    visible: Visible, shown: Shown, group: int, signal: Array | None, errors: Mapping[int, Array]
+) -> tuple[list[Array], dict[int, Array]]:
     """Cotangents for `Shown.pull`: a signal per position on a group's activity, or (None) the errors of its outputs."""
     facts = visible.facts
     bars = [jnp.zeros_like(a) for a in shown.seen]
@@ -91,25 +102,24 @@ def on_activity(visible: Visible, shown: Shown, group: int, signal: Any, errors:
     return bars, states
 
 
-def moment_of(visible: Visible, shown: Shown, outputs: list[Any], along: Any, loss_of: Any) -> Moment:
+def moment_of(visible: Visible, shown: Shown, outputs: list[Array], along: Any, loss_of: OutputLoss) -> Moment:
     """The step as a source sees it."""
-    value, found = errors_of(outputs, along, loss_of)
-    errors = [found.get(k) for k in range(len(outputs))]
+    value, errors = errors_of(outputs, along, loss_of)
     return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, shown.seen))
 
 
-def errors_of(outputs: Sequence[Any], along: Any, loss_of: Any) -> tuple[Any, dict[int, Any]]:
+def errors_of(outputs: Sequence[Array], along: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
     """The loss of a step, and its derivative in each output leaf that has one."""
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
-    def loss(moving: Mapping[int, Any]) -> Any:
+    def loss(moving: Mapping[int, Array]) -> Array:
         return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], along)[0]
 
     value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
     return value, pull(jnp.ones_like(value))[0]
 
 
-def _activity(facts: Facts, visible: Visible, seen: Sequence[Any]) -> list[Any]:
+def _activity(facts: Facts, visible: Visible, seen: Sequence[Array]) -> list[Array]:
     """What the step shows of each group, per position; zero where it is bare."""
     found = []
     for group, place in zip(facts.groups, visible.place, strict=True):

@@ -7,35 +7,53 @@ weights ever run. Differentiating this function gives every parameter its share 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
-from .._compat import INLINED, JaxprEqn, bind, bodies_of, cond_branches, inner_jaxpr, needed_for, scan_parts, zeros_of
+from .._compat import (
+    INLINED,
+    Jaxpr,
+    JaxprEqn,
+    ScanParts,
+    bind,
+    bodies_of,
+    cond_branches,
+    inner_jaxpr,
+    needed_for,
+    scan_parts,
+    zeros_of,
+)
 from ..analysis import Addresses, WeightSite
 from ..ir import Role, Site, Step, inline, interpret, mapped
 from ..ops import ALIGNED
 
+T = TypeVar("T")
 
-class _Lazy:
+
+class _Lazy(Generic[T]):
     """A value that is computed when it is first asked for."""
 
     __slots__ = ("_thunk", "_value")
 
-    def __init__(self, thunk: Callable[[], Any]):
-        self._thunk, self._value = thunk, None
+    def __init__(self, thunk: Callable[[], T]):
+        self._thunk: Callable[[], T] | None = thunk
 
-    def get(self) -> Any:
+    def get(self) -> T:
         if self._thunk is not None:
             self._value = self._thunk()
             self._thunk = None
         return self._value
 
 
-def _force(v: Any) -> Any:
+# What the walk holds for a variable.
+Value: TypeAlias = Array | _Lazy[Array]
+
+
+def _force(v: Value) -> Array:
     return v.get() if isinstance(v, _Lazy) else v
 
 
@@ -43,22 +61,22 @@ class _NeedsData(Exception):
     """Raised by the stand-in for data when it is asked for its value."""
 
 
-def _data() -> Any:
+def _data() -> Array:
     raise _NeedsData("a weight depends on data: the sites of this step are not what the step computes")
 
 
 class Weights(NamedTuple):
     """Per site: its weight, and its op's constant operands; `ops`, where there is a faster way to compute one."""
 
-    weight: list[Any]
-    fixed: list[tuple[Any, ...]]
-    ops: Mapping[int, Callable[..., Any]] = {}
+    weight: list[Array]
+    fixed: list[tuple[Array, ...]]
+    ops: Mapping[int, Callable[..., Array]] = {}
 
 
-def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> Weights:
+def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Array]) -> Weights:
     """Per site its weight (elementwise: broadcast to the shape of y; sliced: one per slice) and constant operands."""
     finder = _Finder(sites)
-    args: list[Any] = list(step.consts)
+    args: list[Value] = list(step.consts)
     given = iter(params)
     for leaf in step.ins:
         args.append(next(given) if leaf.role is Role.PARAM else _Lazy(_data))
@@ -77,14 +95,14 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Any]) -> W
     return Weights(weight, fixed)
 
 
-def _aligned(site: WeightSite, w: Any) -> Any:
+def _aligned(site: WeightSite, w: Array) -> Array:
     """(slices…, weight…) → (slices…, out…): the weight's own axes are aligned from the last."""
     lead, shape = site.slices, site.call.out.shape
     own = jnp.shape(w)[len(lead) :]
     return jnp.broadcast_to(jnp.reshape(w, (*lead, *[1] * (len(shape) - len(own)), *own)), (*lead, *shape))
 
 
-def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, ...]]:
+def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array | None, ...]]:
     """Constant operands of every site's op, as values; None for what is a parameter (indices among the weights)."""
     finder = _Finder(sites)
     with jax.ensure_compile_time_eval():
@@ -94,8 +112,8 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, .
 
 
 def operands_ahead(
-    step: Step, sites: Sequence[WeightSite], chosen: Sequence[int], params: Sequence[Any], inputs: Sequence[Any]
-) -> dict[int, tuple[JaxprEqn, list[Any]]]:
+    step: Step, sites: Sequence[WeightSite], chosen: Sequence[int], params: Sequence[Array], inputs: Sequence[Array]
+) -> dict[int, tuple[JaxprEqn, list[Array]]]:
     """The equations of sites and their operands, where these are made of inputs; states count as zero."""
     finder = _Finder(sites)
     given = {Role.PARAM: iter(params), Role.INPUT: iter(inputs)}
@@ -104,7 +122,7 @@ def operands_ahead(
     return {j: (finder.calls[j][0], [_force(v) for v in finder.calls[j][1]]) for j in chosen}
 
 
-def fixed_examples(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Any, ...]]:
+def fixed_examples(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array | np.ndarray, ...]]:
     """The same with zeros for what is a parameter: an example of indices."""
     found = []
     for site, values in zip(sites, fixed_operands(step, sites), strict=True):
@@ -118,13 +136,13 @@ class _Finder:
     def __init__(self, sites: Sequence[WeightSite]):
         self.sites = sites
         self.at = Addresses(sites)
-        self.found: dict[int, tuple[Any, tuple[Any, ...]]] = {}
-        self.calls: dict[int, tuple[JaxprEqn, list[Any]]] = {}
+        self.found: dict[int, tuple[Value, tuple[Value, ...]]] = {}
+        self.calls: dict[int, tuple[JaxprEqn, list[Value]]] = {}
 
-    def walk(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site) -> list[Any]:
+    def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], args: Sequence[Value], at: Site) -> list[Value]:
         return interpret(jaxpr, consts, args, self.handle, at)
 
-    def handle(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> list[Any] | None:
+    def handle(self, site: Site, eqn: JaxprEqn, values: list[Value]) -> list[Value] | None:
         name = eqn.primitive.name
         for j in self.at.here.get(site, ()):
             s = self.sites[j]
@@ -140,16 +158,16 @@ class _Finder:
         outs = _Lazy(lambda: bind(eqn, [_force(v) for v in values]))
         split = len(eqn.outvars) > 1 and bool(bodies_of(eqn))
 
-        def output(i: int) -> Any:
+        def output(i: int) -> Array:
             return _alone(eqn, values, i) if split and not all(map(_is_ready, values)) else outs.get()[i]
 
         return [_Lazy(lambda i=i: output(i)) for i in range(len(eqn.outvars))]
 
-    def cond(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> None:
+    def cond(self, site: Site, eqn: JaxprEqn, values: list[Value]) -> None:
         for b, (body, consts) in enumerate(cond_branches(eqn)):
             self.walk(body, consts, values[1:], (*site, b))
 
-    def scan(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> None:
+    def scan(self, site: Site, eqn: JaxprEqn, values: list[Value]) -> None:
         parts = scan_parts(eqn)
         n, m = parts.num_consts, parts.num_consts + parts.num_carry
         same = [parts.jaxpr.outvars[k] is parts.jaxpr.invars[n + k] for k in range(parts.num_carry)]
@@ -172,16 +190,16 @@ class _Stack(NamedTuple):
     sites: Sequence[WeightSite]
     site: int
     at: Site
-    parts: Any
-    values: Sequence[Any]
+    parts: ScanParts
+    values: Sequence[Value]
 
-    def weights(self) -> Any:
+    def weights(self) -> Array:
         parts, n = self.parts, self.parts.num_consts
         m = n + parts.num_carry
         slices = {i: _force(v) for i, v in enumerate(self.values[m:]) if _is_ready(v)}
         carried = self.carried(slices)
 
-        def body(carry: dict[int, Any], xs: dict[int, Any]) -> tuple[dict[int, Any], Any]:
+        def body(carry: dict[int, Array], xs: dict[int, Array]) -> tuple[dict[int, Array], Array]:
             ends, found = self.iteration(carry, xs)
             return {k: _force(ends[k]) for k in carry}, _force(found)
 
@@ -190,7 +208,7 @@ class _Stack(NamedTuple):
             return mapped(lambda xs: body(start, xs)[1], slices)
         return lax.scan(body, start, slices, parts.length, parts.reverse)[1]
 
-    def iteration(self, carry: Mapping[int, Any], xs: Mapping[int, Any]) -> tuple[list[Any], Any]:
+    def iteration(self, carry: Mapping[int, Array], xs: Mapping[int, Array]) -> tuple[list[Value], Value]:
         """The carry after one iteration, and the weight of the site in it; both on demand."""
         parts, n = self.parts, self.parts.num_consts
         finder = _Finder(self.sites)
@@ -199,7 +217,7 @@ class _Stack(NamedTuple):
         ends = finder.walk(parts.jaxpr, parts.consts, [*self.values[:n], *given, *scanned], self.at)
         return ends[: parts.num_carry], finder.found[self.site][0]
 
-    def carried(self, slices: Mapping[int, Any]) -> list[int]:
+    def carried(self, slices: Mapping[int, Array]) -> list[int]:
         """What of the carry never depends on data."""
         n = self.parts.num_consts
         found = [k for k in range(self.parts.num_carry) if _is_ready(self.values[n + k])]
@@ -212,13 +230,13 @@ class _Stack(NamedTuple):
             found = kept
 
 
-def _alone(eqn: JaxprEqn, values: Sequence[Any], output: int) -> Any:
+def _alone(eqn: JaxprEqn, values: Sequence[Value], output: int) -> Array:
     """One output of an equation, of whose operands others may need data."""
     jaxpr, read = needed_for(eqn, output)
     return inline(jaxpr, (), [_force(v) for v, needed in zip(values, read, strict=True) if needed])[0]
 
 
-def _is_ready(v: Any) -> bool:
+def _is_ready(v: Value) -> bool:
     try:
         _force(v)
     except _NeedsData:

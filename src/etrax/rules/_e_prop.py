@@ -134,7 +134,7 @@ class _Filter:
             add_to(out, r.site, trace_part(plan, k, pair.filtered, filtered[r.group], window.fixed))
             if window.steps > 1:
                 rows = zip(window.records[1][k], late[r.group], strict=True)
-                add_to(out, r.site, plan.grad(k, total(f * at_ops(plan, k, x, f) for f, x in rows), window))
+                add_to(out, r.site, plan.grad(k, total(f * at_ops(plan, k, x) for f, x in rows), window))
         return out
 
     def reads_exit(self, window: WindowData) -> bool:
@@ -146,7 +146,7 @@ class _Filter:
         plan, bar = self.plan, felt.ops[j]
         for k in (k for k, r in enumerate(plan.relations) if r.site == j):
             rows = zip(window.records[1][k], felt.new[plan.relations[k].group], strict=True)
-            bar = bar - total(f * at_ops(plan, k, x, f) for f, x in rows).astype(bar.dtype)
+            bar = bar - total(f * at_ops(plan, k, x) for f, x in rows).astype(bar.dtype)
         return site_math.grad(plan.facts.sites[j], window.fixed[j], window.data(j), bar)
 
     def credit_at_exit(self, trace: FilteredTrace, window: WindowData) -> dict[int, Array]:

@@ -12,11 +12,12 @@ z being the activity: what gradient descent of rate η and weight decay δ does 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from .._compat import common_dtype
 from ..analysis import Facts, Group, find_visible
@@ -32,14 +33,14 @@ class Pair(NamedTuple):
     outputs: np.ndarray
     positions: np.ndarray
     complex: bool
-    dtype: Any
+    dtype: np.dtype
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.outputs.shape[1] * (2 if self.complex else 1), self.positions.shape[1]
 
 
-def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: float = 0.0) -> Source:
+def feedback_source(facts: Facts, key: Array, rate: float | None = None, decay: float = 0.0) -> Source:
     """Random feedback from a key; adaptive with a `rate`."""
     visible = find_visible(facts)
     direct = frozenset(g.index for g in facts.groups if visible.shown_by_outputs(g.index))
@@ -47,9 +48,9 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
     with jax.ensure_compile_time_eval():
         start = [np.asarray(_draw(key, n, p.shape), p.dtype) for n, p in enumerate(pairs)]
 
-    def signal(own: Any, moment: Moment) -> tuple[list[Any], Any]:
+    def signal(own: list[Array], moment: Moment) -> tuple[dict[int, Array], tuple]:
         matrices = own if rate is not None else start
-        found: list[Any] = [None if g.index in direct else jnp.zeros(g.num_positions) for g in facts.groups]
+        found = {g.index: jnp.zeros(g.num_positions) for g in facts.groups if g.index not in direct}
         errors = [_by_sample(moment.errors[p.output], p) for p in pairs]
         for p, e, b in zip(pairs, errors, matrices, strict=True):
             found[p.group] = (
@@ -58,7 +59,7 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
         activity = [moment.activity[p.group][p.positions] for p in pairs]
         return found, (errors, activity) if rate is not None else ()
 
-    def move(own: Any, memos: Any) -> Any:
+    def move(own: list[Array], memos: tuple[list[Array], list[Array]]) -> list[Array]:
         if rate is None:
             return own
         grads = [jnp.einsum("kbo,kbp->op", e, z.astype(e.dtype)) / e.shape[0] for e, z in zip(*memos, strict=True)]
@@ -67,12 +68,12 @@ def feedback_source(facts: Facts, key: Any, rate: float | None = None, decay: fl
     return Source(signal, direct, (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple, move)
 
 
-def _draw(key: Any, number: int, shape: tuple[int, int]) -> Any:
+def _draw(key: Array, number: int, shape: tuple[int, int]) -> Array:
     """As a readout of that many inputs would be drawn; the same numbers whatever the precision of the model."""
     return jax.random.normal(jax.random.fold_in(key, number), shape, jnp.float32) / max(shape[1], 1) ** 0.5
 
 
-def _by_sample(error: Any, p: Pair) -> Any:
+def _by_sample(error: Array, p: Pair) -> Array:
     flat = error.reshape(-1)[p.outputs]
     return (
         jnp.concatenate([flat.real, -flat.imag], -1)
@@ -93,7 +94,7 @@ def _pairs(facts: Facts, direct: frozenset[int]) -> list[Pair]:
     return found
 
 
-def _samples(facts: Facts, group: Group, output: Any) -> tuple[np.ndarray, np.ndarray]:
+def _samples(facts: Facts, group: Group, output: jax.ShapeDtypeStruct) -> tuple[np.ndarray, np.ndarray]:
     """Elements of the output and positions of the group by sample: along their first axis, or as one sample."""
     sample = sample_of_position(facts, group)
     n = 0 if sample is None else int(sample.max()) + 1

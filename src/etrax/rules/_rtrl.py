@@ -14,7 +14,7 @@ Computation 1, 1989.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -126,7 +126,7 @@ def _carry(across: Array, influence: Array, axis: int | np.ndarray | None) -> Ar
     return jnp.moveaxis(out.reshape(moved.shape), 1, axis + 1)
 
 
-def _sample_axis(facts: Facts, relation: Relation, fixed: tuple[Array, ...]) -> int | np.ndarray | None:
+def _sample_axis(facts: Facts, relation: Relation, fixed: Sequence[Array | np.ndarray]) -> int | np.ndarray | None:
     """The axis of the trace that runs over samples; None if there is one sample only.
 
     Where samples do not lie along one axis (rows of a table that the samples share by columns): the sample of each

@@ -186,7 +186,7 @@ def guided_transport(
 
 def _immediate(
     visible: Visible, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array],
-    signals: Sequence[Array | None], errors: Sequence[Array | None],
+    signals: Mapping[int, Array], errors: Mapping[int, Array],
 ) -> dict[int, Array]:  # fmt: skip
     """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
     total: dict[int, Array] = {}
@@ -194,7 +194,7 @@ def _immediate(
         return total
     shown = show(visible, frozenset(), leaves, weights, sites)
     for g in range(len(visible.facts.groups)):
-        for j, bar in shown.pull(on_activity(visible, shown, g, signals[g], errors))[1].items():
+        for j, bar in shown.pull(on_activity(visible, shown, g, signals.get(g), errors))[1].items():
             add_to(total, j, bar)
     return total
 

@@ -63,13 +63,13 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:
-    def signal(own: tuple[()], moment: Moment) -> tuple[list[Array | None], tuple[()]]:
+    def signal(own: tuple[()], moment: Moment) -> tuple[dict[int, Array], tuple[()]]:
         if modulator is None:
-            return [jnp.full(g.num_positions, moment.loss) for g in facts.groups], ()
+            return {g.index: jnp.full(g.num_positions, moment.loss) for g in facts.groups}, ()
         target, weight = moment.along
         found = modulator(moment.output, target)
         weight = jnp.ones(()) if weight is None else weight
-        return [_on_group(facts, g, found) * _broadcast(facts, g, weight, "mask") for g in facts.groups], ()
+        return {g.index: _on_group(facts, g, found) * _broadcast(facts, g, weight, "mask") for g in facts.groups}, ()
 
     return Source(signal)
 
