@@ -185,7 +185,7 @@ def measure(name: str) -> dict:
     """Time the analysis of one case; run in a process of its own."""
     from etrax.analysis import analyse
     from etrax.ir import Role
-    from etrax.rules._verdicts import diagonal
+    from etrax.rules._verdicts import by_position_verdict
 
     trace = CASES[name]()
     before, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -194,7 +194,7 @@ def measure(name: str) -> dict:
     times.append(time.perf_counter())
     facts = analyse(traced)
     times.append(time.perf_counter())
-    kinds = [str(diagonal(facts, i).kind) for i in range(len(traced.select(Role.PARAM)))]
+    kinds = [str(by_position_verdict(facts, i).kind) for i in range(len(traced.select(Role.PARAM)))]
     times.append(time.perf_counter())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     spans = np.diff(times).tolist()

@@ -28,7 +28,7 @@ from etrax.engine import Transport  # noqa: E402
 from etrax.engine._probes import plan_probes  # noqa: E402
 from etrax.ir import Role  # noqa: E402
 from etrax.rules import diagonal_transport  # noqa: E402
-from etrax.rules._verdicts import diagonal  # noqa: E402
+from etrax.rules._verdicts import by_position_verdict  # noqa: E402
 
 T, SEEDS, WINDOWS = 24, 16, (1, 2, 4)
 
@@ -60,7 +60,7 @@ def _kept(facts: Facts, sites: Any = None, trace_dtype: Any = None) -> Transport
     return diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, relations, reduced=True))
 
 
-RULES = {"kept": etrax.Rule("kept", _kept, diagonal), "left out": etrax.tbptt()}
+RULES = {"kept": etrax.Rule("kept", _kept, by_position_verdict), "left out": etrax.tbptt()}
 
 
 def cosine(a: Any, b: Any) -> Any:

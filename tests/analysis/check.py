@@ -8,7 +8,7 @@ from etrax._compat import is_inexact
 from etrax.analysis import OpNode, OutputNode, StateNode
 from etrax.ir import Role
 from etrax.rules import Kind
-from etrax.rules._verdicts import diagonal
+from etrax.rules._verdicts import by_position_verdict
 
 from .oracle import blocks
 
@@ -69,7 +69,7 @@ def check_facts(facts, model):
     width = {i: 1 + np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) for i in states}
     mask, at = place_mask(facts), jax.jit(lambda leaves: blocks(facts, leaves))
     trained = [i for i, leaf in enumerate(facts.step.select(Role.PARAM)) if is_inexact(leaf.aval)]
-    exact = [k for k, i in enumerate(trained) if diagonal(facts, i).kind is Kind.EXACT]
+    exact = [k for k, i in enumerate(trained) if by_position_verdict(facts, i).kind is Kind.EXACT]
     influence = None
     for leaves in trajectory(model):
         found = jax.tree.map(np.asarray, at(leaves))

@@ -11,7 +11,7 @@ from etrax._errors import CompilationError, NotSupportedError
 from etrax.analysis import LossKind, analyse
 from etrax.ir import Role, trace_step
 from etrax.rules import Kind
-from etrax.rules._verdicts import complete, diagonal, diagonal_losses
+from etrax.rules._verdicts import by_position_verdict, diagonal_losses, whole_influence_verdict
 
 W, H, X = jnp.ones((3, 4)), jnp.ones((2, 4)), jnp.ones((2, 3))
 
@@ -41,7 +41,7 @@ def test_while_loop_on_the_gradient_path():
 
 def test_while_loop_beside_the_gradient_path():
     loop = lambda y: lax.while_loop(lambda c: c.sum() > 1, lambda c: 0.5 * c, lax.stop_gradient(y))
-    assert diagonal(facts_of(lambda w, h, x: 0.9 * h + loop(jnp.abs(h)) * (x @ w)), 0).kind is Kind.EXACT
+    assert by_position_verdict(facts_of(lambda w, h, x: 0.9 * h + loop(jnp.abs(h)) * (x @ w)), 0).kind is Kind.EXACT
 
 
 @pytest.mark.parametrize(
@@ -60,17 +60,17 @@ def test_no_derivative_at_all(f, says):
 def test_gradient_clipping_is_reported():
     clip = rule(lambda ct: jnp.clip(ct, -1, 1))
     facts = facts_of(lambda w, h, x: clip(0.9 * h + x @ w))
-    verdict = diagonal(facts, 0)
+    verdict = by_position_verdict(facts, 0)
     assert verdict.kind is Kind.APPROXIMATE
     assert "derivative rule" in verdict.reason and "test_bad_input.py" in verdict.reason
     assert LossKind.NONLINEAR in {loss.kind for loss in diagonal_losses(facts, 0)}
-    assert complete(facts, 0).kind is Kind.APPROXIMATE
+    assert whole_influence_verdict(facts, 0).kind is Kind.APPROXIMATE
 
 
 def test_unknown_primitive_on_the_path_is_reported():
     unknown = rule(lambda ct: jax.pure_callback(lambda a: np.asarray(a), ct, ct))
     facts = facts_of(lambda w, h, x: 0.9 * h + unknown(x * w), jnp.ones(()), jnp.ones(()), jnp.ones(()))
-    verdict = diagonal(facts, 0)
+    verdict = by_position_verdict(facts, 0)
     assert verdict.kind is Kind.APPROXIMATE
     assert (
         "`pure_callback`" in verdict.reason and "not known" in verdict.reason and "test_bad_input.py" in verdict.reason
@@ -79,7 +79,8 @@ def test_unknown_primitive_on_the_path_is_reported():
 
 def test_unknown_primitive_beside_the_path_is_not():
     unknown = rule(lambda ct: jax.pure_callback(lambda a: np.asarray(a), ct, ct))
-    assert diagonal(facts_of(lambda w, h, x: 0.9 * h + x @ w, output=lambda w, h: unknown(h)), 0).kind is Kind.EXACT
+    facts = facts_of(lambda w, h, x: 0.9 * h + x @ w, output=lambda w, h: unknown(h))
+    assert by_position_verdict(facts, 0).kind is Kind.EXACT
 
 
 def test_state_that_is_no_hidden_state_is_reported():
@@ -87,14 +88,14 @@ def test_state_that_is_no_hidden_state_is_reported():
         return 0.9 * h, 0.5 * o + x @ w, h + o
 
     facts = analyse(trace_step(fn, W, H, (X,), H))
-    verdict = diagonal(facts, 0)
+    verdict = by_position_verdict(facts, 0)
     assert verdict.kind is Kind.TRUNCATED
     assert "not a hidden state" in verdict.reason and "declare it as one" in verdict.reason
 
 
 def test_integer_parameters_have_no_gradient():
     facts = facts_of(lambda p, h, x: 0.9 * h + x @ p["w"] * p["n"], {"w": W, "n": jnp.asarray(2)})
-    verdicts = {leaf.path[0]: diagonal(facts, i) for i, leaf in enumerate(facts.step.select(Role.PARAM))}
+    verdicts = {leaf.path[0]: by_position_verdict(facts, i) for i, leaf in enumerate(facts.step.select(Role.PARAM))}
     assert verdicts["w"].kind is Kind.EXACT
     assert verdicts["n"].kind is Kind.UNUSED and "int64 numbers, which have no gradient" in verdicts["n"].reason
 
@@ -103,7 +104,7 @@ def test_integer_parameters_have_no_gradient():
 def test_complex_cast_to_real():
     """The imaginary part is dropped: linear over the reals, and carried."""
     facts = facts_of(lambda w, h, x: 0.9 * h + lax.convert_element_type((x @ w) * (1 + 2j), float))
-    assert diagonal(facts, 0).kind is Kind.EXACT
+    assert by_position_verdict(facts, 0).kind is Kind.EXACT
     assert not facts.edges.problems
     assert [c.primitive for c in facts.casts] == ["convert_element_type"]
     assert "test_bad_input.py" in str(facts.casts[0])
@@ -115,7 +116,7 @@ def test_random_keys_and_counters_are_carried():
         return {"key": key, "n": h["n"] + 1, "v": 0.9 * h["v"] + (x @ w) * jax.random.bernoulli(use, 0.5, (2, 4))}
 
     facts = facts_of(new, hidden={"key": jax.random.key(0), "n": jnp.asarray(0), "v": H}, output=lambda w, h: h["v"])
-    assert diagonal(facts, 0).kind is Kind.EXACT
+    assert by_position_verdict(facts, 0).kind is Kind.EXACT
     assert [g.leaves for g in facts.groups] == [(2,)]
 
 
@@ -127,4 +128,4 @@ def test_low_precision(dtype):
         H.astype(dtype),
         output=lambda w, h: h.real,
     )
-    assert diagonal(facts, 0).kind is Kind.EXACT
+    assert by_position_verdict(facts, 0).kind is Kind.EXACT

@@ -4,7 +4,7 @@ import pytest
 
 from etrax.analysis import analyse
 from etrax.ir import Role
-from etrax.rules._verdicts import diagonal
+from etrax.rules._verdicts import by_position_verdict
 
 from . import models_flow, models_weights  # noqa: F401  (they fill the table)
 from .check import check_facts
@@ -16,7 +16,7 @@ from .small import MODELS
 def test_model(name):
     model, verdicts = MODELS[name]
     facts = analyse(step_of(model))
-    found = {leaf.path[0]: diagonal(facts, i) for i, leaf in enumerate(facts.step.select(Role.PARAM))}
+    found = {leaf.path[0]: by_position_verdict(facts, i) for i, leaf in enumerate(facts.step.select(Role.PARAM))}
     assert {path: str(verdict.kind) for path, verdict in found.items()} == verdicts, found
     if not facts.edges.problems:  # a rule that is not linear has no Jacobian
         check_facts(facts, model)

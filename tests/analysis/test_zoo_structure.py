@@ -11,7 +11,7 @@ from tests.zoo import __file__ as zoo_file
 from etrax.analysis import analyse
 from etrax.ir import Role
 from etrax.rules import Kind
-from etrax.rules._verdicts import complete, diagonal, windowed
+from etrax.rules._verdicts import by_position_verdict, no_trace_verdict, whole_influence_verdict
 
 from .check import check_facts
 from .oracle import step_of
@@ -32,7 +32,7 @@ def facts_of(name):
 def test_verdicts(name):
     facts, model = facts_of(name), ZOO[name]()
     for i, leaf in enumerate(facts.step.select(Role.PARAM)):
-        verdict, want = diagonal(facts, i), model.expect[leaf.path]
+        verdict, want = by_position_verdict(facts, i), model.expect[leaf.path]
         found = REPORTS[verdict.kind]
         assert found == want or (leaf.path in model.either and found != UNUSED), (leaf.path, verdict)
         sites = facts.sites_of(i)
@@ -42,10 +42,11 @@ def test_verdicts(name):
             lines = re.findall(r"(\w+\.py):(\d+) \(", verdict.reason)
             assert lines and {file for file, _ in lines} <= FILES, verdict.reason
             assert re.search(CAUSES, verdict.reason), verdict.reason
-        assert windowed(facts, i).kind == (
-            verdict.kind if verdict.kind is Kind.UNUSED or not sites else windowed(facts, i).kind
+        assert no_trace_verdict(facts, i).kind == (
+            verdict.kind if verdict.kind is Kind.UNUSED or not sites else no_trace_verdict(facts, i).kind
         )
-        assert complete(facts, i).kind in ((Kind.EXACT, Kind.UNUSED) if model.linear else (Kind.APPROXIMATE,))
+        whole = (Kind.EXACT, Kind.UNUSED) if model.linear else (Kind.APPROXIMATE,)
+        assert whole_influence_verdict(facts, i).kind in whole
 
 
 TAGS = {

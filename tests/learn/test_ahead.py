@@ -8,7 +8,7 @@ from jax import lax
 
 import etrax
 from etrax.engine import _probes
-from etrax.engine._ops import look_ahead
+from etrax.engine._ops import known_before
 
 B, I, H, T = 3, 4, 5, 7
 RNG = np.random.RandomState(0)
@@ -96,7 +96,7 @@ def test_what_is_known_ahead(name):
             )
     assert found == KNOWN[name]
     params = learner.program.params(learner.params)
-    ahead = look_ahead(facts, params, learner.program.weights(params), [XS])
+    ahead = known_before(facts, params, learner.program.weights(params), [XS])
     assert len(ahead.outputs) + len(ahead.shares) == len(found)
 
 
@@ -150,7 +150,7 @@ def test_many_pulls_are_one(step, rule, monkeypatch):
     hidden = {f"v{i}": HIDDEN for i in range(10)} | {"s": jnp.tanh(2 * HIDDEN)} if step is compartments else HIDDEN
     found = []
     for many in (0, 10**6):
-        monkeypatch.setattr(_probes, "MANY", many)
+        monkeypatch.setattr(_probes, "SEPARATE_PULLS", many)
         learner = etrax.compile(step, rule, XS[0], params=used(plain), hidden=hidden)
         run = learner.value_and_grad(lambda o, y: ((o - y) ** 2).mean(), window=2)
         found.append(run(used(plain), learner.init(), XS, YS)[0][1])

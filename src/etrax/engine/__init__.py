@@ -2,17 +2,17 @@
 
 from . import _site_math as site_math  # noqa: F401
 from ._blocks import Block as Block
-from ._blocks import act as act
-from ._blocks import act_transposed as act_transposed
+from ._blocks import block_product as block_product
+from ._blocks import block_times as block_times
 from ._blocks import full as full
-from ._blocks import multiply as multiply
 from ._blocks import total as total
+from ._blocks import transposed_times as transposed_times
 from ._eligibility import Eligibility as Eligibility
 from ._eligibility import at_ops as at_ops
 from ._eligibility import backward as backward
 from ._eligibility import eligibility as eligibility
 from ._eligibility import moved_part as moved_part
-from ._eligibility import show_cut as show_cut
+from ._eligibility import observe_cut_step as observe_cut_step
 from ._eligibility import trace_part as trace_part
 from ._layout import Gather as Gather
 from ._layout import Layout as Layout
@@ -21,8 +21,8 @@ from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
 from ._ops import prepared as prepared
-from ._own_loss import Felt as Felt
 from ._own_loss import OwnLoss as OwnLoss
+from ._own_loss import StepGradients as StepGradients
 from ._own_loss import plan_own_loss as plan_own_loss
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
@@ -43,8 +43,8 @@ from ._samples import sample_rows as sample_rows
 from ._source import Moment as Moment
 from ._source import Source as Source
 from ._source import moment_of as moment_of
+from ._source import observe_step as observe_step
 from ._source import on_activity as on_activity
-from ._source import show as show
 from ._transport import CreditElsewhere as CreditElsewhere
 from ._transport import EachStep as EachStep
 from ._transport import Future as Future

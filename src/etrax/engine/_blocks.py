@@ -39,18 +39,18 @@ def full(entries: Sequence[Entry]) -> list[Array]:
     return found
 
 
-def multiply(a: Matrix, b: Matrix) -> Block:
+def block_product(a: Matrix, b: Matrix) -> Block:
     """a · b."""
     n = len(a)
     return [[_sum([_times(a[s][r], b[r][t]) for r in range(n)]) for t in range(n)] for s in range(n)]
 
 
-def act(a: Matrix, v: Sequence[Array]) -> list[Entry]:
+def block_times(a: Matrix, v: Sequence[Array]) -> list[Entry]:
     """a · v for a vector of arrays."""
     return [_sum([_times(x, y) for x, y in zip(row, v, strict=True)]) for row in a]
 
 
-def act_transposed(a: Matrix, v: Sequence[Array]) -> list[Entry]:
+def transposed_times(a: Matrix, v: Sequence[Array]) -> list[Entry]:
     """aᵀ · v for a vector of arrays."""
     n = len(v)
     return [_sum([_times(a[s][t], v[s]) for s in range(n)]) for t in range(n)]

@@ -17,10 +17,10 @@ from jax import Array, lax
 from .._compat import common_dtype
 from ..analysis import Visible
 from . import _site_math as site_math
-from ._blocks import Block, act_transposed, total
+from ._blocks import Block, total, transposed_times
 from ._plan import Plan
 from ._site_math import Operands
-from ._source import Shown, on_activity, show
+from ._source import ObservedStep, observe_step, on_activity
 from ._transport import WindowData
 
 # Per group, one array for each state scalar.
@@ -34,20 +34,20 @@ class Eligibility(NamedTuple):
     q: dict[int, Array]
 
 
-def show_cut(visible: Visible, plan: Plan, leaves: Sequence[Array], weights: Sequence[Array]) -> Shown:
+def observe_cut_step(visible: Visible, plan: Plan, leaves: Sequence[Array], weights: Sequence[Array]) -> ObservedStep:
     """The cut step, ready to pull from activity to old states and to the ops of the plan."""
     leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
-    return show(visible, visible.facts.cut, leaves, weights, sorted({r.site for r in plan.relations}))
+    return observe_step(visible, visible.facts.cut, leaves, weights, sorted({r.site for r in plan.relations}))
 
 
 def eligibility(
-    visible: Visible, plan: Plan, shown: Shown, groups: Sequence[int], errors: Mapping[int, Array] | None
+    visible: Visible, plan: Plan, observed: ObservedStep, groups: Sequence[int], errors: Mapping[int, Array] | None
 ) -> Eligibility:
     """r and q of the activity itself, or (with errors) of the outputs that show it, weighted by their errors."""
     found = Eligibility({}, {})
     for g in groups:
         one = jnp.ones(visible.facts.groups[g].num_positions) if errors is None else None
-        h_bar, d_bar = shown.pull(on_activity(visible, shown, g, one, errors or {}))
+        h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors or {}))
         layout = plan.probes.layouts[g]
         found.r[g] = [_wide(v) for v in layout.read({i: h_bar[i] for i in layout.group.leaves})]
         found.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
@@ -66,7 +66,7 @@ def backward(
         r, b, d = step
         new = {}
         for g, a in later.items():
-            back = act_transposed(d[g], a)
+            back = transposed_times(d[g], a)
             new[g] = [
                 x * b[g].astype(x.dtype) + (0 if y is None else y.astype(x.dtype))
                 for x, y in zip(r[g], back, strict=True)

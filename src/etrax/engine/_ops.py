@@ -11,7 +11,7 @@ from jax import Array, lax
 from .._compat import bind, is_concrete
 from ..analysis import Facts, WeightSite
 from ..ir import mapped
-from ._weights import Weights, fixed_operands, operands_ahead
+from ._weights import Weights, fixed_operands, operands_from_inputs
 
 
 @lru_cache(maxsize=32)
@@ -33,7 +33,7 @@ def prepared(facts: Facts, weights: Weights) -> Weights:
     return weights._replace(ops={j: plan(held[j]) for j, plan in _planned(facts).items()})
 
 
-class Ahead(NamedTuple):
+class KnownBefore(NamedTuple):
     """What is known of weight ops before a window runs, by site and stacked over its steps.
 
     `outputs` and `data` of ops that read inputs only; `shares` of the output that parts of an op's data give, which are
@@ -51,18 +51,18 @@ class Ahead(NamedTuple):
         return whole | {j: lambda u, y=y, rest=self.rests[j]: rest(u) + y for j, y in shares.items()}
 
 
-def look_ahead(facts: Facts, params: Sequence[Array], weights: Weights, inputs: Sequence[Array]) -> Ahead:
+def known_before(facts: Facts, params: Sequence[Array], weights: Weights, inputs: Sequence[Array]) -> KnownBefore:
     """One product for all steps of a window where data are inputs."""
     sites = [s if s.rule.joins_steps and not s.loops else None for s in facts.sites]
     whole = [j for j, s in enumerate(sites) if s is not None and s.from_inputs]
     parts = [j for j, s in enumerate(sites) if s is not None and s.parts_from_inputs and not s.from_inputs]
     if not (whole or parts) or inputs[0].shape[0] == 1:
-        return Ahead({}, {}, {}, {})
+        return KnownBefore({}, {}, {}, {})
     held = lax.stop_gradient(weights.weight)
 
     def one(x: Sequence[Array]) -> tuple[dict[int, Array], dict[int, Array], dict[int, Array]]:
         outputs, data, shares = {}, {}, {}
-        for j, (eqn, values) in operands_ahead(facts.step, facts.sites, whole + parts, params, x).items():
+        for j, (eqn, values) in operands_from_inputs(facts.step, facts.sites, whole + parts, params, x).items():
             site = facts.sites[j]
             values[site.operand] = held[j]
             u = tuple(values[i] for i in site.rule.varying(site.call))
@@ -74,7 +74,7 @@ def look_ahead(facts: Facts, params: Sequence[Array], weights: Weights, inputs: 
 
     outputs, data, shares = lax.stop_gradient(mapped(one, list(inputs)))
     rests = {j: _over(facts.sites[j], _others(facts.sites[j]))(held[j]) for j in parts}
-    return Ahead(outputs, data, shares, rests)
+    return KnownBefore(outputs, data, shares, rests)
 
 
 def _over(site: WeightSite, ranges: Sequence[tuple[int, int]]) -> Callable[[Array], Callable[[Array], Array]]:

@@ -1,11 +1,11 @@
-"""The loss of one step as its hidden groups feel it: through the states that the step itself computes.
+"""The derivative of one step's loss in its hidden groups, through the states that the step itself computes.
 
     s = ∂ℓ/∂h'        r = ∂ℓ/∂h  not by way of h'        δ_j = ∂ℓ/∂y_j
 
 ℓ is the loss of this step alone. A state that is made of other new states of its group (a spike of its membrane) counts
 for itself, and they for what is left: the trace of the spike holds their share already. The new states of other groups
 count as what the loss sees a group through. Recurrence by weight ops is left out of r, as it is left out of the trace:
-ops that read old states only, on their way to states. A group that the loss sees in no other way keeps them.
+ops that read old states only, on their way to states. For a group that the loss sees in no other way they are left in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ._source import OutputLoss, errors_of
 Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[dict[int, Array], dict[int, Array]]]]
 
 
-class Felt(NamedTuple):
+class StepGradients(NamedTuple):
     """Per group and state scalar, the loss in its new (s) and its old states (r); per site, the loss in y (δ)."""
 
     new: dict[int, list[Array]]
@@ -38,7 +38,7 @@ class Felt(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OwnLoss:
-    """How to read `Felt` off a step, for the groups and sites of a plan; per group, the ops that are cut.
+    """How to read `StepGradients` off a step, for the groups and sites of a plan; per group, the ops that are cut.
 
     `old` are the groups whose old states the loss may see.
     """
@@ -49,13 +49,13 @@ class OwnLoss:
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: OutputLoss, share: Array | float
-    ) -> Felt:
+    ) -> StepGradients:
         """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
         facts = self.plan.facts
         leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
         outputs, pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights)
         errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(outputs, along, loss_of)[1].items()}
-        found = Felt({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
+        found = StepGradients({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
         for g, cut in self.cuts.items():
             layout = self.plan.probes.layouts[g]
             old, new = _from_states(facts, facts.groups[g], cut, leaves, weights)[1](errors)

@@ -34,7 +34,7 @@ class Probe:
 
 
 # More pulls than this are made as one.
-MANY = 8
+SEPARATE_PULLS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Pulls:
         """D per group and F per relation, given the pull-back of new states to old states and outputs of ops."""
         avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
         zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
-        if len(self.pulls) > MANY:
+        if len(self.pulls) > SEPARATE_PULLS:
             return self._all_at_once(pull, zeros)
         blocks, rows = self._blank()
         for probes in self.pulls:
@@ -142,7 +142,7 @@ class Probes:
         places = tuple(_beside_loops(self.facts, r) for r in self.relations)
         return Pulls(self.layouts, self.pulls, self.relations, places)
 
-    def fold(self, g: Mapping[int, Array], states: Sequence[Array]) -> Mapping[int, Array]:
+    def without_derived(self, g: Mapping[int, Array], states: Sequence[Array]) -> Mapping[int, Array]:
         """Cotangents of states, with those of derived states taken to the states that they are made of."""
         found = dict(g)
         for d in self.derived.values():
@@ -255,8 +255,8 @@ def plan_probes(
         lists = [probes_of(g, layouts[g], colours(facts, facts.groups[g])) for g in members]
         for k in range(max(map(len, lists))):
             pulls.append(tuple(found[k] for found in lists if k < len(found)))
-    kept = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
-    return Probes(facts, kept, tuple(relations), tuple(pulls), derived)
+    layouts = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
+    return Probes(facts, layouts, tuple(relations), tuple(pulls), derived)
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:

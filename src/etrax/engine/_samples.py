@@ -40,7 +40,7 @@ def find_samples(facts: Facts) -> Samples:
 
 
 def sample_rows(facts: Facts, leaves: Sequence[int]) -> int:
-    """The number of samples if they lie along the first axis of these states; 1 where that is not shown."""
+    """The number of samples if they lie along the first axis of these states; 1 where that is not certain."""
     shapes = [facts.states[i].aval.shape for i in leaves]
     if any(len(s) < 2 for s in shapes) or len({s[0] for s in shapes}) != 1:
         return 1

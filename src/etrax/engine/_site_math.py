@@ -1,4 +1,4 @@
-"""The pieces of an op family (`OpRule`) at a site: inner loops folded into the window, slices of a weight apart."""
+"""The pieces of an op family (`OpRule`) at a site: iterations of inner loops are steps, slices of a weight apart."""
 
 from __future__ import annotations
 

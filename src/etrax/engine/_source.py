@@ -57,7 +57,7 @@ class Source:
     move: Callable[[Any, Any], Any] = lambda own, memos: own
 
 
-class Shown(NamedTuple):
+class ObservedStep(NamedTuple):
     """What readers see, the new states, and the pull-back from both to old states and outputs of weight ops."""
 
     seen: list[Array]
@@ -65,9 +65,9 @@ class Shown(NamedTuple):
     pull: Callable[..., tuple[dict[int, Array], dict[int, Array]]]
 
 
-def show(
+def observe_step(
     visible: Visible, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array], sites: Sequence[int]
-) -> Shown:
+) -> ObservedStep:
     """Run the step, ready to pull signals on activity back."""
     facts, first = visible.facts, len(visible.facts.step.select(Role.PARAM))
     moving = {i: leaves[first + i] for i in facts.group_of_leaf}
@@ -81,19 +81,19 @@ def show(
         return seen, {i: new[i] for i in moving}
 
     (seen, states), pull = jax.vjp(run, moving, deltas)
-    return Shown(seen, states, pull)
+    return ObservedStep(seen, states, pull)
 
 
 def on_activity(
-    visible: Visible, shown: Shown, group: int, signal: Array | None, errors: Mapping[int, Array]
+    visible: Visible, observed: ObservedStep, group: int, signal: Array | None, errors: Mapping[int, Array]
 ) -> tuple[list[Array], dict[int, Array]]:
-    """Cotangents for `Shown.pull`: a signal per position on a group's activity, or (None) the errors of its outputs."""
+    """Cotangents for `ObservedStep.pull`: a signal per position on a group's activity; None: its outputs' errors."""
     facts = visible.facts
-    bars = [jnp.zeros_like(a) for a in shown.seen]
+    bars = [jnp.zeros_like(a) for a in observed.seen]
     for k, at in visible.place[group].items():
         value = errors[visible.readers[k].index] if signal is None else signal[np.maximum(at, 0)]
-        bars[k] = jnp.where(at >= 0, value, 0).astype(shown.seen[k].dtype)
-    states = {i: jnp.zeros_like(shown.states[i]) for i in facts.group_of_leaf}
+        bars[k] = jnp.where(at >= 0, value, 0).astype(observed.seen[k].dtype)
+    states = {i: jnp.zeros_like(observed.states[i]) for i in facts.group_of_leaf}
     bare = visible.bare[group]
     for i in facts.groups[group].leaves:
         at = facts.groups[group].place_of(i)
@@ -102,10 +102,12 @@ def on_activity(
     return bars, states
 
 
-def moment_of(visible: Visible, shown: Shown, outputs: list[Array], along: Any, loss_of: OutputLoss) -> Moment:
+def moment_of(
+    visible: Visible, observed: ObservedStep, outputs: list[Array], along: Any, loss_of: OutputLoss
+) -> Moment:
     """The step as a source sees it."""
     value, errors = errors_of(outputs, along, loss_of)
-    return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, shown.seen))
+    return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, observed.seen))
 
 
 def errors_of(outputs: Sequence[Array], along: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:

@@ -111,7 +111,7 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array 
         return [tuple(_force(v) if _is_ready(v) else None for v in values) for values in found]
 
 
-def operands_ahead(
+def operands_from_inputs(
     step: Step, sites: Sequence[WeightSite], chosen: Sequence[int], params: Sequence[Array], inputs: Sequence[Array]
 ) -> dict[int, tuple[JaxprEqn, list[Array]]]:
     """The equations of sites and their operands, where these are made of inputs; states count as zero."""
@@ -224,10 +224,10 @@ class _Stack(NamedTuple):
         one = {i: jax.tree.map(lambda a: a[0], v) for i, v in slices.items()} if self.parts.length else {}
         while True:
             ends, _ = self.iteration({k: _force(self.values[n + k]) for k in found}, one)
-            kept = [k for k in found if _is_ready(ends[k])]
-            if kept == found:
+            still = [k for k in found if _is_ready(ends[k])]
+            if still == found:
                 return found
-            found = kept
+            found = still
 
 
 def _alone(eqn: JaxprEqn, values: Sequence[Value], output: int) -> Array:

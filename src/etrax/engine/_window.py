@@ -14,7 +14,7 @@ from .._compat import promotes
 from ..analysis import Facts, OpenStep, OpNode
 from ..ir import Role
 from . import _site_math as site_math
-from ._ops import look_ahead
+from ._ops import known_before
 from ._probes import differentiable
 from ._transport import CreditElsewhere, Trace, Transport, WindowData
 from ._weights import Weights
@@ -111,7 +111,7 @@ def _run(
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
     fixed_weights = lax.stop_gradient(weights.weight)
-    known = look_ahead(facts, params, weights, inputs)
+    known = known_before(facts, params, weights, inputs)
     each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
 
     def body(carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:

@@ -32,11 +32,11 @@ from ..engine import (
     Probes,
     Transport,
     WindowData,
-    act,
     add_to,
+    block_product,
+    block_times,
     by_site,
     carried_relations,
-    multiply,
     plan_of,
     plan_probes,
     site_math,
@@ -44,7 +44,7 @@ from ..engine import (
     widened,
 )
 from ._rule import Rule
-from ._verdicts import diagonal
+from ._verdicts import by_position_verdict
 
 
 class DiagonalTrace(NamedTuple):
@@ -73,7 +73,7 @@ def diagonal_transport(
 
     def credit(trace: DiagonalTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
-        g = probes.fold(g, window.entry_states)
+        g = probes.without_derived(g, window.entry_states)
         for k, (r, entries) in enumerate(zip(relations, trace.entries, strict=True)):
             signal = plan.layout(k).read({i: g[i] for i in facts.groups[r.group].leaves})
             for entry, s in zip(entries, signal, strict=True):
@@ -112,7 +112,7 @@ def _moved(
         return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
     at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]
     new = []
-    for old, entry, c in zip(act(at, entries), entries, suffixes, strict=True):
+    for old, entry, c in zip(block_times(at, entries), entries, suffixes, strict=True):
         fresh = site_math.outer(site, fixed, [widened(u, c.dtype) for u in data], c)
         new.append((fresh if old is None else old + fresh).astype(entry.dtype))
     return tuple(new)
@@ -140,9 +140,9 @@ def suffix_products(plan: Plan, window: WindowData) -> tuple[list[Block], list[l
                 [None if q is None else site_math.beside_loops(site, plan.gathers[k](q)) for q in line]
                 for line in suffix[r.group]
             ]
-            found = act(at, row)
+            found = block_times(at, row)
             out.append([jnp.zeros_like(row[0], dtypes[k]) if c is None else c.astype(dtypes[k]) for c in found])
-        new = [_fitted(multiply(q, d[g]), q) for g, q in enumerate(suffix)]
+        new = [_fitted(block_product(q, d[g]), q) for g, q in enumerate(suffix)]
         return new, out
 
     return lax.scan(body, [eye(g) for g in range(len(layouts))], window.records, reverse=True)
@@ -179,4 +179,4 @@ def d_rtrl() -> Rule:
     >>> print(d_rtrl())
     d_rtrl()
     """
-    return Rule("d_rtrl", diagonal_transport, diagonal)
+    return Rule("d_rtrl", diagonal_transport, by_position_verdict)

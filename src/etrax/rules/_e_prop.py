@@ -64,30 +64,30 @@ from ..engine import (
     Block,
     CreditElsewhere,
     EachStep,
-    Felt,
     OwnLoss,
     Plan,
     Signal,
+    StepGradients,
     Transport,
     WindowData,
-    act,
-    act_transposed,
     add_to,
     at_ops,
+    block_product,
+    block_times,
     by_site,
     full,
-    multiply,
     plan_blocks,
     plan_own_loss,
     site_math,
     total,
     trace_part,
+    transposed_times,
 )
 from ._d_rtrl import diagonal_transport
 from ._feedback import feedback_source
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport
-from ._verdicts import Verdict, diagonal, guided, replaced
+from ._verdicts import Verdict, by_position_verdict, other_recurrence_verdict, other_signal_verdict
 
 
 class Filtered(NamedTuple):
@@ -119,16 +119,16 @@ class _Filter:
     def signal(
         self, trace: FilteredTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
         share: Array | float,
-    ) -> Felt:  # fmt: skip
+    ) -> StepGradients:  # fmt: skip
         return self.own_loss(leaves, weights, along, loss_of, share)
 
     def credit(self, trace: FilteredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        plan, felt = self.plan, window.signals
+        plan, found_loss = self.plan, window.signals
         if self.reads_exit(window):
-            return {j: self.beside_traces(felt, j, window) for j in felt.ops}
-        plain, filtered, late = _credit_signals(self.kappa, window.records[0], felt)
+            return {j: self.beside_traces(found_loss, j, window) for j in found_loss.ops}
+        plain, filtered, late = _credit_signals(self.kappa, window.records[0], found_loss)
         sites = plan.facts.sites
-        out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), d) for j, d in felt.ops.items()}
+        out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), d) for j, d in found_loss.ops.items()}
         for k, (r, pair) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
             add_to(out, r.site, trace_part(plan, k, pair.plain, plain[r.group], window.fixed))
             add_to(out, r.site, trace_part(plan, k, pair.filtered, filtered[r.group], window.fixed))
@@ -141,11 +141,11 @@ class _Filter:
         """Whether s_1 · ε̄_1 is read off the trace that has moved."""
         return window.steps == 1 and not self.own_loss.old
 
-    def beside_traces(self, felt: Felt, j: int, window: WindowData) -> Array:
+    def beside_traces(self, found_loss: StepGradients, j: int, window: WindowData) -> Array:
         """δ − F · s at one op of one step, as the gradient of its weight."""
-        plan, bar = self.plan, felt.ops[j]
+        plan, bar = self.plan, found_loss.ops[j]
         for k in (k for k, r in enumerate(plan.relations) if r.site == j):
-            rows = zip(window.records[1][k], felt.new[plan.relations[k].group], strict=True)
+            rows = zip(window.records[1][k], found_loss.new[plan.relations[k].group], strict=True)
             bar = bar - total(f * at_ops(plan, k, x) for f, x in rows).astype(bar.dtype)
         return site_math.grad(plan.facts.sites[j], window.fixed[j], window.data(j), bar)
 
@@ -186,7 +186,9 @@ def filtered_transport(
 Signals: TypeAlias = dict[int, list[Array]]
 
 
-def _credit_signals(kappa: float, blocks: Sequence[Block], felt: Felt) -> tuple[Signals, Signals, Signals]:
+def _credit_signals(
+    kappa: float, blocks: Sequence[Block], found_loss: StepGradients
+) -> tuple[Signals, Signals, Signals]:
     """D_1ᵀ a_1 and r_1 + κ σ̃_1 per group, at the entry; a_k − s_k, stacked over steps."""
 
     def body(
@@ -198,11 +200,11 @@ def _credit_signals(kappa: float, blocks: Sequence[Block], felt: Felt) -> tuple[
         before = {
             g: [r + kappa * (s + more) for r, s, more in zip(old[g], new[g], summed[g], strict=True)] for g in new
         }
-        onward = {g: _fitted(act_transposed(d[g], _sums(new[g], late[g])), new[g]) for g in new}
+        onward = {g: _fitted(transposed_times(d[g], _sums(new[g], late[g])), new[g]) for g in new}
         return (before, onward), late
 
-    zero = {g: [jnp.zeros_like(s[0]) for s in found] for g, found in felt.new.items()}
-    (filtered, plain), late = lax.scan(body, (zero, zero), (felt.new, felt.old, blocks), reverse=True)
+    zero = {g: [jnp.zeros_like(s[0]) for s in found] for g, found in found_loss.new.items()}
+    (filtered, plain), late = lax.scan(body, (zero, zero), (found_loss.new, found_loss.old, blocks), reverse=True)
     return plain, filtered, late
 
 
@@ -223,9 +225,9 @@ def _moved(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -
         product, summed = ([[plan.at_trace(k, p, window.fixed) for p in row] for row in b[r.group]] for b in whole)
         new = [plan.outer(k, c, window) for c in fresh.plain[k]]
         new_filtered = [plan.outer(k, c, window) for c in fresh.filtered[k]]
-        old = zip(filtered, full(act(summed, plain)), strict=True)
+        old = zip(filtered, full(block_times(summed, plain)), strict=True)
         late, dtype = [kappa**window.steps * e + more for e, more in old], plan.dtypes[k]
-        moved.append(Filtered(_plus(full(act(product, plain)), new, dtype), _plus(late, new_filtered, dtype)))
+        moved.append(Filtered(_plus(full(block_times(product, plain)), new, dtype), _plus(late, new_filtered, dtype)))
     return FilteredTrace(moved)
 
 
@@ -239,7 +241,7 @@ def _moved_once(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowDa
             [None if d is None else plan.at_trace(k, d * one, window.fixed) for d in row] for row in blocks[r.group]
         ]
         fresh = [plan.outer(k, (f * one)[None].astype(plan.dtypes[k]), window) for f in rows[k]]
-        new = _plus(full(act(block, plain)), fresh, plan.dtypes[k])
+        new = _plus(full(block_times(block, plain)), fresh, plan.dtypes[k])
         moved.append(Filtered(new, tuple(kappa * old + e for old, e in zip(filtered, new, strict=True))))
     return FilteredTrace(moved)
 
@@ -273,7 +275,7 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[FullBl
         found = Fresh(
             *([_at(plan, k, b[r.group], rows[k]) for k, r in enumerate(plan.relations)] for b in (suffix, summed))
         )
-        onward = [[_like(multiply(b[g], blocks[g]), plan, g, dtypes[g]) for g in groups] for b in (suffix, summed)]
+        onward = [[_like(block_product(b[g], blocks[g]), plan, g, dtypes[g]) for g in groups] for b in (suffix, summed)]
         return (onward[0], onward[1], scale * kappa), found
 
     start = [_scaled(plan, g, 1.0, dtypes[g]) for g in groups], [_scaled(plan, g, 0.0, dtypes[g]) for g in groups]
@@ -284,7 +286,7 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[FullBl
 def _at(plan: Plan, k: int, block: FullBlock, row: Sequence[Array]) -> list[Array]:
     site = plan.facts.sites[plan.relations[k].site]
     at = [[site_math.beside_loops(site, plan.gathers[k](q)) for q in line] for line in block]
-    return [c.astype(plan.dtypes[k]) for c in full(act(at, row))]
+    return [c.astype(plan.dtypes[k]) for c in full(block_times(at, row))]
 
 
 def _scaled(plan: Plan, g: int, scale: float, dtype: np.dtype) -> FullBlock:
@@ -348,17 +350,19 @@ def _by_feedback(
         return guided_transport(facts, feedback_source(facts, key, rate, decay), kappa, sites, trace_dtype)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        return guided(facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss")
+        return other_signal_verdict(
+            facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss"
+        )
 
     return Rule("e_prop", transport, verdict, options)
 
 
 def _symmetric(kappa: float) -> Rule:
     if kappa == 0:
-        return Rule("e_prop", diagonal_transport, diagonal, {"kappa": kappa})
+        return Rule("e_prop", diagonal_transport, by_position_verdict, {"kappa": kappa})
 
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
-        return replaced(facts, param, f"{how}, which is not BPTT for any window")
+        return other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window")
 
     return Rule("e_prop", partial(filtered_transport, kappa=kappa), verdict, {"kappa": kappa})

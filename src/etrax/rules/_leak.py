@@ -14,7 +14,7 @@ from .._arguments import check_decay
 from ..analysis import Facts
 from ..engine import Transport
 from ._rule import Rule
-from ._verdicts import Verdict, replaced
+from ._verdicts import Verdict, other_recurrence_verdict
 
 
 def with_leak(a: Array, decay: float, dtype: np.dtype) -> Array:
@@ -29,6 +29,6 @@ def leak_rule(name: str, transport: Callable[..., Transport[Any]], decay: float,
     decay = check_decay(name, "decay", decay, closed=True)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        return replaced(facts, param, how.format(decay))
+        return other_recurrence_verdict(facts, param, how.format(decay))
 
     return Rule(name, partial(transport, decay=decay), verdict, {"decay": decay})

@@ -22,7 +22,7 @@ from ..engine import Probe, Probes, Transport, carried_relations, layout_of
 from ..primitives import Dep, components
 from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, diagonal
+from ._verdicts import Kind, Verdict, by_position_verdict
 
 
 def whole_transport(
@@ -37,8 +37,8 @@ def whole_transport(
     for g in sorted(needed):
         for colour in _colours(uncut, g, relations):
             pulls += [(Probe(g, s, colour),) for s in range(layouts[g].size)]
-    kept = tuple(lay if lay.group.index in needed else replace(lay, slots=()) for lay in layouts)
-    probes = Probes(uncut, kept, tuple(relations), tuple(pulls))
+    probed = tuple(lay if lay.group.index in needed else replace(lay, slots=()) for lay in layouts)
+    probes = Probes(uncut, probed, tuple(relations), tuple(pulls))
     return diagonal_transport(facts, sites, trace_dtype, probes)
 
 
@@ -86,7 +86,7 @@ def ostl() -> Rule:
 
 
 def own_position(facts: Facts, param: int) -> Verdict:
-    plain = diagonal(facts, param)
+    plain = by_position_verdict(facts, param)
     if plain.kind is not Kind.APPROXIMATE:
         return plain  # nothing meets another position, or there is no trace
     what = "each position keeps its own share of the whole recurrence; what positions do to each other is not carried"

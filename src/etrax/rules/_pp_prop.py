@@ -9,8 +9,8 @@ t counts steps. f̂ is as small as y, and moves step by step inside the window's
 
     x̂_K = α^K x̂_0 + Σ_k α^{K−k} u_k
 
-Ops whose outputs are summed before anything else happens to them have the same f̂, which is kept once. Where x̂ is of the
-form of the op's data, its credit is one step more in the window's own product (docs/mathematics.md, 4).
+Ops whose outputs are summed before anything else happens to them have the same f̂, held once. Where x̂ is
+of the form of the op's data, its credit is one step more in the window's own product (docs/mathematics.md, 4).
 
 Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking neural networks", 2024.
 """
@@ -36,8 +36,8 @@ from ..engine import (
     Plan,
     Transport,
     WindowData,
-    act,
     add_to,
+    block_times,
     by_site,
     carried_relations,
     plan_of,
@@ -48,7 +48,7 @@ from ..engine import (
 from ..ops import ALIGNED
 from ..primitives import ANY
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, diagonal
+from ._verdicts import Kind, Verdict, by_position_verdict
 
 MANY_STEPS = 2**30  # far below the largest int32, far above what any decay remembers
 UNROLLED = 64  # steps of a window that are summed in one expression
@@ -98,7 +98,7 @@ class _Factors:
         """f̂ ← α D f̂ + (1 − α) F; of an elementwise weight D f̂ + F."""
         r, gather = self.plan.relations[k], self.plan.gathers[k]
         fade, gain = (self.decay, 1 - self.decay) if r.site in self.factored else (1.0, 1.0)
-        old = act([[None if d is None else gather(d) for d in line] for line in block], entries)
+        old = block_times([[None if d is None else gather(d) for d in line] for line in block], entries)
         fresh = [gain * site_math.sum_loops(self.plan.facts.sites[r.site], f[None])[0] for f in row]
         found = zip(old, fresh, entries, strict=True)
         return tuple((f if e is None else fade * e + f).astype(entry.dtype) for e, f, entry in found)
@@ -108,7 +108,7 @@ class _Factors:
     ) -> dict[int, Array]:
         """Σ_s g_s f̂_s / (1 − α^t) of y's shape, per site that is plain or not."""
         plan = self.plan
-        g = plan.probes.fold(g, window.entry_states)
+        g = plan.probes.without_derived(g, window.entry_states)
         out: dict[int, Array] = {}
         sums: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
@@ -211,7 +211,7 @@ def pp_prop(decay: float = 0.9) -> Rule:
     decay = check_decay("pp_prop", "decay", decay)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        plain = diagonal(facts, param)
+        plain = by_position_verdict(facts, param)
         products = [j for j in facts.sites_of(param) if _factored(facts, j)]
         if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
             return plain

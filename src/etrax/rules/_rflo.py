@@ -10,7 +10,7 @@ Over a window of K steps, with nothing but scalars to carry across it,
 
     ε_K = λ^K ε_0 + Σ_k u_k ⊗ λ^{K−k} F_k
 
-A state scalar that an op does not drive within its own step never gets a trace, so none is kept for it
+A state scalar that an op does not drive within its own step never gets a trace, so there is none for it
 (docs/mathematics.md, 7).
 
 Murray, "Local online learning in recurrent networks with random feedback", eLife 8, 2019.

@@ -41,7 +41,7 @@ from ..engine import (
 )
 from ..ir import mapped
 from ._rule import Rule
-from ._verdicts import complete
+from ._verdicts import whole_influence_verdict
 
 
 class DenseTrace(NamedTuple):
@@ -156,4 +156,4 @@ def rtrl() -> Rule:
     >>> print(rtrl())
     rtrl()
     """
-    return Rule("rtrl", dense_transport, complete)
+    return Rule("rtrl", dense_transport, whole_influence_verdict)

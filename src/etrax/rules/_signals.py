@@ -41,11 +41,11 @@ from ..engine import (
     live_sites,
     moment_of,
     moved_part,
+    observe_cut_step,
+    observe_step,
     on_activity,
     plan_blocks,
     plan_probes,
-    show,
-    show_cut,
     site_math,
     trace_part,
 )
@@ -96,9 +96,9 @@ class _Guided:
         return GuidedTrace(self.base.init(), [self.plan.zeros(k) for k in self.filtered], self.source.init())
 
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
-        shown = show_cut(self.visible, self.plan, leaves, weights)
+        observed = observe_cut_step(self.visible, self.plan, leaves, weights)
         blocks = self.plan.probes(leaves, weights, ys)
-        return StepRecord(blocks, eligibility(self.visible, self.plan, shown, self.signalled, None))
+        return StepRecord(blocks, eligibility(self.visible, self.plan, observed, self.signalled, None))
 
     def signal(
         self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
@@ -106,10 +106,10 @@ class _Guided:
     ) -> StepSignal:  # fmt: skip
         facts, visible = self.plan.facts, self.visible
         leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace.source))
-        shown = show_cut(visible, self.plan, leaves, weights)
-        moment = moment_of(visible, shown, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
+        observed = observe_cut_step(visible, self.plan, leaves, weights)
+        moment = moment_of(visible, observed, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
         on_groups, memo = self.source.signal(own, moment)
-        found = eligibility(visible, self.plan, shown, self.direct, moment.errors)
+        found = eligibility(visible, self.plan, observed, self.direct, moment.errors)
         at_ops = _immediate(visible, self.untraced, leaves, weights, on_groups, moment.errors)
         return StepSignal({g: on_groups[g] for g in self.signalled}, found, at_ops, memo)
 
@@ -192,9 +192,9 @@ def _immediate(
     total: dict[int, Array] = {}
     if not sites:
         return total
-    shown = show(visible, frozenset(), leaves, weights, sites)
+    observed = observe_step(visible, frozenset(), leaves, weights, sites)
     for g in range(len(visible.facts.groups)):
-        for j, bar in shown.pull(on_activity(visible, shown, g, signals.get(g), errors))[1].items():
+        for j, bar in observed.pull(on_activity(visible, observed, g, signals.get(g), errors))[1].items():
             add_to(total, j, bar)
     return total
 

@@ -2,9 +2,9 @@
 
     J_t = M_n ∘ (A_t J_{t-1} + C_t),   A = ∂h'/∂h,   C = ∂h'/∂θ   of the step as it is, with nothing cut
 
-M_n keeps the influence of a weight on the positions that it reaches in n steps. With n = 1 that is its own position, as
+M_n is 1 where a weight reaches a position in n steps, and 0 elsewhere. With n = 1 that is its own position, as
 in `ostl`; with n large enough to reach everything it is RTRL. Larger n than 1 move the trace step by step. Of all
-states of a sample each element of y keeps those it may reach: `index[a, e]` is the a-th state scalar kept for element e
+states of a sample each element of y has those it may reach: `index[a, e]` is the a-th state scalar of element e
 (docs/mathematics.md, 6).
 
 Menick, Elsen, Evci, Osindero, Simonyan and Graves, "Practical real time recurrent learning with a sparse
@@ -45,7 +45,7 @@ from ..ir import Role, mapped
 from ._ostl import own_position, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, unless_trivial
+from ._verdicts import Kind, Verdict, trivial_verdict
 
 
 class SparseTrace(NamedTuple):
@@ -215,7 +215,7 @@ def snap(n: int) -> Rule:
 
 
 def _within(facts: Facts, param: int, n: int) -> Verdict:
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]

@@ -32,7 +32,7 @@ from .._compat import common_dtype
 from ..analysis import Facts
 from ..engine import Future, Lasting, Transport, WindowData, live_sites, sample_rows
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, unless_trivial
+from ._verdicts import Kind, Verdict, trivial_verdict
 
 
 class Rows(NamedTuple):
@@ -135,7 +135,7 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
 
 
 def _by_estimate(facts: Facts, param: int) -> Verdict:
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     return Verdict(

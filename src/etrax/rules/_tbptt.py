@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from ..analysis import Facts
 from ..engine import Transport
 from ._rule import Rule
-from ._verdicts import windowed
+from ._verdicts import no_trace_verdict
 
 
 class NoTrace(NamedTuple):
@@ -36,4 +36,4 @@ def tbptt() -> Rule:
     >>> print(tbptt())
     tbptt()
     """
-    return Rule("tbptt", no_transport, windowed)
+    return Rule("tbptt", no_transport, no_trace_verdict)

@@ -28,7 +28,7 @@ from ..ir import format_path
 from ._feedback import sample_of_position
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport
-from ._verdicts import Verdict, guided
+from ._verdicts import Verdict, other_signal_verdict
 
 Modulator = Callable[[Any, Any], Any]
 
@@ -38,7 +38,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
 
     `modulator` sees what the loss function sees, so `targets` may carry a reward beside what the loss needs. It returns
     one number, or one per sample (B,), for all groups; or a dictionary from state paths to arrays that broadcast to the
-    state's shape, one number per neuron, for the groups of those states (the others hear nothing). A mask weighs it as
+    state's shape, one number per neuron, for the groups of those states (the others get no signal). A mask weighs it as
     it weighs the loss.
 
     >>> rule = three_factor(lambda output, target: -target["reward"])
@@ -56,7 +56,9 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
 
     def verdict(facts: Facts, param: int) -> Verdict:
         what = "the modulator" if modulator is not None else "the loss of each step"
-        return guided(facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss")
+        return other_signal_verdict(
+            facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss"
+        )
 
     options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
     return Rule("three_factor", transport, verdict, options)

@@ -47,7 +47,7 @@ from ..engine import (
 )
 from ..ops import ALIGNED
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, unless_trivial
+from ._verdicts import Kind, Verdict, trivial_verdict
 
 
 class RankOne(NamedTuple):
@@ -238,7 +238,7 @@ def uoro(key: int | Array) -> Rule:
 
 
 def _on_average(facts: Facts, param: int) -> Verdict:
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     if facts.nonlinear:

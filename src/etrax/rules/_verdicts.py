@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
-def unless_trivial(facts: Facts, param: int) -> Verdict | None:
+def trivial_verdict(facts: Facts, param: int) -> Verdict | None:
     """The verdict of a parameter that no rule can get wrong: it has no gradient, or reaches no state that matters."""
     leaf = facts.step.select(Role.PARAM)[param]
     if not is_inexact(leaf.aval):
@@ -74,9 +74,9 @@ def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
     return list(dict.fromkeys(losses))
 
 
-def diagonal(facts: Facts, param: int) -> Verdict:
+def by_position_verdict(facts: Facts, param: int) -> Verdict:
     """Per-position blocks with the mixing weight ops cut: D-RTRL."""
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     groups, losses = carried_groups(facts, param), diagonal_losses(facts, param)
@@ -95,17 +95,17 @@ def diagonal(facts: Facts, param: int) -> Verdict:
     return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}{more}")
 
 
-def windowed(facts: Facts, param: int) -> Verdict:
+def no_trace_verdict(facts: Facts, param: int) -> Verdict:
     """No trace at all: truncated BPTT."""
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     return Verdict(Kind.TRUNCATED, "this rule carries no trace: the gradient is exact inside a window only")
 
 
-def complete(facts: Facts, param: int) -> Verdict:
+def whole_influence_verdict(facts: Facts, param: int) -> Verdict:
     """The whole Jacobian of the step: exact RTRL."""
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     losses = [*facts.nonlinear, *facts.rounding(param)]
@@ -114,21 +114,21 @@ def complete(facts: Facts, param: int) -> Verdict:
     return Verdict(Kind.EXACT, "the whole influence of the parameter on every state is carried")
 
 
-def replaced(facts: Facts, param: int, how: str) -> Verdict:
+def other_recurrence_verdict(facts: Facts, param: int, how: str) -> Verdict:
     """D-RTRL's verdict where there is a trace, but one whose recurrence is replaced by something not proven equal."""
-    plain = diagonal(facts, param)
-    if unless_trivial(facts, param) is not None or not carried_groups(facts, param):
+    plain = by_position_verdict(facts, param)
+    if trivial_verdict(facts, param) is not None or not carried_groups(facts, param):
         return plain
     more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
     return Verdict(Kind.APPROXIMATE, how + more)
 
 
-def guided(facts: Facts, param: int, how: str) -> Verdict:
+def other_signal_verdict(facts: Facts, param: int, how: str) -> Verdict:
     """The verdict under a learning signal other than the gradient of the loss: never exact for what reaches a state."""
-    trivial = unless_trivial(facts, param)
+    trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    plain = diagonal(facts, param)
+    plain = by_position_verdict(facts, param)
     if not carried_groups(facts, param):
         return Verdict(Kind.TRUNCATED, f"{how}, and it is the effect of one step only that it acts on: {plain.reason}")
     more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
