@@ -8,10 +8,10 @@ from jax import lax
 
 import etrax
 from etrax._errors import CompilationError, NotSupportedError
-from etrax.analysis import LossKind, analyse
+from etrax.analysis import LostKind, analyse
 from etrax.ir import Role, trace_step
 from etrax.rules import Kind
-from etrax.rules._verdicts import by_position_verdict, diagonal_losses, whole_influence_verdict
+from etrax.rules._verdicts import by_position_verdict, lost_paths, whole_influence_verdict
 
 W, H, X = jnp.ones((3, 4)), jnp.ones((2, 4)), jnp.ones((2, 3))
 
@@ -63,7 +63,7 @@ def test_gradient_clipping_is_reported():
     verdict = by_position_verdict(facts, 0)
     assert verdict.kind is Kind.APPROXIMATE
     assert "derivative rule" in verdict.reason and "test_bad_input.py" in verdict.reason
-    assert LossKind.NONLINEAR in {loss.kind for loss in diagonal_losses(facts, 0)}
+    assert LostKind.NONLINEAR in {path.kind for path in lost_paths(facts, 0)}
     assert whole_influence_verdict(facts, 0).kind is Kind.APPROXIMATE
 
 

@@ -1,17 +1,18 @@
 """From a `Step` to frozen facts. Computes no numbers. See README.md in this folder."""
 
 from ._analyse import analyse as analyse
-from ._carried import half_losses as half_losses
+from ._carried import lost_from_op as lost_from_op
 from ._carried import traced_relations as traced_relations
 from ._colours import colours as colours
 from ._cut import OpenStep as OpenStep
 from ._derived import Derived as Derived
 from ._derived import derived_states as derived_states
 from ._facts import Facts as Facts
-from ._facts import Loss as Loss
-from ._facts import LossKind as LossKind
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
+from ._lost import LostKind as LostKind
+from ._lost import LostPath as LostPath
+from ._lost import rounded_gradients as rounded_gradients
 from ._nodes import Node as Node
 from ._nodes import OpNode as OpNode
 from ._nodes import OutputNode as OutputNode

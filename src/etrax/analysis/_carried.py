@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, cond_branches, inner_jaxpr, scan_parts
 from ..ir import Role, Site, interpret
 from ..primitives import record_of
-from ._facts import Facts, Loss, LossKind, Relation
+from ._facts import Facts, Relation
+from ._lost import LostKind, LostPath, lost_within_step, state_nodes
 from ._nodes import Node, OpNode, StateNode
 
 # The groups that a value is made of.
@@ -60,16 +61,19 @@ def halves(facts: Facts) -> tuple[Half, ...]:
     return tuple({(h.relation.site, h.relation.group): h for h in reversed(found)}.values())
 
 
-def half_losses(facts: Facts, site: int) -> list[Loss]:
-    """What is left out of the traces of an op, in words."""
-    losses = []
-    for relation, beside in halves(facts):
-        if relation.site == site:
-            own, other = (", ".join(map(facts.state_name, facts.groups[g].leaves)) for g in (relation.group, beside))
-            text = f"its trace to {own} alone is left out: {own} and {other} are multiplied or divided by each other"
-            text += f", no trace reaches {other}, and half of such a gradient can point the wrong way"
-            losses.append(Loss(LossKind.HALF, text))
-    return losses
+def lost_from_op(facts: Facts, site: int) -> list[LostPath]:
+    """Paths from a weight op to hidden states that have no trace, within its own step."""
+    halved = [
+        LostPath(
+            LostKind.HALF,
+            source=OpNode(site),
+            targets=state_nodes(facts.groups[relation.group].leaves),
+            beside=state_nodes(facts.groups[beside].leaves),
+        )
+        for relation, beside in halves(facts)
+        if relation.site == site
+    ]
+    return list(dict.fromkeys([*lost_within_step(facts, site), *halved]))
 
 
 def _possible(facts: Facts) -> list[Relation]:
@@ -82,10 +86,6 @@ def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
     return any((OpNode(relation.site), end) in facts.edges.dep for end in ends)
 
 
-def _matters(facts: Facts, group: int) -> bool:
-    return any(StateNode(i) in facts.live for i in facts.groups[group].leaves)
-
-
 def _not_carried(facts: Facts, site: int) -> list[int]:
     """Groups that an op reaches in its own step, directly or through other ops, with no representable relation."""
     seen: set[Node] = set()
@@ -96,7 +96,7 @@ def _not_carried(facts: Facts, site: int) -> list[int]:
         todo += [node for node in new if isinstance(node, OpNode)]
     reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
     own = {r.group for r in facts.relations if r.site == site and r.representable}
-    return sorted(g for g in reached - own if g is not None and _matters(facts, g))
+    return sorted(g for g in reached - own if g is not None and facts.matters(g))
 
 
 def _keeps_itself(facts: Facts, group: int) -> bool:

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._compat import JaxprEqn, is_inexact
-from ..analysis._carried import half_losses
+from ..analysis import Facts, LostKind, LostPath, lost_from_op
 from ..analysis._edges import NO_REVERSE, TRAINABLE
-from ..analysis._facts import Facts, Loss, LossKind
 from ..ir import Path, Role, Source, format_path, source_of_eqn
+from ..rules import words_of
 
 
 class DiagnosticLevel(StrEnum):
@@ -42,15 +42,17 @@ class DiagnosticKind(StrEnum):
     LOOP_WITHOUT_DERIVATIVE = "loop_without_derivative"
 
 
-_KIND_OF_LOSS = {
-    LossKind.TAIL: DiagnosticKind.RELATION_EXCLUDED_MIXING_TAIL,
-    LossKind.THROUGH_OP: DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT,
-    LossKind.MIXING: DiagnosticKind.TRANSITION_MIXES_POSITIONS,
-    LossKind.RECURRENT_OP: DiagnosticKind.RECURRENT_WEIGHT_CUT,
-    LossKind.OTHER_GROUP: DiagnosticKind.TRANSITION_CROSSES_GROUPS,
-    LossKind.HALF: DiagnosticKind.RELATION_PARTIAL_PATH,
-    LossKind.OTHER_STATE: DiagnosticKind.STATE_NOT_HIDDEN,
-    LossKind.NONLINEAR: DiagnosticKind.NONLINEAR_DERIVATIVE,
+_KIND_OF_LOST_PATH = {
+    LostKind.TAIL: DiagnosticKind.RELATION_EXCLUDED_MIXING_TAIL,
+    LostKind.THROUGH_OP: DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT,
+    LostKind.MIXING: DiagnosticKind.TRANSITION_MIXES_POSITIONS,
+    LostKind.RECURRENT_OP: DiagnosticKind.RECURRENT_WEIGHT_CUT,
+    LostKind.OTHER_GROUP: DiagnosticKind.TRANSITION_CROSSES_GROUPS,
+    LostKind.OTHER_STATE: DiagnosticKind.STATE_NOT_HIDDEN,
+    LostKind.HALF: DiagnosticKind.RELATION_PARTIAL_PATH,
+    LostKind.NONLINEAR: DiagnosticKind.NONLINEAR_DERIVATIVE,
+    LostKind.UNKNOWN: DiagnosticKind.NONLINEAR_DERIVATIVE,
+    LostKind.ROUNDED: DiagnosticKind.NONLINEAR_DERIVATIVE,
 }
 
 
@@ -110,7 +112,7 @@ def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[Com
     kept = [r.group for r in facts.relations if r.site == j and r.representable]
     lost = [r.group for r in facts.relations if r.site == j and not r.representable]
     names = ", ".join(facts.params_of(j))
-    losses = list(dict.fromkeys([*facts.site_losses(j), *half_losses(facts, j)]))
+    missing = lost_from_op(facts, j)
     for p in sorted(site.params):
         path, leaf = weight_paths[p], facts.step.select(Role.PARAM)[p]
         context = {"op": j, "group_indices": tuple(kept), "leaf_path": leaf.path, "source": site.source}
@@ -125,29 +127,29 @@ def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[Com
                 _hidden_paths(facts, kept),
                 context,
             )
-        elif not lost and not losses:
+        elif not lost and not missing:
             text = f"{names} reaches no hidden state within the step through {site.label}: its gradient needs no trace"
             kind = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL
             yield CompilationRecord(kind, DiagnosticLevel.INFO, text, site.call.primitive, path, (), context)
-        for loss in losses:
-            kind = kind_of(loss)
-            if kept and loss.kind in (LossKind.TAIL, LossKind.THROUGH_OP):
+        for one in missing:
+            kind = kind_of(one)
+            if kept and one.kind in (LostKind.TAIL, LostKind.THROUGH_OP):
                 kind = DiagnosticKind.RELATION_PARTIAL_PATH
-            groups = lost if loss.kind is LossKind.TAIL else kept
-            text = f"{names} in {site.label}: {loss.text}"
-            more = context | {"group_indices": tuple(groups)} | _place(loss)
+            groups = lost if one.kind is LostKind.TAIL else kept
+            text = f"{names} in {site.label}: {words_of(facts, one)}"
+            more = context | {"group_indices": tuple(groups)} | _place(one)
             yield CompilationRecord(
                 kind, DiagnosticLevel.WARNING, text, site.call.primitive, path, _hidden_paths(facts, groups), more
             )
 
 
 def _of_group(facts: Facts, g: int) -> Iterator[CompilationRecord]:
-    for loss in facts.group_losses[g]:
-        primitive = loss.cause.primitive if loss.cause else None
-        context = {"group_indices": (g,)} | _place(loss)
-        text = f"group {g}: {loss.text}"
+    for lost in facts.lost_from_group[g]:
+        primitive = lost.cause.primitive if lost.cause else None
+        context = {"group_indices": (g,)} | _place(lost)
+        text = f"group {g}: {words_of(facts, lost)}"
         paths = _hidden_paths(facts, [g])
-        yield CompilationRecord(kind_of(loss), DiagnosticLevel.WARNING, text, primitive, None, paths, context)
+        yield CompilationRecord(kind_of(lost), DiagnosticLevel.WARNING, text, primitive, None, paths, context)
 
 
 def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> Iterator[CompilationRecord]:
@@ -188,9 +190,9 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
         yield CompilationRecord(DiagnosticKind.NO_HIDDEN_STATE, DiagnosticLevel.WARNING, text)
 
 
-def kind_of(loss: Loss) -> DiagnosticKind:
-    return _KIND_OF_LOSS[loss.kind]
+def kind_of(lost: LostPath) -> DiagnosticKind:
+    return _KIND_OF_LOST_PATH[lost.kind]
 
 
-def _place(loss: Loss) -> dict[str, Source | None]:
-    return {"source": loss.cause.source} if loss.cause else {}
+def _place(lost: LostPath) -> dict[str, Source | None]:
+    return {"source": lost.cause.source} if lost.cause else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..analysis import Facts, Node, OpNode, OutputNode, StateNode, traced_relations
 from ..ir import Path, Role, format_path
-from ..rules import Verdict
+from ..rules import Verdict, words_of
 from ._reads import Reads
 
 
@@ -57,13 +57,13 @@ class ParameterLine:
 def group_line(facts: Facts, reads: Reads, index: int) -> GroupLine:
     """The row of a hidden group."""
     g = facts.groups[index]
-    losses = tuple(loss.text for loss in facts.group_losses[index])
+    lost = tuple(dict.fromkeys(words_of(facts, path) for path in facts.lost_from_group[index]))
     names = tuple(facts.state_name(i) for i in g.leaves)
     reached = [t for i in g.leaves for t in facts.edges.out(StateNode(i))]
     others = _groups_of(facts, reached) - {index}
     outputs = {*_numbers(reached, OutputNode), *reads.outputs[index]}
     return GroupLine(
-        names, g.varshape, g.num_state, str(facts.tags[index]), losses, tuple(sorted(outputs)), tuple(sorted(others))
+        names, g.varshape, g.num_state, str(facts.tags[index]), lost, tuple(sorted(outputs)), tuple(sorted(others))
     )
 
 

@@ -21,6 +21,7 @@ from ._three_factor import three_factor as three_factor
 from ._uoro import uoro as uoro
 from ._verdicts import Kind as Kind
 from ._verdicts import Verdict as Verdict
+from ._words import words_of as words_of
 
 # The rules that `etrax.compile` knows by name.
 RULES: dict[str, Callable[..., Rule]] = {

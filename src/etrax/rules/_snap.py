@@ -46,6 +46,7 @@ from ._ostl import own_position, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
+from ._words import words_of
 
 
 class SparseTrace(NamedTuple):
@@ -229,7 +230,7 @@ def _within(facts: Facts, param: int, n: int) -> Verdict:
         more = f"{names} reaches more than that, all of it in {needed}: `snap({needed})` would be exact"
         return Verdict(Kind.APPROXIMATE, f"the influence on positions reached in {n} steps is carried; {more}")
     if facts.nonlinear:
-        return Verdict(Kind.APPROXIMATE, f"all that it reaches is carried; {facts.nonlinear[0].text}")
+        return Verdict(Kind.APPROXIMATE, f"all that it reaches is carried; {words_of(facts, facts.nonlinear[0])}")
     return Verdict(
         Kind.EXACT, f"all that it ever reaches, it reaches in {needed} step{'s' * (needed > 1)}, and {n} are carried"
     )

@@ -48,6 +48,7 @@ from ..engine import (
 from ..ops import ALIGNED
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
+from ._words import words_of
 
 
 class RankOne(NamedTuple):
@@ -242,7 +243,8 @@ def _on_average(facts: Facts, param: int) -> Verdict:
     if trivial is not None:
         return trivial
     if facts.nonlinear:
-        return Verdict(Kind.APPROXIMATE, f"a random estimate of rank one is carried; {facts.nonlinear[0].text}")
+        why = words_of(facts, facts.nonlinear[0])
+        return Verdict(Kind.APPROXIMATE, f"a random estimate of rank one is carried; {why}")
     return Verdict(
         Kind.APPROXIMATE, "a random estimate of rank one is carried: it equals BPTT on average, not each time"
     )

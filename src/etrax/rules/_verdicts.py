@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from .._compat import is_inexact
-from ..analysis import Facts, Loss, LossKind, OpNode, half_losses, traced_relations
+from ..analysis import Facts, LostKind, LostPath, OpNode, lost_from_op, rounded_gradients, traced_relations
 from ..ir import Role
+from ._words import in_words, words_of
 
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
 
@@ -43,9 +44,9 @@ def trivial_verdict(facts: Facts, param: int) -> Verdict | None:
         )
     if not any(facts.remembers(OpNode(j)) for j in sites):
         acts = f"{_labels(facts, sites)} acts on the output of its own step only"
-        rounded = facts.rounding(param)
+        rounded = rounded_gradients(facts, param)
         if rounded:
-            return Verdict(Kind.APPROXIMATE, f"{acts}; {rounded[0].text}")
+            return Verdict(Kind.APPROXIMATE, f"{acts}; {words_of(facts, rounded[0])}")
         return Verdict(Kind.EXACT, f"{acts}, which every window differentiates exactly")
     return None
 
@@ -64,14 +65,14 @@ def carried_groups(facts: Facts, param: int) -> list[int]:
     return list(dict.fromkeys(r.group for r in traced_relations(facts) if param in facts.sites[r.site].params))
 
 
-def diagonal_losses(facts: Facts, param: int) -> list[Loss]:
+def lost_paths(facts: Facts, param: int) -> list[LostPath]:
     """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
     sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
-    losses = [loss for j in sites for loss in (*facts.site_losses(j), *half_losses(facts, j))]
-    losses += facts.rounding(param)
+    lost = [path for j in sites for path in lost_from_op(facts, j)]
+    lost += rounded_gradients(facts, param)
     for group in carried_groups(facts, param):
-        losses += facts.group_losses[group]
-    return list(dict.fromkeys(losses))
+        lost += facts.lost_from_group[group]
+    return list(dict.fromkeys(lost))
 
 
 def by_position_verdict(facts: Facts, param: int) -> Verdict:
@@ -79,19 +80,19 @@ def by_position_verdict(facts: Facts, param: int) -> Verdict:
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    groups, losses = carried_groups(facts, param), diagonal_losses(facts, param)
+    groups, lost = carried_groups(facts, param), lost_paths(facts, param)
     used = _labels(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live])
     states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
-    if not losses:
+    if not lost:
         return Verdict(
             Kind.EXACT, f"each element of {used} acts on one position of {states}, whose recurrence is carried whole"
         )
-    listed = "; ".join(loss.text for loss in losses)
+    listed = in_words(facts, lost)
     if not groups:
         return Verdict(
             Kind.TRUNCATED, f"no trace is carried from {used}, its gradient is exact inside a window only: {listed}"
         )
-    more = f"; {_IN_PART}" if any(loss.kind is LossKind.TAIL for loss in losses) else ""
+    more = f"; {_IN_PART}" if any(path.kind is LostKind.TAIL for path in lost) else ""
     return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}{more}")
 
 
@@ -108,9 +109,9 @@ def whole_influence_verdict(facts: Facts, param: int) -> Verdict:
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    losses = [*facts.nonlinear, *facts.rounding(param)]
-    if losses:
-        return Verdict(Kind.APPROXIMATE, f"the whole influence matrix is carried; {losses[0].text}")
+    lost = [*facts.nonlinear, *rounded_gradients(facts, param)]
+    if lost:
+        return Verdict(Kind.APPROXIMATE, f"the whole influence matrix is carried; {words_of(facts, lost[0])}")
     return Verdict(Kind.EXACT, "the whole influence of the parameter on every state is carried")
 
 

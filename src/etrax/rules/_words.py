@@ -1,0 +1,68 @@
+"""Lost paths in words: why a path from a parameter to a state is not carried, for reports and diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis import Facts, LostKind, LostPath, Node, OpNode
+
+_DECLARE = "declare it as one to have it carried"
+
+
+def words_of(facts: Facts, lost: LostPath) -> str:
+    """One clause that names the states, the parameters and the source line.
+
+    >>> from etrax.analysis import LostKind, LostPath
+    >>> words_of(None, LostPath(LostKind.ROUNDED, cause="astype at model.py:3"))
+    'the gradient of its weight is rounded at astype at model.py:3, once for all steps instead of at each of them'
+    """
+    here = "" if lost.source is None else _name(facts, lost.source)
+    there, where = _names(facts, lost.targets), f" ({lost.cause})" if lost.cause else ""
+    from_op = isinstance(lost.source, OpNode)
+    match lost.kind:
+        case LostKind.TAIL:
+            return f"one element of {here} reaches several positions of {there}{where}"
+        case LostKind.THROUGH_OP:
+            return f"its output passes through the weight op of {_ops(facts, lost.targets)} before it reaches a state"
+        case LostKind.MIXING:
+            return f"positions of state {here} act on other positions of {there}{where}"
+        case LostKind.RECURRENT_OP:
+            many = "s" * (len(lost.targets) > 1)
+            return f"state {here} acts on states through the weight op{many} of {_ops(facts, lost.targets)}"
+        case LostKind.OTHER_GROUP:
+            return f"state {here} acts on state {there} of another group{where}"
+        case LostKind.OTHER_STATE:
+            how = "it reaches" if from_op else f"state {here} acts on"
+            return f"{how} {there}, which is not a hidden state{where}; {_DECLARE}"
+        case LostKind.HALF:
+            other = _names(facts, lost.beside)
+            return (
+                f"its trace to {there} alone is left out: {there} and {other} are multiplied or divided by each other, "
+                f"no trace reaches {other}, and half of such a gradient can point the wrong way"
+            )
+        case LostKind.NONLINEAR:
+            return f"the model's own derivative rule at {lost.cause} {lost.detail}, so no trace can stand for it"
+        case LostKind.UNKNOWN:
+            return f"the derivative passes through {lost.cause}, which {lost.detail}, so nothing can be proved about it"
+        case LostKind.ROUNDED:
+            return (
+                f"the gradient of its weight is rounded at {lost.cause}, once for all steps instead of at each of them"
+            )
+
+
+def in_words(facts: Facts, lost: Sequence[LostPath]) -> str:
+    """Several paths, each said once."""
+    return "; ".join(dict.fromkeys(words_of(facts, path) for path in lost))
+
+
+def _name(facts: Facts, node: Node) -> str:
+    return facts.sites[node.index].label if isinstance(node, OpNode) else facts.state_name(node.index)
+
+
+def _names(facts: Facts, nodes: Sequence[Node]) -> str:
+    return ", ".join(_name(facts, node) for node in nodes)
+
+
+def _ops(facts: Facts, nodes: Sequence[Node]) -> str:
+    """The parameters of weight ops, and each op with its place."""
+    return ", ".join(f"{', '.join(facts.params_of(n.index))} ({facts.sites[n.index].label})" for n in nodes)
