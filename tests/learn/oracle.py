@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def bptt(model, inputs, targets):
-    """Gradient of the mean loss over the steps."""
+def bptt(model, inputs, targets, run=lambda function, *args: jax.jit(function)(*args)):
+    """Gradient of the mean loss over the steps; `run(function, *args)` evaluates it."""
 
     def total(moving):
         def body(h, xs):
@@ -15,7 +15,7 @@ def bptt(model, inputs, targets):
 
         return jax.lax.scan(body, model.hidden, (inputs, targets))[1].mean()
 
-    return put(jax.tree.map(jnp.zeros_like, model.params), jax.jit(jax.grad(total))(moving(model.params)))
+    return put(jax.tree.map(jnp.zeros_like, model.params), run(jax.grad(total), moving(model.params)))
 
 
 def moving(tree):
