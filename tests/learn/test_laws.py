@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.learn.harness import in_numpy
 from tests.learn.oracle import bptt, relative_error
 from tests.learn.random_models import build, data, models
 
@@ -48,7 +49,7 @@ def gradients(model, rule, cut):
     state, total = learner.init(), None
     for start, stop, window in cut:
         run = learner.value_and_grad(model.loss, window=window, reduction="sum")
-        (_, grads), state = run(model.params, state, x[start:stop], target[start:stop])
+        (_, grads), state = in_numpy(run, model.params, state, x[start:stop], target[start:stop])
         total = grads if total is None else jax.tree.map(np.add, total, grads)
     assert int(state.step) == T
     return learner.report.verdicts, {path: g / T for path, g in leaves_with_paths(total)}
@@ -56,7 +57,7 @@ def gradients(model, rule, cut):
 
 def truth(model):
     x, target = data(T)
-    return dict(leaves_with_paths(bptt(model, (x,), target)))
+    return dict(leaves_with_paths(bptt(model, (x,), target, in_numpy)))
 
 
 def check_exact(verdicts, found, want):

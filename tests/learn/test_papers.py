@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.learn import papers
 from tests.learn.cases import spike_vjp
+from tests.learn.harness import in_numpy
 from tests.learn.oracle import relative_error
 
 import etrax
@@ -85,7 +86,7 @@ def learned(name, rule, k):
     hidden = dict(zip("avz", h, strict=True)) if len(h) == 3 else h[0]
     learner = etrax.compile(MODELS[name][0], rule, x[0], params=params, hidden=hidden)
     run = learner.value_and_grad(half_square, window=k, reduction="sum")
-    (_, grads), state = run(params, learner.init(), x, target)
+    (_, grads), state = in_numpy(run, params, learner.init(), x, target)
     return grads, state
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.learn import reference
 from tests.learn.cases import CASES, B, I, O, T, loss
-from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients
+from tests.learn.harness import WINDOWS, agrees, assert_close, compiled, differs, gradients, in_numpy
 from tests.learn.oracle import relative_error
 
 import etrax
@@ -97,7 +97,7 @@ def test_ring(ring_data, n):
     params, x, target = ring_data
     learner = etrax.compile(ring, etrax.snap(n), x[0], params=params, hidden=jnp.zeros((B, RING)))
     for k in (1, 3):
-        (_, got), _ = learner.value_and_grad(loss, window=k)(params, learner.init(), x, target)
+        (_, got), _ = in_numpy(learner.value_and_grad(loss, window=k), params, learner.init(), x, target)
         want = dense_ring(params, x, target, n, k)
         for name in params:
             assert relative_error(got[name], want[name]) < 1e-10, (name, k)

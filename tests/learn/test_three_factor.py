@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.learn import reference
 from tests.learn.cases import CASES, B, H, O, T, loss, spike_vjp
-from tests.learn.harness import agrees, assert_close, gradients
+from tests.learn.harness import agrees, assert_close, gradients, in_numpy
 from tests.learn.oracle import relative_error
 from tests.learn.tape import tape
 
@@ -28,7 +28,7 @@ def test_the_signal_passes_the_pseudo_derivative():
     )
     rule = etrax.three_factor(lambda output, target: target.sum(-1))
     learner = etrax.compile(lif, rule, x[0], params=params, hidden=v)
-    (_, got), _ = learner.value_and_grad(loss, window=2)(params, learner.init(), x, target)
+    (_, got), _ = in_numpy(learner.value_and_grad(loss, window=2), params, learner.init(), x, target)
     trace, want = np.zeros((B, 3, H)), np.zeros((3, H))
     for t in range(T):
         v = lif(params, v, x[t])[0]
@@ -63,7 +63,7 @@ def test_a_spike_that_is_read_before_the_reset(kappa):
         trace = (1 - psi[:, None]) * before
         want += np.einsum("b,bio->io", target[t].sum(-1), filtered) / T
     for k in (1, 4):
-        (_, got), _ = learner.value_and_grad(loss, window=k)(params, learner.init(), x, target)
+        (_, got), _ = in_numpy(learner.value_and_grad(loss, window=k), params, learner.init(), x, target)
         assert relative_error(got["wi"], want) < 1e-10
 
 
