@@ -41,20 +41,8 @@ from .primitives import register_primitive as register_primitive
 from .report import Report as Report
 from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
-from .rules import d_rtrl as d_rtrl
-from .rules import e_prop as e_prop
 from .rules import frozen as frozen
-from .rules import ostl as ostl
-from .rules import ottt as ottt
-from .rules import partition as partition
-from .rules import pp_prop as pp_prop
-from .rules import rflo as rflo
-from .rules import rtrl as rtrl
-from .rules import snap as snap
-from .rules import synthetic as synthetic
-from .rules import tbptt as tbptt
-from .rules import three_factor as three_factor
-from .rules import uoro as uoro
+from .rules._registered import *  # noqa: F403
 
 __version__ = "0.1.0"
 

@@ -1,6 +1,7 @@
 """Public functions with valid arguments: a test replaces some of them by something that nobody meant."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from tests.learn.table import ROWS
 
 import etrax
 import etrax.nn
@@ -130,17 +132,18 @@ LEARNER = {
     ),
 }  # fmt: skip
 
-RULES = {
-    "pp_prop": call(etrax.pp_prop, decay=0.9),
-    "e_prop": call(
-        etrax.e_prop, kappa=0.5, feedback="adaptive", key=0, feedback_rate=0.01, feedback_decay=0.1
-    ),
-    "rflo": call(etrax.rflo, decay=0.9),
-    "ottt": call(etrax.ottt, decay=0.9),
-    "snap": call(etrax.snap, n=2),
-    "uoro": call(etrax.uoro, key=0),
-    "synthetic": call(etrax.synthetic, rate=0.1, discount=1.0),
-    "three_factor": call(etrax.three_factor, modulator=None, kappa=0.0),
+
+def rule_calls():
+    """Each rule with the options of its fullest row in the conformance table, and defaults for the rest."""
+    found = {}
+    for row in sorted(ROWS.values(), key=lambda row: len(row.rule.options)):
+        function, options = getattr(etrax, row.rule.name), row.rule.options
+        valid = {n: held(options.get(n, p.default)) for n, p in inspect.signature(function).parameters.items()}
+        found |= {row.rule.name: call(function, **valid)} if valid else {}
+    return found
+
+
+RULES = rule_calls() | {
     "partition": call(etrax.partition, rules=lambda: {"w": etrax.d_rtrl()}, default=lambda: etrax.tbptt()),
     "register_weight_op": call(
         lambda primitive, rule: etrax.register_weight_op(primitive, rule), primitive="bad_input_op",
