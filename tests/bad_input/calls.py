@@ -251,8 +251,8 @@ VIZ = {
 }  # fmt: skip
 
 
-@functools.cache
 def cell():
+    """A new one each time: compiling with `batch_size=` creates its states anew."""
     found = etrax.nn.GRUCell(I, H)
     brainstate.nn.init_all_states(found)
     return found

@@ -147,3 +147,15 @@ def test_no_hidden_state():
     graph, _ = compiled(lambda p, h, x: (h, x @ p["w"]), W, {}, X)
     assert graph.hidden_groups == () and graph.hidden_param_op_relations == ()
     assert graph.explain(kind=DiagnosticKind.NO_HIDDEN_STATE)
+
+
+def test_blocks_can_be_differentiated():
+    """Second derivatives in the states, for rules that are built on the pieces."""
+    graph, facts = compiled(mean_field, W, HIDDEN, X)
+    probes = plan_jacobians(facts, graph.hidden_groups)
+
+    def dense(h):
+        return jnp.trace(jax.jacrev(lambda h: mean_field(W, h, X)[0])(h).reshape(B * N, B * N))
+
+    found = jax.grad(lambda h: jacobians(probes, [W["w"], h, X]).h2h[0].sum())(HIDDEN)
+    np.testing.assert_allclose(found, jax.grad(dense)(HIDDEN), rtol=1e-10)

@@ -7,6 +7,9 @@ from ._colours import colours as colours
 from ._cut import OpenStep as OpenStep
 from ._derived import Derived as Derived
 from ._derived import derived_states as derived_states
+from ._edges import NO_REVERSE as NO_REVERSE
+from ._edges import TRAINABLE as TRAINABLE
+from ._edges import refuse_while as refuse_while
 from ._facts import Facts as Facts
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag

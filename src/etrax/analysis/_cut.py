@@ -59,6 +59,13 @@ class OpenStep:
                 outs[k] = _plus(out, deltas[j])
         return outs, seen
 
+    def inside(self, eqn: JaxprEqn, values: list[Any], number: int) -> list[Any] | None:
+        """The outputs of equation `number` with the sites inside it open and not perturbed; None if it is no loop."""
+        run = _Run(self.sites, self.cut, None)
+        enter: Callable[..., Any] | None = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
+        at = (number,)
+        return None if enter is None else enter(eqn, values, at, dict.fromkeys(run.at.below[at]))[0]
+
 
 def _defined(step: Step, held: Mapping[int, Any]) -> dict[int, list[tuple[int, Any]]]:
     """By equation of the step, which of its results are held, and the perturbation of each."""

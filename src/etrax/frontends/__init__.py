@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._errors import ArgumentError, ArgumentTypeError, CompilationError
 from ..ir import Bound, explained
 from ._brainstate import bind_brainstate as bind_brainstate
@@ -22,8 +20,8 @@ _MODULES = {
 
 
 def bind(
-    model: Any, inputs: tuple[Any, ...], *, params: Any = None, hidden: Any = None, batch_size: int | None = None,
-    **options: Any,
+    model: object, inputs: tuple[object, ...], *, params: object = None, hidden: object = None,
+    batch_size: int | None = None, **options: object,
 ) -> Bound:  # fmt: skip
     """Bind a model of any kind that is known to example inputs."""
     for name in options:
@@ -71,8 +69,8 @@ def bind(
         raise explained(CompilationError, cause, text) from error
 
 
-def check_batch_size(batch_size: Any) -> None:
-    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    if batch_size is not None and not (whole and 0 < batch_size < 2**31):
-        found = batch_size if whole else f"a {type(batch_size).__name__}"
+def check_batch_size(batch_size: object) -> None:
+    whole = batch_size if isinstance(batch_size, int) and not isinstance(batch_size, bool) else None
+    if batch_size is not None and not (whole is not None and 0 < whole < 2**31):
+        found = f"a {type(batch_size).__name__}" if whole is None else whole
         raise ArgumentError(f"`batch_size` is {found}; expected a whole number from 1 to 2**31, or None.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -13,19 +13,21 @@ from .._errors import CompilationError
 from ..ir import format_path, leaves_with_paths
 from ._units import attach, conform, is_quantity, strip
 
+_T = TypeVar("_T")
 
-def _is_array(x: Any) -> bool:
+
+def _is_array(x: object) -> bool:
     if isinstance(x, type):  # a class has the attributes of its instances
         return False
     return is_quantity(x) or isinstance(x, (bool, int, float, complex)) or (hasattr(x, "shape") and hasattr(x, "dtype"))
 
 
-def abstract(tree: Any) -> Any:
+def abstract(tree: _T) -> _T:
     """The same with shapes and dtypes in place of numbers; units, and leaves that are no arrays, stay."""
     return jax.tree.map(lambda x: shape_struct(x) if _is_array(x) else x, tree)
 
 
-def holds_arrays_only(tree: Any) -> bool:
+def holds_arrays_only(tree: object) -> bool:
     return all(map(_is_array, jax.tree.leaves(tree, is_leaf=is_quantity)))
 
 
@@ -36,13 +38,13 @@ class Arguments:
     Strings and other objects that are no arrays are fixed when compiling.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
 
-    def _arrays(self, tree: Any) -> Any:
+    def _arrays(self, tree: _T) -> _T:
         return jax.tree.map(lambda x: x if _is_array(x) else None, tree, is_leaf=is_quantity)
 
-    def _both(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _both(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...]:
         return (*args, dict(kwargs)) if kwargs else tuple(args)
 
     @property
@@ -50,7 +52,7 @@ class Arguments:
         """The step's inputs as shapes and dtypes: the positional arguments, then the keywords as one dictionary."""
         return jax.tree.map(shape_struct, strip(self._arrays(self._both(self.args, self.kwargs))))
 
-    def rebuild(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def rebuild(self, inputs: tuple[object, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The model's arguments from the step's inputs: units back on, fixed arguments back in."""
         both = self._both(self.args, self.kwargs)
         arrays = self._arrays(both)
@@ -60,7 +62,7 @@ class Arguments:
         merged = jax.tree.unflatten(tree, [next(moving) if _is_array(x) else x for x in flat])
         return (merged[:-1], merged[-1]) if self.kwargs else (merged, {})
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], lead: int = 0) -> tuple[Any, ...]:
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object], lead: int = 0) -> tuple[Any, ...]:
         """The step's inputs from arguments like the example ones, behind `lead` more axes (time)."""
         mine, given = self._both(self.args, self.kwargs), self._both(args, kwargs)
         old, new = self._arrays(mine), self._arrays(given)

@@ -10,24 +10,41 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
+
+from ..ir import Path
+
+
+class State(Protocol):
+    """A `brainstate.State`: reading and writing `value` tells its hooks and the transformations around."""
+
+    value: Any
+    _value: Any
+
+
+class Module(Protocol):
+    """A `brainstate.nn.Module`: its states and inner modules by path."""
+
+    def states(self) -> Mapping[Path, State]: ...
+    def nodes(self) -> Mapping[Path, object]: ...
+    def __call__(self, *args: object, **kwargs: object) -> Any: ...
 
 
 class _Borrowed(threading.local):
     """By `id` of a state, the attributes that this thread sees in place of the state's own."""
 
     def __init__(self) -> None:
-        self.views: dict[int, dict[str, Any]] = {}
+        self.views: dict[int, dict[str, object]] = {}
 
 
 @dataclass
 class _Lent:
     """An object that some thread has borrowed: what it was before the first did, and how many have it now."""
 
-    thing: Any
+    thing: object
     before: Any
     count: int = 0
 
@@ -45,7 +62,7 @@ def _with_views(kind: type) -> type:
     """The same class, whose values are those of the thread's view where it has one."""
 
     def own(name: str) -> property:
-        def attributes(state: Any) -> dict[str, Any]:
+        def attributes(state: object) -> dict[str, object]:
             view = _BORROWED.views.get(id(state))
             return vars(state) if view is None else view
 
@@ -55,7 +72,7 @@ def _with_views(kind: type) -> type:
     return type(kind)(kind.__name__, (kind,), {name: own(name) for name in _OWN} | named)
 
 
-def _lend_state(state: Any) -> None:
+def _lend_state(state: State) -> None:
     with _GUARD:
         lent = _STATES.setdefault(id(state), _Lent(state, type(state)))
         if not lent.count:
@@ -63,7 +80,7 @@ def _lend_state(state: Any) -> None:
         lent.count += 1
 
 
-def _return_state(state: Any) -> None:
+def _return_state(state: State) -> None:
     with _GUARD:
         lent = _STATES[id(state)]
         lent.count -= 1
@@ -72,7 +89,7 @@ def _return_state(state: Any) -> None:
             del _STATES[id(state)]
 
 
-def _lend_module(module: Any) -> None:
+def _lend_module(module: object) -> None:
     """Remember the attributes of a module, and what is in those that are containers."""
     with _GUARD:
         if id(module) not in _MODULES:
@@ -81,7 +98,7 @@ def _lend_module(module: Any) -> None:
         _MODULES[id(module)].count += 1
 
 
-def _return_module(module: Any) -> None:
+def _return_module(module: object) -> None:
     with _GUARD:
         lent = _MODULES[id(module)]
         lent.count -= 1
@@ -108,19 +125,19 @@ class Loan:
     """
 
     def __init__(self) -> None:
-        self._states: dict[int, tuple[Any, dict[str, Any] | None]] = {}
-        self._modules: list[Any] = []
+        self._states: dict[int, tuple[State, dict[str, object] | None]] = {}
+        self._modules: list[object] = []
 
-    def take(self, state: Any) -> None:
+    def take(self, state: State) -> None:
         """Borrow a state, once."""
         if id(state) in self._states:
             return
-        view = {name: getattr(state, name, None) for name in _OWN}
+        view: dict[str, object] = {name: getattr(state, name, None) for name in _OWN}
         _lend_state(state)
         self._states[id(state)] = (state, _BORROWED.views.get(id(state)))
         _BORROWED.views[id(state)] = view
 
-    def take_module(self, module: Any) -> None:
+    def take_module(self, module: object) -> None:
         _lend_module(module)
         self._modules.append(module)
 
@@ -138,7 +155,7 @@ class Loan:
 
 
 @contextlib.contextmanager
-def borrowed(states: Sequence[Any], modules: Sequence[Any]) -> Iterator[Loan]:
+def borrowed(states: Sequence[State], modules: Sequence[object]) -> Iterator[Loan]:
     """Within it, states may hold anything; afterwards they hold what they held, also when it fails."""
     loan = Loan()
     try:
@@ -169,11 +186,6 @@ def _unseen() -> Iterator[None]:
         traced.state_stack = around
 
 
-def put(state: Any, value: Any) -> None:
-    """Give a borrowed state a value, unseen by the hooks and traces of its library."""
-    object.__setattr__(state, "_value", value)
-
-
-def held(state: Any) -> Any:
+def held(state: State) -> Any:
     """The value of a state, unseen by the hooks and traces of its library."""
     return state._value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from .._compat import build_jaxpr
 from .._errors import CompilationError
 from ..ir import Bound, BoundState, Path, Role, Step, check_step, format_path, leaves_with_paths, trace_step
 from ._arguments import Arguments, abstract, holds_arrays_only
-from ._borrow import borrowed, held
+from ._borrow import Module, State, borrowed, held
 from ._brainstate_errors import check_no_new_state, explained
 from ._brainstate_errors import is_brainstate_module as is_brainstate_module
 from ._units import attach, conform, strip
@@ -23,7 +24,7 @@ OUTSIDE = "(outside the module)"
 _ROLES = (Role.PARAM, Role.HIDDEN, Role.OTHER)
 
 
-def load_brainstate() -> Any:
+def load_brainstate() -> ModuleType:
     """Import brainstate, which changes JAX's float64 switch for the whole process, and put the switch back."""
     if "brainstate" not in sys.modules:
         before = jax.config.read("jax_enable_x64")
@@ -40,14 +41,14 @@ class _State:
 
     path: Path
     role: Role
-    state: Any
+    state: State
     example: Any
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> Any:
         """A value without units, in those of the example."""
         return conform(self.role.value, self.path, self.example, value)
 
-    def value(self, leaves: Iterable[Any]) -> Any:
+    def value(self, leaves: Iterable[object]) -> Any:
         return attach(jax.tree.structure(self.example), list(leaves))
 
     def looks_like(self, other: _State | None) -> bool:
@@ -58,12 +59,12 @@ class _Traced(NamedTuple):
     """A step, the states that it met in that order, and the structure of the model's output, with units."""
 
     step: Step
-    states: list[Any]
+    states: list[State]
     output: Any
 
 
 def bind_brainstate(
-    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, batch_size: int | None = None
+    model: Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None = None, batch_size: int | None = None
 ) -> Bound:
     """Bind a `brainstate.nn.Module` with initialised states to example arguments.
 
@@ -94,7 +95,7 @@ def bind_brainstate(
     )
 
 
-def _trace(brainstate: Any, model: Any, arguments: Arguments) -> tuple[Step, list[_State], Any]:
+def _trace(brainstate: ModuleType, model: Module, arguments: Arguments) -> tuple[Step, list[_State], Any]:
     """Trace with all states of the module as inputs, and keep the parameters and what the step touched.
 
     One trace is enough, unless the step touches a state outside its module, which is not known before, or a
@@ -103,7 +104,7 @@ def _trace(brainstate: Any, model: Any, arguments: Arguments) -> tuple[Step, lis
     known = dict(model.states())
     paths = {id(state): path for path, state in known.items()}
 
-    def place(state: Any, value: Any) -> _State:
+    def place(state: State, value: object) -> _State:
         if id(state) not in paths:
             name = type(state).__name__
             before = [p for p in paths.values() if p[0] == OUTSIDE and p[1].rpartition("_")[0] == name]
@@ -123,14 +124,14 @@ def _trace(brainstate: Any, model: Any, arguments: Arguments) -> tuple[Step, lis
 
 
 def _run(
-    brainstate: Any, model: Any, known: Mapping[Path, Any], arguments: Arguments, offered: Sequence[_State]
+    brainstate: ModuleType, model: Module, known: Mapping[Path, State], arguments: Arguments, offered: Sequence[_State]
 ) -> _Traced:
     """One trace, in which a state that is offered takes its value from the step's inputs when it is first met."""
-    found: list[tuple[list[Any], Any]] = []
+    found: list[tuple[list[State], Any]] = []
     modules = list(model.nodes().values())
     states = [*known.values(), *(s.state for s in offered if s.path not in known)]
 
-    def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
+    def fn(params: Any, hidden: Any, other: Any, *inputs: object) -> tuple[Any, Any, Any]:
         trees = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}
         values = {s.path: _at(trees[s.role], s.path) for s in offered}
         given = {id(s.state): s.value(jax.tree.leaves(values[s.path])) for s in offered}
@@ -175,13 +176,13 @@ def _only(step: Step, touched: Sequence[_State]) -> Step:
     return check_step(Step(jaxpr, step.consts, tuple(ins), tuple(outs), step.trees | trees))
 
 
-def _role(brainstate: Any, state: Any) -> Role:
+def _role(brainstate: ModuleType, state: State) -> Role:
     if isinstance(state, brainstate.ParamState):
         return Role.PARAM
     return Role.HIDDEN if isinstance(state, brainstate.HiddenState) else Role.OTHER
 
 
-def _tree(role: Role, states: Sequence[_State], values: Mapping[Path, Any]) -> dict[str, Any]:
+def _tree(role: Role, states: Sequence[_State], values: Mapping[Path, object]) -> dict[str, Any]:
     """Values of the states of a role, without units, as nested dictionaries by path."""
     out: dict[str, Any] = {}
     for s in states:
@@ -199,8 +200,8 @@ def _at(tree: Any, path: Path) -> Any:
     return tree
 
 
-def _handles(brainstate: Any, states: Sequence[_State]) -> dict[Role, dict[Path, tuple[Any, bool]]]:
-    out: dict[Role, dict[Path, tuple[Any, bool]]] = {role: {} for role in Role}
+def _handles(brainstate: ModuleType, states: Sequence[_State]) -> dict[Role, dict[Path, tuple[State, bool]]]:
+    out: dict[Role, dict[Path, tuple[State, bool]]] = {role: {} for role in Role}
     for s in states:
         grouped = isinstance(s.state, brainstate.HiddenGroupState)
         for inner, _ in leaves_with_paths(strip(s.example)):

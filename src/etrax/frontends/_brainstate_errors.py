@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeGuard, TypeVar
 
 import jax
 
 from .._errors import CompilationError, EtraxError
 from ..ir import Path, explain, format_path, leaves_with_paths
 from ..ir import explained as typed
-from ._borrow import held
+from ._borrow import Module, State, held
 from ._units import strip
 
+_T = TypeVar("_T")
 
-def is_brainstate_module(model: Any) -> bool:
+
+def is_brainstate_module(model: object) -> TypeGuard[Module]:
     """Whether a model is a `brainstate.nn.Module`; if brainstate was never imported, none is."""
     nn = getattr(sys.modules.get("brainstate"), "nn", None)
     return nn is not None and isinstance(model, nn.Module)
 
 
-def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any], given: Mapping[str, Any]) -> Any:
+def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T], given: Mapping[str, object]) -> _T:
     """Run, and say what to do where a model without its states or its settings fails."""
     name = type(model).__name__
     try:
@@ -53,12 +55,12 @@ def explained(model: Any, known: Mapping[Path, Any], run: Callable[[], Any], giv
         raise typed(CompilationError, error, text) from error
 
 
-def _shapes(state: Any) -> str:
+def _shapes(state: State) -> str:
     found = [(p, leaf) for p, leaf in leaves_with_paths(strip(held(state))) if hasattr(leaf, "dtype")]
     return ", ".join((f"{format_path(p)} " if p else "") + f"{leaf.dtype}{list(leaf.shape)}" for p, leaf in found)
 
 
-def check_no_new_state(model: Any, known: Mapping[Path, Any]) -> None:
+def check_no_new_state(model: Module, known: Mapping[Path, State]) -> None:
     """States that appear while the step runs would be left holding values of a finished trace."""
     for path in model.states():
         if path not in known:

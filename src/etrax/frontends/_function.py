@@ -11,10 +11,10 @@ from .._errors import ArgumentTypeError, CompilationError
 from ..ir import Bound, BoundState, Role, describe, leaves_with_paths, trace_step
 
 
-def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any, hidden: Any) -> Bound:
+def bind_function(step: Callable[..., Any], inputs: tuple[object, ...], params: object, hidden: object) -> Bound:
     """Bind a function to example parameters, hidden state and inputs (arrays or `jax.ShapeDtypeStruct`)."""
 
-    def fn(params: Any, hidden: Any, other: Any, *inputs: Any) -> tuple[Any, Any, Any]:
+    def fn(params: object, hidden: object, other: object, *inputs: object) -> tuple[Any, Any, Any]:
         result = step(params, hidden, *inputs)
         if not isinstance(result, tuple) or len(result) != 2:
             raise CompilationError(
@@ -38,7 +38,7 @@ def bind_function(step: Callable[..., Any], inputs: tuple[Any, ...], params: Any
     )
 
 
-def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any], lead: int = 0) -> tuple[Any, ...]:
+def _inputs(args: tuple[object, ...], kwargs: Mapping[str, object], lead: int = 0) -> tuple[object, ...]:
     for name in kwargs:
         raise ArgumentTypeError(f"a step function takes its inputs by position here, not `{name}=`.")
     return tuple(args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from .._errors import CompilationError
 from ..ir import Path, format_path, leaves_with_paths
 
 
-def is_quantity(x: Any) -> bool:
+def is_quantity(x: object) -> bool:
     """Whether x carries a unit; the libraries that define such values are never imported for the question."""
     for name in ("saiunit", "brainunit"):
         quantity = getattr(sys.modules.get(name), "Quantity", None)
@@ -20,7 +21,7 @@ def is_quantity(x: Any) -> bool:
     return False
 
 
-def strip(tree: Any) -> Any:
+def strip(tree: object) -> Any:
     """The same pytree with every quantity replaced by its mantissa.
 
     Quantities are pytrees with the mantissa as their only leaf, so leaves and their order stay what they were.
@@ -28,12 +29,12 @@ def strip(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.mantissa if is_quantity(x) else x, tree, is_leaf=is_quantity)
 
 
-def attach(like: Any, leaves: Any) -> Any:
+def attach(like: jax.tree_util.PyTreeDef, leaves: Iterable[object]) -> Any:
     """Leaves of a stripped pytree, with the structure and units of the pytree whose structure is `like`."""
     return jax.tree.unflatten(like, leaves)
 
 
-def conform(what: str, path: Path, template: Any, value: Any) -> Any:
+def conform(what: str, path: Path, template: object, value: object) -> Any:
     """`value` stripped, in the units of `template`; a value of another dimension is an error.
 
     A value whose structure differs is stripped only: who called compares structures and can say more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .._compat import Var
+from .._compat import Literal, Var
 from .._errors import CompilationError
 from ..analysis import Facts, Group, colours
 from ..engine import layout_of
@@ -47,21 +47,9 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
         invars = [info.hidden_path_to_invar[p] for p in paths]
         outvars = [info.hidden_path_to_outvar[p] for p in paths]
         jaxpr, rest = slice_between(info.jaxpr, invars, outvars, facts)
+        more = Columns(layout_of(facts, g)), colours(facts, g), str(facts.tags[g.index])
         states = [handles[p] for p in paths]
-        groups.append(
-            HiddenGroup(
-                g.index,
-                paths,
-                states,
-                invars,
-                outvars,
-                jaxpr,
-                list(rest),
-                Columns(layout_of(facts, g)),
-                colours(facts, g),
-                str(facts.tags[g.index]),
-            )
-        )
+        groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr, list(rest), *more))
     by_path: dict[Path, HiddenGroup] = {}
     for group in groups:
         for path in group.hidden_paths:
@@ -139,13 +127,4 @@ def _read_by(groups: Sequence[HiddenGroup], relations: Sequence[HiddenParamOpRel
     wanted = [v for g in groups for v in (*g.hidden_invars, *g.transition_jaxpr_constvars)]
     for r in relations:
         wanted += [r.x_var, r.y_var, *(v for part in r.y_to_hidden_constvars for v in part)]
-    return [
-        v for v in dict.fromkeys(v for v in wanted if v is not None and hasattr(v, "aval")) if _hashable_in(v, defined)
-    ]
-
-
-def _hashable_in(v: Var, defined: set[Var]) -> bool:
-    try:
-        return v in defined
-    except TypeError:  # a literal
-        return False
+    return [v for v in dict.fromkeys(v for v in wanted if v is not None and not isinstance(v, Literal)) if v in defined]

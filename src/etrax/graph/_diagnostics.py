@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._compat import JaxprEqn, is_inexact
-from ..analysis import Facts, LostKind, LostPath, lost_from_op
-from ..analysis._edges import NO_REVERSE, TRAINABLE
+from ..analysis import NO_REVERSE, TRAINABLE, Facts, LostKind, LostPath, lost_from_op
 from ..ir import Path, Role, Source, format_path, source_of_eqn
+from ..primitives import Cause
 from ..rules import words_of
 
 
@@ -90,15 +90,25 @@ def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[
     return tuple(found)
 
 
+def _info(kind: DiagnosticKind, text: str, weight_path: Path | None = None, **more: Any) -> CompilationRecord:
+    return CompilationRecord(kind, DiagnosticLevel.INFO, text, weight_path=weight_path, **more)
+
+
+def _warning(kind: DiagnosticKind, text: str, **more: Any) -> CompilationRecord:
+    return CompilationRecord(kind, DiagnosticLevel.WARNING, text, **more)
+
+
+def _at_cause(kind: DiagnosticKind, text: str, cause: Cause) -> CompilationRecord:
+    return _warning(kind, text, primitive=cause.primitive, context={"source": cause.source})
+
+
 def loop_records(loops: Iterable[JaxprEqn]) -> tuple[CompilationRecord, ...]:
     """One for each loop that keeps a step from being trained."""
     out = []
     for eqn in loops:
-        source = source_of_eqn(eqn)
-        where = f"`{eqn.primitive.name}`" + (f" at {source}" if source else "")
-        text = f"{where} is or holds a `while_loop`, {NO_REVERSE}. The graph shows what it connects; {TRAINABLE}"
-        kind, name = DiagnosticKind.LOOP_WITHOUT_DERIVATIVE, eqn.primitive.name
-        out.append(CompilationRecord(kind, DiagnosticLevel.WARNING, text, name, None, (), {"source": source}))
+        cause = Cause(eqn.primitive.name, source_of_eqn(eqn))
+        text = f"{cause} is or holds a `while_loop`, {NO_REVERSE}. The graph shows what it connects; {TRAINABLE}"
+        out.append(_at_cause(DiagnosticKind.LOOP_WITHOUT_DERIVATIVE, text, cause))
     return tuple(out)
 
 
@@ -108,7 +118,7 @@ def _hidden_paths(facts: Facts, groups: Sequence[int]) -> tuple[Path, ...]:
 
 
 def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[CompilationRecord]:
-    site = facts.sites[j]
+    site, primitive = facts.sites[j], facts.sites[j].call.primitive
     kept = [r.group for r in facts.relations if r.site == j and r.representable]
     lost = [r.group for r in facts.relations if r.site == j and not r.representable]
     names = ", ".join(facts.params_of(j))
@@ -116,40 +126,29 @@ def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[Com
     for p in sorted(site.params):
         path, leaf = weight_paths[p], facts.step.select(Role.PARAM)[p]
         context = {"op": j, "group_indices": tuple(kept), "leaf_path": leaf.path, "source": site.source}
+        about = {"primitive": primitive, "weight_path": path, "hidden_paths": _hidden_paths(facts, kept)}
         if kept:
             text = f"{names} reaches group {', '.join(map(str, kept))} through {site.label}"
-            yield CompilationRecord(
-                DiagnosticKind.RELATION_INCLUDED,
-                DiagnosticLevel.INFO,
-                text,
-                site.call.primitive,
-                path,
-                _hidden_paths(facts, kept),
-                context,
-            )
+            yield _info(DiagnosticKind.RELATION_INCLUDED, text, **about, context=context)
         elif not lost and not missing:
             text = f"{names} reaches no hidden state within the step through {site.label}: its gradient needs no trace"
-            kind = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL
-            yield CompilationRecord(kind, DiagnosticLevel.INFO, text, site.call.primitive, path, (), context)
+            yield _info(DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, text, **about, context=context)
         for one in missing:
-            kind = kind_of(one)
+            kind = _KIND_OF_LOST_PATH[one.kind]
             if kept and one.kind in (LostKind.TAIL, LostKind.THROUGH_OP):
                 kind = DiagnosticKind.RELATION_PARTIAL_PATH
             groups = lost if one.kind is LostKind.TAIL else kept
-            text = f"{names} in {site.label}: {words_of(facts, one)}"
+            about |= {"hidden_paths": _hidden_paths(facts, groups)}
             more = context | {"group_indices": tuple(groups)} | _place(one)
-            yield CompilationRecord(
-                kind, DiagnosticLevel.WARNING, text, site.call.primitive, path, _hidden_paths(facts, groups), more
-            )
+            yield _warning(kind, f"{names} in {site.label}: {words_of(facts, one)}", **about, context=more)
 
 
 def _of_group(facts: Facts, g: int) -> Iterator[CompilationRecord]:
+    paths = _hidden_paths(facts, [g])
     for lost in facts.lost_from_group[g]:
-        primitive = lost.cause.primitive if lost.cause else None
-        context = {"group_indices": (g,)} | _place(lost)
+        primitive, context = lost.cause.primitive if lost.cause else None, {"group_indices": (g,)} | _place(lost)
         text = f"group {g}: {words_of(facts, lost)}"
-        paths = _hidden_paths(facts, [g])
-        yield CompilationRecord(kind_of(lost), DiagnosticLevel.WARNING, text, primitive, None, paths, context)
+        yield _warning(_KIND_OF_LOST_PATH[lost.kind], text, primitive=primitive, hidden_paths=paths, context=context)
 
 
 def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> Iterator[CompilationRecord]:
@@ -157,41 +156,20 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
     for p, leaf in enumerate(facts.step.select(Role.PARAM)):
         if p not in used and is_inexact(leaf.aval):
             text = f"the step does not use parameter {format_path(leaf.path, 'params')}"
-            context = {"leaf_path": leaf.path}
-            yield CompilationRecord(
-                DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.INFO, text, None, weight_paths[p], (), context
-            )
+            yield _info(DiagnosticKind.PARAMETER_UNUSED, text, weight_paths[p], context={"leaf_path": leaf.path})
     for path in unused_hidden:
         text = f"the step neither reads nor writes hidden state {format_path(path, 'hidden')}"
-        yield CompilationRecord(DiagnosticKind.HIDDEN_STATE_UNUSED, DiagnosticLevel.INFO, text, None, None, (path,))
+        yield _info(DiagnosticKind.HIDDEN_STATE_UNUSED, text, hidden_paths=(path,))
     for problem in facts.edges.problems:
         if "not known" in problem.text:
             text = f"{problem.cause} {problem.text}: each element of its result is taken to depend on all that it reads"
-            context = {"source": problem.cause.source}
-            yield CompilationRecord(
-                DiagnosticKind.UNKNOWN_PRIMITIVE,
-                DiagnosticLevel.WARNING,
-                text,
-                problem.cause.primitive,
-                None,
-                (),
-                context,
-            )
+            yield _at_cause(DiagnosticKind.UNKNOWN_PRIMITIVE, text, problem.cause)
     for cast in facts.casts:
-        text = (
-            f"{cast} casts a complex number to a real one and drops its imaginary part; say `jnp.real` if that is meant"
-        )
-        context = {"source": cast.source}
-        yield CompilationRecord(
-            DiagnosticKind.COMPLEX_TO_REAL, DiagnosticLevel.WARNING, text, cast.primitive, None, (), context
-        )
+        text = f"{cast} casts a complex number to a real one and drops its imaginary part"
+        yield _at_cause(DiagnosticKind.COMPLEX_TO_REAL, f"{text}; say `jnp.real` if that is meant", cast)
     if not facts.groups:
         text = "the step has no hidden state with derivatives: nothing is traced, every gradient is that of one step"
-        yield CompilationRecord(DiagnosticKind.NO_HIDDEN_STATE, DiagnosticLevel.WARNING, text)
-
-
-def kind_of(lost: LostPath) -> DiagnosticKind:
-    return _KIND_OF_LOST_PATH[lost.kind]
+        yield _warning(DiagnosticKind.NO_HIDDEN_STATE, text)
 
 
 def _place(lost: LostPath) -> dict[str, Source | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._compat import Jaxpr, Var
 from .._errors import NotSupportedError
-from ..analysis._edges import refuse_while
+from ..analysis import refuse_while
 from ..engine import Pulls, probes_of
 from ..ir import Path, format_path
 from ._columns import Columns, columns_of_states, varshapes

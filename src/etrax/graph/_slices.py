@@ -22,8 +22,7 @@ from .._compat import (
     staged_copy,
 )
 from .._errors import CompilationError
-from ..analysis._cut import _Run
-from ..analysis._facts import Facts
+from ..analysis import Facts, OpenStep
 from ..ir import Handler, Role, Site, Step, interpret
 
 
@@ -73,17 +72,16 @@ def eval_slice(
 
 
 def _cut_inside(part: Jaxpr, num_inputs: int, numbers: Sequence[int], facts: Facts) -> Jaxpr:
-    run = _Run(facts.sites, facts.cut, None)
+    """The same part with the cut ops inside its loops and branches cut; `numbers` are the step's of its equations."""
     cut = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
     if not cut.intersection(numbers):
         return part
 
+    opened = OpenStep(facts.step, facts.sites, facts.cut)
+
     def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
-        at = (numbers[site[0]],)
-        enter = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
-        if enter is None or at[0] not in cut:
-            return None
-        return enter(eqn, values, at, dict.fromkeys(run.at.below[at]))[0]
+        number = numbers[site[0]]
+        return opened.inside(eqn, values, number) if number in cut else None
 
     avals = [shape_struct(v.aval) for v in (*part.constvars, *part.invars)]
     found, consts = open_jaxpr(jax.make_jaxpr(lambda *args: eval_slice(part, (), args, handle))(*avals))

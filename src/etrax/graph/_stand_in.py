@@ -14,8 +14,7 @@ from jax import lax
 
 from .._compat import JaxprEqn, bind, is_inexact, open_jaxpr, shape_struct, while_parts
 from .._errors import CompilationError, NotSupportedError
-from ..analysis._analyse import analyse
-from ..analysis._facts import Facts
+from ..analysis import Facts, analyse
 from ..ir import Site, Step, equations, interpret
 
 
