@@ -256,6 +256,11 @@ def is_inexact(aval: Any) -> bool:
     return dtype is not None and not is_extended(aval) and bool(_dtypes.issubdtype(dtype, np.inexact))
 
 
+def is_complex(aval: Any) -> bool:
+    """Whether an array holds complex numbers."""
+    return not is_extended(aval) and bool(_dtypes.issubdtype(aval.dtype, np.complexfloating))
+
+
 def is_extended(aval: Any) -> bool:
     """PRNG keys and other types that numpy does not know."""
     dtype = getattr(aval, "dtype", None)

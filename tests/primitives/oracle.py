@@ -25,7 +25,7 @@ def patterns(f, x, *data):
     """Pattern of every output leaf of f(x, *data) on x, and the problems found."""
     closed = jax.make_jaxpr(f)(x, *data)
     jaxpr, consts = open_jaxpr(closed)
-    found, problems = propagate(jaxpr, consts, {0: "x"}, {})
+    found, problems = propagate(jaxpr, consts, {0: "x"})
     sizes = [int(np.prod(v.aval.shape, dtype=int)) for v in jaxpr.outvars]
     return [as_matrix(deps.get("x"), n, x.size) for deps, n in zip(found, sizes, strict=True)], problems
 

@@ -7,9 +7,7 @@ from ._colours import colours as colours
 from ._cut import OpenStep as OpenStep
 from ._derived import Derived as Derived
 from ._derived import derived_states as derived_states
-from ._edges import NO_REVERSE as NO_REVERSE
-from ._edges import TRAINABLE as TRAINABLE
-from ._edges import refuse_while as refuse_while
+from ._elements import ElementGraph as ElementGraph
 from ._facts import Facts as Facts
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
@@ -27,6 +25,9 @@ from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
 from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
+from ._transpose import NO_REVERSE as NO_REVERSE
+from ._transpose import TRAINABLE as TRAINABLE
+from ._transpose import refuse_while as refuse_while
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe

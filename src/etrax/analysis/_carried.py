@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, cond_branches, inner_jaxpr, scan_parts
-from ..ir import Role, Site, interpret
+from ..ir import Site, interpret
 from ..primitives import record_of
 from ._facts import Facts, Relation
 from ._lost import LostKind, LostPath, lost_within_step, state_nodes
@@ -110,7 +110,6 @@ def _origins(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
     A pair does not count where each factor is made of both: x · σ(x) is no product of what x is made of.
     """
     step, factors = facts.step, set()
-    first = len(step.select(Role.PARAM))
     own = {i: frozenset((g,)) for i, g in facts.group_of_leaf.items()}
     new = {step.jaxpr.outvars[i]: origin for i, origin in own.items() if not isinstance(step.jaxpr.outvars[i], Literal)}
 
@@ -121,7 +120,7 @@ def _origins(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
             factors.update(frozenset((i, j)) for i in a for j in b if i != j and (j not in a or i not in b))
         return [o | new.get(v, _NONE) for v, o in zip(eqn.outvars, _outputs(eqn, operands, handle), strict=True)]
 
-    values = [*step.consts, *(own.get(i - first, _NONE) for i in range(len(step.ins)))]
+    values = [*step.consts, *(own.get(i - step.first_state, _NONE) for i in range(len(step.ins)))]
     outs = interpret(step.jaxpr, [], values, handle)
     return [_NONE.union(*(o for i in g.leaves if isinstance(o := outs[i], frozenset))) for g in facts.groups], factors
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from .._compat import JaxprEqn, Literal, ScanParts, bind, cond_branches, scan_parts, source_of
+from .._compat import Jaxpr, JaxprEqn, Literal, ScanParts, bind, cond_branches, scan_parts, source_of
 from ..ir import Site, Step, interpret
 from ..ops import ALIGNED
 from ._sites import Addresses, WeightSite
 
 # Per site number: the value of y before it was perturbed, and its varying data operands.
-Seen = dict[int, tuple[Any, tuple[Any, ...]]]
+Seen: TypeAlias = dict[int, tuple[Array, tuple[Array, ...]]]
+# Perturbations by site; None where there is none.
+Deltas: TypeAlias = dict[int, Array | None]
+# What a scan hands to one iteration: its own slices, perturbations, and slices of weights.
+Scanned: TypeAlias = tuple[list[Array], Deltas, dict[int, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +37,13 @@ class OpenStep:
 
     def __call__(
         self,
-        leaves: Sequence[Any],
-        deltas: Sequence[Any],
-        weights: Sequence[Any] | None = None,
-        given: Mapping[int, Any] | None = None,
-        kernels: Mapping[int, Callable[..., Any]] | None = None,
-        held: Mapping[int, Any] | None = None,
-    ) -> tuple[list[Any], Seen]:
+        leaves: Sequence[Array],
+        deltas: Sequence[Array | None],
+        weights: Sequence[Array] | None = None,
+        given: Mapping[int, Array] | None = None,
+        kernels: Mapping[int, Callable[..., Array]] | None = None,
+        held: Mapping[int, Array] | None = None,
+    ) -> tuple[list[Array], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
 
         `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
@@ -59,25 +63,25 @@ class OpenStep:
                 outs[k] = _plus(out, deltas[j])
         return outs, seen
 
-    def inside(self, eqn: JaxprEqn, values: list[Any], number: int) -> list[Any] | None:
+    def inside(self, eqn: JaxprEqn, values: list[Array], number: int) -> list[Array] | None:
         """The outputs of equation `number` with the sites inside it open and not perturbed; None if it is no loop."""
         run = _Run(self.sites, self.cut, None)
-        enter: Callable[..., Any] | None = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
+        enter = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
         at = (number,)
         return None if enter is None else enter(eqn, values, at, dict.fromkeys(run.at.below[at]))[0]
 
 
-def _defined(step: Step, held: Mapping[int, Any]) -> dict[int, list[tuple[int, Any]]]:
+def _defined(step: Step, held: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
     """By equation of the step, which of its results are held, and the perturbation of each."""
     new = [(step.jaxpr.outvars[i], delta) for i, delta in held.items()]
     by_var = {v: delta for v, delta in reversed(new) if not isinstance(v, Literal)}  # one value may be two states
-    found: dict[int, list[tuple[int, Any]]] = {}
+    found: dict[int, list[tuple[int, Array]]] = {}
     for n, eqn in enumerate(step.jaxpr.eqns if by_var else ()):
         found[n] = [(k, by_var[v]) for k, v in enumerate(eqn.outvars) if v in by_var]
     return {n: results for n, results in found.items() if results}
 
 
-def _plus(y: Any, delta: Any) -> Any:
+def _plus(y: Array, delta: Array | None) -> Array:
     return y if delta is None else y + delta.astype(y.dtype)
 
 
@@ -88,21 +92,21 @@ class _Run:
         self,
         sites: Sequence[WeightSite],
         cut: frozenset[int],
-        weights: Sequence[Any] | None,
-        given: Mapping[int, Any] | None = None,
-        kernels: Mapping[int, Callable[..., Any]] | None = None,
+        weights: Sequence[Array] | None,
+        given: Mapping[int, Array] | None = None,
+        kernels: Mapping[int, Callable[..., Array]] | None = None,
     ):
         self.sites, self.cut, self.given, self.kernels = sites, cut, given or {}, kernels or {}
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
-        self.held: dict[int, list[tuple[int, Any]]] = {}
+        self.held: dict[int, list[tuple[int, Array]]] = {}
 
     def body(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], at: Site, deltas: dict[int, Any]
-    ) -> tuple[list[Any], Seen]:
+        self, jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Array], at: Site, deltas: Deltas
+    ) -> tuple[list[Array], Seen]:
         seen: Seen = {}
 
-        def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+        def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
             outs = opened(site, eqn, values)
             first, *inner = site
             if inner or first not in self.held:
@@ -112,8 +116,8 @@ class _Run:
                 outs[k] = _plus(lax.stop_gradient(outs[k]), delta)
             return outs
 
-        def opened(site: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
-            enter: Callable[..., Any] | None = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
+        def opened(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
+            enter = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
             if site in self.at.here and site not in self.at.below:
                 return self.weight_op(eqn, values, self.at.here[site], deltas, seen)
             if enter is not None and site in self.at.below:
@@ -128,8 +132,8 @@ class _Run:
         return interpret(jaxpr, consts, args, handle, at), seen
 
     def weight_op(
-        self, eqn: JaxprEqn, values: list[Any], sites: list[int], deltas: dict[int, Any], seen: Seen
-    ) -> list[Any]:
+        self, eqn: JaxprEqn, values: list[Array], sites: list[int], deltas: Deltas, seen: Seen
+    ) -> list[Array]:
         for j in sites:
             values = self.perturbed(j, eqn, values, deltas, seen)
         own = [j for j in sites if self.sites[j].rule is not ALIGNED]
@@ -154,7 +158,7 @@ class _Run:
             outs[0] = rule.given_back(outs[0]) if own else outs[0]
         return outs
 
-    def perturbed(self, j: int, eqn: JaxprEqn, values: Sequence[Any], deltas: dict[int, Any], seen: Seen) -> list[Any]:
+    def perturbed(self, j: int, eqn: JaxprEqn, values: Sequence[Array], deltas: Deltas, seen: Seen) -> list[Array]:
         """Operands with the weight of a site in its place, and perturbed if it is elementwise."""
         site, values = self.sites[j], list(values)
         values[site.operand] = self.weights.get(j, values[site.operand])
@@ -169,13 +173,13 @@ class _Run:
                 values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
         return values
 
-    def scan(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
+    def scan(self, eqn: JaxprEqn, values: list[Array], at: Site, deltas: Deltas) -> tuple[list[Array], Seen]:
         parts: ScanParts = scan_parts(eqn)
         n, m = parts.num_consts, parts.num_consts + parts.num_carry
 
         sliced = {j: self.weights[j] for j in deltas if j in self.weights and self.sites[j].is_sliced_by(at)}
 
-        def step(carry: Sequence[Any], xs: Any) -> tuple[Any, Any]:
+        def step(carry: list[Array], xs: Scanned) -> tuple[list[Array], tuple[list[Array], Seen]]:
             scanned, inner, slices = xs
             self.weights.update(slices)
             outs, seen = self.body(parts.jaxpr, parts.consts, [*values[:n], *carry, *scanned], at, inner)
@@ -186,9 +190,9 @@ class _Run:
         carry, (ys, seen) = lax.scan(step, values[n:m], xs, parts.length, parts.reverse, parts.unroll)
         return [*carry, *ys], seen
 
-    def cond(self, eqn: JaxprEqn, values: list[Any], at: Site, deltas: dict[int, Any]) -> tuple[list[Any], Seen]:
-        def branch(b: int, body: Any, consts: Any) -> Callable[..., Any]:
-            def run(operands: list[Any], inner: dict[int, Any]) -> tuple[list[Any], Seen]:
+    def cond(self, eqn: JaxprEqn, values: list[Array], at: Site, deltas: Deltas) -> tuple[list[Array], Seen]:
+        def branch(b: int, body: Jaxpr, consts: Sequence[Array]) -> Callable[..., tuple[list[Array], Seen]]:
+            def run(operands: list[Array], inner: Deltas) -> tuple[list[Array], Seen]:
                 outs, seen = self.body(body, consts, operands, (*at, b), inner)
                 return outs, {j: seen.get(j) or self.blank(j, at) for j in deltas}
 
@@ -197,7 +201,7 @@ class _Run:
         runs = [branch(b, body, consts) for b, (body, consts) in enumerate(cond_branches(eqn))]
         return lax.switch(values[0], runs, values[1:], deltas)
 
-    def blank(self, j: int, at: Site) -> tuple[Any, tuple[Any, ...]]:
+    def blank(self, j: int, at: Site) -> tuple[Array, tuple[Array, ...]]:
         """What a branch that was not taken shows of a site in another: zeros."""
         site = self.sites[j]
         loops = [n for where, n in site.loops if where[: len(at)] == at]

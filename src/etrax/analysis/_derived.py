@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from .._compat import Jaxpr, JaxprEqn, Literal, build_jaxpr, is_inexact
+from jax import Array
+
+from .._compat import Jaxpr, JaxprEqn, Literal, Var, build_jaxpr, is_inexact
 from ..ir import interpret
 from ._facts import Facts
 from ._nodes import StateNode
@@ -31,9 +32,9 @@ class Derived:
     kept: tuple[int, ...]
     sources: Mapping[int, frozenset[int]]
     jaxpr: Jaxpr
-    consts: tuple[Any, ...]
+    consts: tuple[Array, ...]
 
-    def __call__(self, values: Mapping[int, Any]) -> dict[int, Any]:
+    def __call__(self, values: Mapping[int, Array]) -> dict[int, Array]:
         """The derived states at given values of the others."""
         args = [*self.consts, *(values[i] for i in self.kept)]
         return dict(zip(self.gone, interpret(self.jaxpr, [], args, lambda *_: None), strict=True))
@@ -69,20 +70,20 @@ def _of_group(facts: Facts, group: Group) -> Derived | None:
     return Derived(tuple(gone), tuple(kept), sources, body, tuple(facts.step.consts))
 
 
-_NOTHING: tuple[set[int], set[Any]] = (set(), set())
+_NOTHING: tuple[set[int], set[Var]] = (set(), set())
 
 
-def _consts(facts: Facts) -> Sequence[Any]:
+def _consts(facts: Facts) -> Sequence[Var]:
     """The variables of the step's constants, which stand first."""
     return facts.step.jaxpr.invars[: len(facts.step.consts)]
 
 
 def _slice(
-    eqns: Sequence[JaxprEqn], made_by: Mapping[Any, int], fixed: set[Any], start: Any, stops: set[Any]
-) -> tuple[set[int], set[Any]] | None:
+    eqns: Sequence[JaxprEqn], made_by: Mapping[Var, int], fixed: set[Var], start: Var, stops: set[Var]
+) -> tuple[set[int], set[Var]] | None:
     """Equations between a variable and `stops`, and the stops met; None if they read anything else, or met none."""
     used: set[int] = set()
-    met: set[Any] = set()
+    met: set[Var] = set()
     todo = [start]
     while todo:
         var = todo.pop()

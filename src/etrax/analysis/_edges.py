@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import jax
+from jax import Array
 
-from .._compat import is_inexact, open_jaxpr
-from .._errors import CompilationError, NotSupportedError
-from ..ir import Role, Step
+from .._compat import is_inexact
+from ..ir import Leaf, Role, Step
 from ..primitives import Dep
 from ._cut import OpenStep
 from ._nodes import Node, OpNode, OutputNode, StateNode
-from ._propagate import Problem, propagate
+from ._propagate import Problem
 from ._sites import WeightSite
+from ._transpose import reach_through
 
 S = TypeVar("S", StateNode, OpNode)
 T = TypeVar("T", StateNode, OpNode, OutputNode)
@@ -51,7 +51,7 @@ class Edges:
         return {t.index: d for s, t, d in self.between(OpNode, StateNode) if s.index == op}
 
 
-def state_leaves(step: Step) -> list[Any]:
+def state_leaves(step: Step) -> list[Leaf]:
     """Hidden, then other state leaves: `StateNode(i)` is the i-th of these."""
     return [*step.select(Role.HIDDEN), *step.select(Role.OTHER)]
 
@@ -61,70 +61,19 @@ def reach_edges(
 ) -> Edges:
     """Edges of the step with the given sites cut; `observe`d sites (by default the cut ones) are targets as well."""
     opened = OpenStep(step, tuple(sites), cut)
-    observe = cut if observe is None else observe
-    seen = sorted(observe)
-    leaves = [leaf.aval for leaf in step.ins]
-    first = len(step.select(Role.PARAM))
+    seen = sorted(cut if observe is None else observe)
     states = state_leaves(step)
     diff = [i for i, leaf in enumerate(states) if is_inexact(leaf.aval)]
-    targets: list[Node] = [*map(StateNode, diff)]
-    targets += [OutputNode(k) for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
-    targets += map(OpNode, seen)
+    outputs = [k for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
 
-    def run(moving: list[Any], deltas: list[Any], fixed: list[Any]) -> list[Any]:
-        values = list(fixed)
-        for i, value in zip(diff, moving, strict=True):
-            values[first + i] = value
-        outs, found = opened(values, deltas)
-        kept = [outs[i] for i in diff]
-        kept += [
-            o for o, leaf in zip(outs[len(states) :], step.outs[len(states) :], strict=True) if is_inexact(leaf.aval)
-        ]
-        return kept + [found[j][0] for j in seen]
+    def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
+        old, deltas = dict(zip(diff, moving, strict=False)), moving[len(diff) :]
+        outs, found = opened(step.with_states(leaves, old), deltas)
+        return [outs[i] for i in diff] + [outs[len(states) + k] for k in outputs] + [found[j][0] for j in seen]
 
-    def pull(moving: list[Any], deltas: list[Any], fixed: list[Any], cotangents: list[Any]) -> Any:
-        return jax.vjp(lambda m, d: run(m, d, fixed), moving, deltas)[1](cotangents)
-
-    moving = [states[i].aval for i in diff]
-    deltas = [jax.ShapeDtypeStruct(s.y_shape, s.call.out.dtype) for s in sites]
-    shapes = jax.eval_shape(run, moving, deltas, leaves)
-    jaxpr, consts = open_jaxpr(_transposed(pull, (moving, deltas, leaves, shapes)))
-    offset = len(moving) + len(deltas) + len(leaves)
-    sources = {offset + k: node for k, node in enumerate(targets)}
-    rows, problems = propagate(jaxpr, consts, sources, {})
     origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]
-    dep = {
-        (origin, target): d
-        for origin, found in zip(origins, rows, strict=True)
-        for target, d in found.items()
-        if _any(d)
-    }
-    return Edges(dep, tuple(problems))
-
-
-def _any(dep: Dep) -> bool:
-    return any(bool((m >= 0).any()) for m in dep.maps)
-
-
-NO_REVERSE = "which has no reverse mode in JAX, so neither BPTT nor Etrax can train it"
-TRAINABLE = "use `lax.scan` or a `fori_loop` with constant bounds, or `stop_gradient` its inputs, to train it."
-
-
-def refuse_while(error: Exception) -> None:
-    """Say what to do if JAX could not differentiate because of a loop without reverse mode."""
-    if "while_loop" in str(error):
-        raise NotSupportedError(
-            "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), "
-            f"{NO_REVERSE}; {TRAINABLE}\nJAX says: {error}"
-        ) from error
-
-
-def _transposed(pull: Any, args: tuple[Any, ...]) -> Any:
-    try:
-        return jax.make_jaxpr(pull)(*args)
-    except (ValueError, NotImplementedError) as error:
-        refuse_while(error)
-        raise CompilationError(
-            "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the "
-            f"operation, give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
-        ) from error
+    targets: list[Node] = [*map(StateNode, diff), *map(OutputNode, outputs), *map(OpNode, seen)]
+    moving = [*(states[i].aval for i in diff), *(s.y_struct for s in sites)]
+    rows, problems = reach_through(run, moving, [leaf.aval for leaf in step.ins], targets)
+    reached = ((o, t, d) for o, found in zip(origins, rows, strict=True) for t, d in found.items())
+    return Edges({(o, t): d for o, t, d in reached if any((m >= 0).any() for m in d.maps)}, tuple(problems))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
+from jax import Array
 
-from .._compat import CUSTOM, JaxprEqn, bind, bodies_of, is_inexact, open_jaxpr
+from .._compat import CUSTOM, JaxprEqn, bind, bodies_of, is_inexact
 from ..ir import equations
-from ._propagate import propagate
+from ._transpose import reach_through
 
 
 def is_linear_backwards(eqn: JaxprEqn) -> bool:
@@ -27,17 +27,10 @@ def is_linear_backwards(eqn: JaxprEqn) -> bool:
     if not moving or not kept:
         return True
 
-    def run(some: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        given = list(values)
-        for i, v in zip(moving, some, strict=True):
-            given[i] = v
-        outs = bind(eqn, given)
+    def run(some: Sequence[Array], values: Sequence[Array]) -> list[Array]:
+        given = dict(enumerate(values)) | dict(zip(moving, some, strict=True))
+        outs = bind(eqn, list(given.values()))
         return [outs[k] for k in kept]
 
-    def pull(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-        return jax.vjp(lambda some: run(some, values), [values[i] for i in moving])[1](list(cotangents))
-
-    structs = [jax.ShapeDtypeStruct(eqn.outvars[k].aval.shape, eqn.outvars[k].aval.dtype) for k in kept]
-    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)(avals, structs))
-    _, problems = propagate(jaxpr, consts, {len(avals) + k: k for k in range(len(kept))}, {})
+    _, problems = reach_through(run, [avals[i] for i in moving], avals, kept)
     return not problems

@@ -7,13 +7,15 @@ mix whole blocks, then those within a leaf, then all; what was left out is repor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
-from ..primitives import Dep, components, first_seen
+from ..ir import Leaf
+from ..primitives import Dep
+from ._elements import ElementGraph
 
 # More state scalars than this at one position, and S×S blocks are no longer worth it.
 MAX_STATES = 64
@@ -44,11 +46,11 @@ class Anchor:
     per_element: int  # elements of y that stand for one (lengths of inner loops)
 
 
-Edge = tuple[int, int, Dep]
+Edge: TypeAlias = tuple[int, int, Dep]
 
 
 def find_groups(
-    leaves: Sequence[Any], diff: Sequence[int], edges: Sequence[Edge], anchors: Sequence[Anchor]
+    leaves: Sequence[Leaf], diff: Sequence[int], edges: Sequence[Edge], anchors: Sequence[Anchor]
 ) -> list[Group]:
     """Groups of the differentiable leaves numbered `diff`, in the order of their first leaf."""
     found: list[Group] = []
@@ -66,7 +68,8 @@ def _is_between(edge: Edge) -> bool:
     return _is_fine(edge) and edge[0] != edge[1] and len(edge[2].maps) == 1
 
 
-_LEVELS: tuple[Callable[[Edge], bool], ...] = (lambda e: True, _is_fine, _is_between, lambda e: False)
+Levels: TypeAlias = Sequence[Callable[[Edge], bool]]
+_LEVELS: Levels = (lambda e: True, _is_fine, _is_between, lambda e: False)
 
 
 def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, ...]]:
@@ -88,7 +91,7 @@ def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, .
 
 
 def _split(
-    leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Any
+    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Levels
 ) -> list[Group]:
     keep, *rest = levels
     kept = [e for e in edges if keep(e)]
@@ -104,7 +107,7 @@ def _split(
 
 
 def _try(
-    leaves: Sequence[Any], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor]
+    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor]
 ) -> Group | None:
     """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons."""
     shapes = [leaves[i].aval.shape for i in cluster]
@@ -131,34 +134,26 @@ def _try(
     return Group(-1, cluster, count, states, _varshape(place[reference], per_leaf[reference], count), place, slots)
 
 
-def _labels(leaves, cluster, sizes, offsets, edges) -> np.ndarray:
-    total = sum(sizes)
+def _labels(
+    leaves: Sequence[Leaf],
+    cluster: Sequence[int],
+    sizes: Sequence[int],
+    offsets: Mapping[int, int],
+    edges: Sequence[Edge],
+) -> np.ndarray:
+    """The number of the position of every element of a cluster."""
     plain = all(_is_identity(e, sizes, cluster) for e in edges) and not any(leaves[i].state_axis for i in cluster)
     if plain and len(set(sizes)) == 1:
         return np.tile(np.arange(sizes[0], dtype=np.int32), len(sizes))
-    left, right, nodes = [], [], total
+    graph = ElementGraph(sum(sizes))
+    numbers = {i: offsets[i] + np.arange(n) for i, n in zip(cluster, sizes, strict=True)}
     for a, b, dep in edges:
-        target_labels = dep.part.labels
-        if target_labels is None:
-            base = offsets[b]
-        else:
-            base = nodes  # one node per block
-            nodes += int(target_labels.max()) + 1
-            left.append(offsets[b] + np.arange(target_labels.size))
-            right.append(base + target_labels)
-        for m in dep.maps:
-            flat = m.reshape(-1)
-            at = np.flatnonzero(flat >= 0)
-            left.append(offsets[a] + at)
-            right.append(base + flat[at])
-    for i, n in zip(cluster, sizes, strict=True):
+        graph.join(numbers[a], numbers[b], dep)
+    for i in cluster:
         if leaves[i].state_axis and leaves[i].aval.shape[-1] > 1:
-            own = offsets[i] + np.arange(n).reshape(-1, leaves[i].aval.shape[-1])
-            left.append(np.repeat(own[:, :1], own.shape[1] - 1, 1).reshape(-1))
-            right.append(own[:, 1:].reshape(-1))
-    if not left:
-        return np.arange(total, dtype=np.int32)
-    return first_seen(components(nodes, np.concatenate(left), np.concatenate(right))[:total])
+            own = numbers[i].reshape(-1, leaves[i].aval.shape[-1])
+            graph.link(np.repeat(own[:, :1], own.shape[1] - 1, 1), own[:, 1:])
+    return graph.components()
 
 
 def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bool:
@@ -169,7 +164,10 @@ def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bo
     return bool(((flat == np.arange(flat.size)) | (flat < 0)).all())
 
 
-def _separate(leaves, cluster, parts, per_leaf, anchors) -> bool:
+def _separate(
+    leaves: Sequence[Leaf], cluster: Sequence[int], parts: Sequence[np.ndarray], per_leaf: Sequence[int],
+    anchors: Sequence[Anchor],
+) -> bool:  # fmt: skip
     """No position joins elements of a leaf that one weight op drives separately: those are neurons, not states."""
     for anchor in anchors:
         if anchor.leaf not in cluster:

@@ -50,12 +50,9 @@ class _Value:
 
 
 def propagate(
-    jaxpr: Jaxpr, consts: Sequence[Any], sources: Mapping[int, Key], known: Mapping[int, Any]
+    jaxpr: Jaxpr, consts: Sequence[Any], sources: Mapping[int, Key]
 ) -> tuple[list[dict[Key, Dep]], list[Problem[Key]]]:
-    """Dependence of each output on the inputs numbered in `sources`.
-
-    `known` holds values of inputs that are constants of the model; `consts` those of the jaxpr's own.
-    """
+    """Dependence of each output on the inputs numbered in `sources`; `consts` are constants of the model."""
     problems: list[Problem[Key]] = []
 
     def note(eqn: JaxprEqn, text: str, met: frozenset[Hashable], kept: Precision | None = None) -> None:
@@ -80,14 +77,13 @@ def propagate(
         outs = interpret(body, wrapped, [_Value(d, t) for d, t in zip(deps, thunks, strict=True)], handle)
         return [o.deps if isinstance(o, _Value) else {} for o in outs]
 
-    args = []
-    for i, v in enumerate(jaxpr.invars):
-        deps: Deps = {sources[i]: identity(v.aval.shape)} if i in sources else {}
-        args.append(_Value(deps, (lambda i=i: _as_array(known[i])) if i in known else None))
-    wrapped = [_Value({}, lambda c=c: _as_array(c)) for c in consts]
-    outs = interpret(jaxpr, wrapped, args, handle)
+    rows = nested(
+        jaxpr,
+        consts,
+        [{sources[i]: identity(v.aval.shape)} if i in sources else {} for i, v in enumerate(jaxpr.invars)],
+    )
     find_offsets(jaxpr, consts, sources, note)
-    return [cast("dict[Key, Dep]", o.deps) if isinstance(o, _Value) else {} for o in outs], problems
+    return [cast("dict[Key, Dep]", deps) for deps in rows], problems
 
 
 def _outputs(call: Call) -> list[Deps]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._compat import CUSTOM, INLINED, JaxprEqn, cond_branches, inner_jaxpr, is_extended, scan_parts
-from ..ir import Role, Site, Step, interpret
+from .._compat import CUSTOM, INLINED, JaxprEqn, cond_branches, inner_jaxpr, is_complex, is_extended, scan_parts
+from ..ir import Leaf, Role, Site, Step, interpret
 from ..primitives import ANY, POSITIVE, UNIT, ZERO, Range, join, record_of
 from ._sites import Addresses, WeightSite
 
@@ -34,8 +34,8 @@ def data_ranges(step: Step, sites: Sequence[WeightSite], positive_inputs: bool) 
         positive -= broken
 
 
-def _of_leaf(leaf: Any, positive: bool) -> Range:
-    return POSITIVE if positive and not _is_complex(leaf.aval) else _of_type(leaf.aval)
+def _of_leaf(leaf: Leaf, positive: bool) -> Range:
+    return POSITIVE if positive and not is_complex(leaf.aval) else _of_type(leaf.aval)
 
 
 def _of_type(aval: Any) -> Range:
@@ -43,10 +43,6 @@ def _of_type(aval: Any) -> Range:
         return ANY
     kind = np.dtype(aval.dtype).kind
     return UNIT if kind == "b" else POSITIVE if kind == "u" else ANY
-
-
-def _is_complex(aval: Any) -> bool:
-    return not is_extended(aval) and np.dtype(aval.dtype).kind == "c"
 
 
 def _of_value(value: Any) -> Range:
@@ -110,6 +106,6 @@ def _within(found: Range, aval: Any) -> Range:
     own = _of_type(aval)
     if own == UNIT and not (found.lo >= 0 and found.hi <= 1):
         return UNIT
-    if _is_complex(aval) or np.isnan(found.lo) or np.isnan(found.hi):
+    if is_complex(aval) or np.isnan(found.lo) or np.isnan(found.hi):
         return own
     return Range(max(found.lo, own.lo), min(found.hi, own.hi)) if own != ANY else found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_parts
@@ -48,6 +49,10 @@ class WeightSite:
     @property
     def y_shape(self) -> tuple[int, ...]:
         return (*(n for _, n in self.loops), *self.call.out.shape)
+
+    @property
+    def y_struct(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.y_shape, self.call.out.dtype)
 
     @property
     def slices(self) -> tuple[int, ...]:

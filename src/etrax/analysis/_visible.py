@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import jax
 import numpy as np
+from jax import Array
 
-from .._compat import is_inexact, open_jaxpr
+from .._compat import is_inexact
 from ..ir import Role
 from ..primitives import Dep
 from ._cut import OpenStep
 from ._facts import Facts
 from ._nodes import Node, OpNode, StateNode
 from ._positions import Group
-from ._propagate import propagate
+from ._transpose import reach_through
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Visible:
 
 
 def observe(
-    facts: Facts, readers: Sequence[Reader], cut: frozenset[int], leaves: Sequence[Any], deltas: Mapping[int, Any],
-    weights: Sequence[Any] | None = None,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    facts: Facts, readers: Sequence[Reader], cut: frozenset[int], leaves: Sequence[Array], deltas: Mapping[int, Array],
+    weights: Sequence[Array] | None = None,
+) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """What each reader sees, and the new states, in the step with the given sites cut."""
     opened = OpenStep(facts.step, facts.sites, cut)
     outs, seen = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)
@@ -98,26 +97,15 @@ def _readers(facts: Facts) -> list[Reader]:
 
 def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], Dep]:
     """How elements of old states and of weight ops reach elements of each reader through the cut step."""
-    leaves, first = [leaf.aval for leaf in facts.step.ins], len(facts.step.select(Role.PARAM))
-    moving = sorted(facts.group_of_leaf)
-    sites = sorted({r.site for r in facts.relations})
-    deltas = [jax.ShapeDtypeStruct(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites]
+    states, sites = sorted(facts.group_of_leaf), sorted({r.site for r in facts.relations})
 
-    def run(h: list[Any], deltas: list[Any], leaves: list[Any]) -> list[Any]:
-        values = list(leaves)
-        for i, value in zip(moving, h, strict=True):
-            values[first + i] = value
-        return observe(facts, readers, facts.cut, values, dict(zip(sites, deltas, strict=True)))[0]
+    def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
+        old, deltas = dict(zip(states, moving, strict=False)), dict(zip(sites, moving[len(states) :], strict=True))
+        return observe(facts, readers, facts.cut, facts.step.with_states(leaves, old), deltas)[0]
 
-    def pull(h: list[Any], deltas: list[Any], leaves: list[Any], cotangents: list[Any]) -> Any:
-        return jax.vjp(lambda h, d: run(h, d, leaves), h, deltas)[1](cotangents)
-
-    h = [facts.states[i].aval for i in moving]
-    shapes = jax.eval_shape(run, h, deltas, leaves)
-    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)(h, deltas, leaves, shapes))
-    sources = {len(h) + len(deltas) + len(leaves) + k: k for k in range(len(readers))}
-    rows, _ = propagate(jaxpr, consts, sources, {})
-    nodes: list[Node] = [*map(StateNode, moving), *map(OpNode, sites)]
+    moving = [*(facts.states[i].aval for i in states), *(facts.sites[j].y_struct for j in sites)]
+    rows, _ = reach_through(run, moving, [leaf.aval for leaf in facts.step.ins], range(len(readers)))
+    nodes: list[Node] = [*map(StateNode, states), *map(OpNode, sites)]
     return {(node, k): dep for node, found in zip(nodes, rows, strict=True) for k, dep in found.items()}
 
 

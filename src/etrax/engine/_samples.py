@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..analysis import Facts, Group, Node, OpNode, Relation, StateNode
-from ..primitives import components, first_seen
+from ..analysis import ElementGraph, Facts, Group, Node, OpNode, Relation, StateNode
+from ..primitives import first_seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,28 +73,18 @@ def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, tupl
 
 def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, np.ndarray]:
     """Component of every element of every state and weight op."""
-    shapes = _sizes(facts, leaves, sites)
-    offsets, total = {}, 0
-    for node, shape in shapes.items():
-        offsets[node] = total
-        total += int(np.prod(shape, dtype=np.int64))
-    left, right, nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], total
+    numbers: dict[Node, np.ndarray] = {}
+    total = 0
+    for node, shape in _sizes(facts, leaves, sites).items():
+        n = int(np.prod(shape, dtype=np.int64))
+        numbers[node] = total + np.arange(n).reshape(shape)
+        total += n
+    graph = ElementGraph(total)
     for (source, target), dep in facts.edges.dep.items():
-        if source not in shapes or target not in shapes:
-            continue
-        base = offsets[target]
-        if dep.part.labels is not None:
-            base = nodes
-            left.append(offsets[target] + np.arange(dep.part.size))
-            right.append(base + dep.part.labels)
-            nodes += int(dep.part.labels.max()) + 1
-        for m in dep.maps:
-            flat = m.reshape(-1)
-            at = np.flatnonzero(flat >= 0)
-            left.append(offsets[source] + at)
-            right.append(base + flat[at])
-    found = components(nodes, np.concatenate(left), np.concatenate(right))
-    return {n: found[offsets[n] : offsets[n] + int(np.prod(s, dtype=np.int64))].reshape(s) for n, s in shapes.items()}
+        if source in numbers and target in numbers:
+            graph.join(numbers[source], numbers[target], dep)
+    found = graph.components()
+    return {node: found[own] for node, own in numbers.items()}
 
 
 def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Node, np.ndarray]) -> Samples | None:

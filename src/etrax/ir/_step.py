@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -68,6 +68,18 @@ class Step:
     @property
     def constvars(self) -> list[Var]:
         return list(self.jaxpr.invars[: len(self.consts)])
+
+    @property
+    def first_state(self) -> int:
+        """The number of the first state among the input leaves."""
+        return sum(leaf.role is Role.PARAM for leaf in self.ins)
+
+    def with_states(self, leaves: Sequence[jax.Array], states: Mapping[int, jax.Array]) -> list[jax.Array]:
+        """Input leaves with some states, by their number, replaced."""
+        found, first = list(leaves), self.first_state
+        for i, value in states.items():
+            found[first + i] = value
+        return found
 
     def run(self, leaves: Sequence[Any], handle: Handler = lambda *_: None) -> list[Any]:
         """Evaluate on input leaves (all roles, in order); see `interpret` for the handler."""

@@ -9,14 +9,13 @@ a move along, or a copy of the devices' axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from .._compat import JaxprEqn, ShardMapParts, open_jaxpr, shape_struct, shard_map_parts
-from ..ir import interpret
+from .._compat import Jaxpr, JaxprEqn, ShardMapParts, open_jaxpr, shape_struct, shard_map_parts
+from ..ir import Site, interpret
 from ._dep import reduce
 from ._record import Call, Deps, all_zero, conservative, define, on_operand
 
@@ -39,15 +38,15 @@ def _shard_map(call: Call) -> list[Deps]:
     return call.nested(jaxpr, consts, call.deps, call.constants())
 
 
-def over_all_devices(eqn: JaxprEqn) -> tuple[Any, tuple[Any, ...]]:
+def over_all_devices(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Array, ...]]:
     """The body and constants of an equation that does what a `shard_map` does, without devices."""
     parts = shard_map_parts(eqn)
     return open_jaxpr(jax.make_jaxpr(lambda *args: _run(parts, args))(*(shape_struct(v.aval) for v in eqn.invars)))
 
 
-def _run(parts: ShardMapParts, args: Sequence[Any]) -> list[Any]:
+def _run(parts: ShardMapParts, args: Sequence[Array]) -> list[Array]:
     split = [_split(a, spec, parts.sizes) for a, spec in zip(args, parts.in_specs, strict=True)]
-    mapped: Callable[..., Any] = lambda *local: _body(parts, local)  # noqa: E731
+    mapped: Callable[..., list[Array]] = lambda *local: _body(parts, local)  # noqa: E731
     for name in reversed(parts.sizes):
         here = [0 if name in _names(spec) else None for spec in parts.in_specs]
         mapped = jax.vmap(mapped, in_axes=tuple(here), axis_name=name, axis_size=parts.sizes[name])
@@ -55,8 +54,8 @@ def _run(parts: ShardMapParts, args: Sequence[Any]) -> list[Any]:
     return [_join(a, spec, parts.sizes) for a, spec in zip(outs, parts.out_specs, strict=True)]
 
 
-def _body(parts: ShardMapParts, local: Sequence[Any]) -> list[Any]:
-    def handle(site: Any, eqn: JaxprEqn, values: list[Any]) -> list[Any] | None:
+def _body(parts: ShardMapParts, local: Sequence[Array]) -> list[Array]:
+    def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> list[Array] | None:
         if eqn.primitive.name in _TYPES:
             return values
         if eqn.primitive.name in _SUMS:
@@ -70,7 +69,7 @@ def _names(spec: Sequence[tuple[str, ...]]) -> list[str]:
     return [name for names in spec for name in names]
 
 
-def _split(a: Any, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Any:
+def _split(a: Array, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Array:
     """The axes of the devices first, in the order of the mesh; only those that the array is cut along."""
     shape: list[int] = []
     at: dict[str, int] = {}
@@ -84,7 +83,7 @@ def _split(a: Any, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> An
     return jnp.moveaxis(a.reshape(shape), first, range(len(first)))
 
 
-def _join(a: Any, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Any:
+def _join(a: Array, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Array:
     """One array from what all devices gave; what is not cut along an axis is the same on all of its devices."""
     cut = [name for name in sizes if name in _names(spec)]
     a = a[tuple(slice(None) if name in cut else 0 for name in sizes)]

@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..analysis import Facts, Node, Relation, StateNode, uncut_edges
+from ..analysis import ElementGraph, Facts, Node, Relation, StateNode, uncut_edges
 from ..engine import Probe, Probes, Transport, carried_relations, layout_of
-from ..primitives import Dep, components
+from ..primitives import Dep
 from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict
@@ -46,23 +46,12 @@ def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.nda
     """Sets of positions of which no state and no traced op reaches two."""
     g = facts.groups[group]
     traced = {r.site: r.places.reshape(-1) for r in relations if r.group == group}
-    left, right, nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], g.num_positions
+    graph = ElementGraph(g.num_positions)
     for (source, target), dep in facts.edges.dep.items():
         own = _own(facts, group, source, traced, dep)
-        if not isinstance(target, StateNode) or target.index not in g.leaves or own is None:
-            continue
-        at, labels = g.place_of(target.index).reshape(-1), dep.part.all_labels()
-        left.append(at)
-        right.append(nodes + labels)
-        for m in (m.reshape(-1) for m in dep.maps):
-            met = np.flatnonzero((m >= 0) & (own >= 0))
-            left.append(own[met])
-            right.append(nodes + m[met])
-        nodes += int(labels.max()) + 1
-    blocks = components(nodes, np.concatenate(left), np.concatenate(right))[: g.num_positions]
-    order = np.argsort(blocks, kind="stable")
-    rank = np.empty(g.num_positions, np.int64)
-    rank[order] = np.arange(g.num_positions) - np.searchsorted(blocks[order], blocks[order])
+        if isinstance(target, StateNode) and target.index in g.leaves and own is not None:
+            graph.join(own, g.place_of(target.index), dep)
+    rank = graph.ranks()
     return [None] if rank.max(initial=0) == 0 else [rank == c for c in range(int(rank.max()) + 1)]
 
 
