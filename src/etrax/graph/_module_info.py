@@ -17,8 +17,6 @@ from ._slices import own_hidden_outputs
 Values: TypeAlias = dict[Path, Any]
 # Values to start from: by path, or in the order of the compiled states; None: the model's current ones.
 OldValues: TypeAlias = Mapping[Path, object] | Sequence[object] | None
-
-
 # The model's output, new hidden values, new other values, and all values by variable of the jaxpr.
 StepResult: TypeAlias = tuple[Any, Values, Values, dict[Var, Any]]
 
