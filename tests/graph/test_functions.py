@@ -143,6 +143,14 @@ def test_shapes_are_no_current_values():
         without.call_hidden_perturb((X,), [])
 
 
+def test_a_parameter_and_a_state_at_one_path():
+    graph, _ = compiled(lambda p, h, x: (0.9 * h + x * p,) * 2, X, X + 1, X)
+    assert graph.module_info.compiled_state_paths == ((), ())
+    np.testing.assert_allclose(graph.module_info.jaxpr_call(X, old_state_vals=[X, 2 * X])[0], 1.8 * X + X * X)
+    with pytest.raises(CompilationError, match="pass a list"):
+        graph.module_info.jaxpr_call(X, old_state_vals={(): X})
+
+
 def test_no_hidden_state():
     graph, _ = compiled(lambda p, h, x: (h, x @ p["w"]), W, {}, X)
     assert graph.hidden_groups == () and graph.hidden_param_op_relations == ()

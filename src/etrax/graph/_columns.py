@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,13 @@ from .._compat import common_dtype
 from ..analysis import Group
 from ..engine import Block, Layout, full, layout_with
 from ..ir import Leaf
+
+
+class StateObject(Protocol):
+    """A hidden state of a front end that says itself which of its axes are positions."""
+
+    varshape: Sequence[int]
+    value: object
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +119,12 @@ def _stacked(parts: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack([p.astype(dtype) for p in parts], axis=-1)
 
 
-def columns_of_states(states: Sequence[object]) -> Columns:
+def columns_of_states(states: Sequence[Leaf | StateObject]) -> Columns:
     """The columns of states that were put together by hand: the last axis of a grouped state counts state scalars."""
     avals, place, slot, first = {}, [], [], 0
     shapes = varshapes(states)
     for i, (state, varshape) in enumerate(zip(states, shapes, strict=True)):
-        value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(state.value)[0]  # type: ignore[attr-defined]
+        value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(state.value)[0]
         avals[i] = jax.ShapeDtypeStruct(value.shape, value.dtype)
         positions, n = int(np.prod(varshape)), int(np.prod(value.shape[len(varshape) :]))
         place.append(np.repeat(np.arange(positions), n).reshape(value.shape))
@@ -127,9 +135,9 @@ def columns_of_states(states: Sequence[object]) -> Columns:
     return Columns(layout_with(group, avals))
 
 
-def varshapes(states: Sequence[object]) -> list[tuple[int, ...]]:
+def varshapes(states: Sequence[Leaf | StateObject]) -> list[tuple[int, ...]]:
     """The shape of each state's positions, as the state says itself: brainstate's `varshape`, or a leaf's own."""
     return [
-        tuple(s.aval.shape[:-1] if s.state_axis else s.aval.shape) if isinstance(s, Leaf) else tuple(s.varshape)  # type: ignore[attr-defined]
+        tuple(s.aval.shape[:-1] if s.state_axis else s.aval.shape) if isinstance(s, Leaf) else tuple(s.varshape)
         for s in states
     ]

@@ -83,6 +83,11 @@ class ModuleInfo(NamedTuple):
             return self._checked([*inputs, *(now[i] for e in self.bound.states for i in e.leaves)])
         if isinstance(old_state_vals, Mapping):
             for path in self.compiled_state_paths:
+                if self.compiled_state_paths.count(path) > 1:
+                    raise CompilationError(
+                        f"`old_state_vals` by path cannot tell a parameter from a state, both at {format_path(path)}: "
+                        "pass a list, in the order of `compiled_state_paths`."
+                    )
                 if path not in old_state_vals:
                     raise CompilationError(
                         f"`old_state_vals` has no value for state {format_path(path)}; pass one for each."
