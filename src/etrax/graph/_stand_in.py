@@ -68,7 +68,7 @@ def _stand_in(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
     kept = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
     pattern = _repeated if eqn.primitive.name == "while" and not _nested(eqn) else _mixed
 
-    def backward(args: Sequence[jax.Array], cotangents: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    def backward(args: Sequence[jax.Array], cotangents: Sequence[jax.Array]) -> tuple[jax.Array | None, ...]:
         def run(given: list[jax.Array]) -> list[jax.Array]:
             full = list(args)
             for i, value in zip(moving, given, strict=True):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,7 @@ import numpy as np
 
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
-from ..ir import Path, Role, format_path, leaves_with_paths
+from ..ir import LossFunction, Path, PyTree, Role, format_path, leaves_with_paths
 from ..learn import Learner
 from ..rules import Kind, Verdict
 from ._oracles import bptt, check_learner
@@ -83,8 +81,8 @@ class Comparison:
 
 
 def compare(
-    learner: Learner, loss_fn: Callable[[Any, Any], Any], params: Any, hidden: Any, inputs: Any, targets: Any = None,
-    window: int = 1, mask: Any = None, tolerance: float | None = None,
+    learner: Learner, loss_fn: LossFunction, params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None,
+    window: int = 1, mask: jax.Array | None = None, tolerance: float | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare a learner's gradient over a sequence with BPTT's.
 
@@ -119,7 +117,7 @@ def compare(
     return Comparison(tuple(rows), window, tolerance)
 
 
-def _distance(got: Any, want: Any) -> tuple[float, float]:
+def _distance(got: jax.Array, want: jax.Array) -> tuple[float, float]:
     kind = np.complex128 if jnp.iscomplexobj(want) else np.float64
     g, w = (np.asarray(jnp.asarray(a)).astype(kind).ravel() for a in (got, want))
     size, error = float(np.linalg.norm(w)), float(np.linalg.norm(g - w))

@@ -15,21 +15,25 @@ from jax.flatten_util import ravel_pytree
 
 from .._arguments import check_arrays, check_number
 from .._errors import ArgumentError, ArgumentTypeError
+from ..ir import LossFunction, PyTree
 from ..learn import Learner
 from ..learn._sequence import Losses
 
+# f(params, hidden, inputs, targets=None, mask=None)
+Oracle = Callable[..., PyTree]
 
-def check_learner(learner: Any) -> None:
+
+def check_learner(learner: object) -> None:
     if not isinstance(learner, Learner):
         raise ArgumentTypeError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
 
 
-def _checked(run: Callable[..., Any], learner: Learner, loss_fn: Any, reduction: str = "mean") -> Callable[..., Any]:
+def _checked(run: Callable[..., PyTree], learner: Learner, loss_fn: Any, reduction: str = "mean") -> Oracle:
     """The function behind the same checks as a learner's own."""
     check_learner(learner)
     losses = Losses(learner.facts.step, loss_fn, reduction, learner.program.decode)
 
-    def checked(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+    def checked(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
         given = {"params": params, "hidden": hidden, "inputs": inputs, "targets": targets, "mask": mask}
         for what, tree in given.items():
             check_arrays(what, tree)
@@ -39,7 +43,7 @@ def _checked(run: Callable[..., Any], learner: Learner, loss_fn: Any, reduction:
     return checked
 
 
-def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weight: Any) -> Any:
+def _weighted(loss_fn: LossFunction, output: PyTree, target: PyTree, weight: jax.Array | None) -> jax.Array:
     if weight is None or weight.ndim == 0:
         return loss_fn(output, target) * (1 if weight is None else weight)
     each = jax.vmap(lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
@@ -48,19 +52,19 @@ def _weighted(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any, weig
 
 def _loss(
     learner: Learner,
-    loss_fn: Callable[[Any, Any], Any],
-    params: Any,
-    hidden: Any,
-    inputs: Any,
-    targets: Any,
-    mask: Any,
+    loss_fn: LossFunction,
+    params: PyTree,
+    hidden: PyTree,
+    inputs: PyTree,
+    targets: PyTree,
+    mask: PyTree,
     reduction: str,
-) -> Any:
+) -> PyTree:
     step = learner.plain_step
     inputs = learner.program.as_tuple(inputs)
     mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
 
-    def body(h: Any, xs: Any) -> tuple[Any, Any]:
+    def body(h: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         x, target, weight = xs
         h, output = step(params, h, x)
         return h, _weighted(loss_fn, output, target, weight)
@@ -70,11 +74,13 @@ def _loss(
     return losses.sum() / (total if reduction == "mean" else 1)
 
 
-def bptt(learner: Learner, loss_fn: Callable[[Any, Any], Any], reduction: str = "mean") -> Callable[..., Any]:
+def bptt(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Oracle:
     """`f(params, hidden, inputs, targets, mask=None) -> (loss, grads)`: `jax.grad` through one `lax.scan`."""
 
-    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> tuple[Any, Any]:
-        def total(moving: list[Any]) -> Any:
+    def run(
+        params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None
+    ) -> tuple[PyTree, PyTree]:
+        def total(moving: list[jax.Array]) -> PyTree:
             return _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, reduction)
 
         loss, grads = jax.value_and_grad(total)(_moving(params))
@@ -83,24 +89,22 @@ def bptt(learner: Learner, loss_fn: Callable[[Any, Any], Any], reduction: str = 
     return _checked(jax.jit(run), learner, loss_fn, reduction)
 
 
-def _moving(params: Any) -> list[Any]:
+def _moving(params: PyTree) -> list[jax.Array]:
     return [a for a in jax.tree.leaves(params) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
 
 
-def _put(params: Any, moving: list[Any]) -> Any:
+def _put(params: PyTree, moving: list[jax.Array]) -> PyTree:
     found = iter(moving)
     return jax.tree.map(lambda a: next(found) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact) else a, params)
 
 
-def finite_differences(
-    learner: Learner, loss_fn: Callable[[Any, Any], Any], epsilon: float = 1e-6
-) -> Callable[..., Any]:
+def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float = 1e-6) -> Oracle:
     """Central differences of the sequence loss, one number at a time; real parameters, best in float64.
 
     A surrogate gradient is not the derivative of its spike, so models with spikes are not for this oracle.
     """
 
-    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+    def run(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
         loss = jax.jit(
             lambda moving: _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, "mean")
         )
@@ -122,13 +126,13 @@ def finite_differences(
     return _checked(run, learner, loss_fn)
 
 
-def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
     """Textbook RTRL in real numbers: J ← (∂h'/∂h) J + ∂h'/∂θ with full matrices, g = Σ_t ∂ℓ/∂θ + (∂ℓ/∂h) J.
 
     For small models only: it holds (states × parameters) numbers and full Jacobians across the batch.
     """
 
-    def run(params: Any, hidden: Any, inputs: Any, targets: Any = None, mask: Any = None) -> Any:
+    def run(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
         if mask is not None:
             raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
         step = learner.plain_step
@@ -137,13 +141,13 @@ def dense_rtrl(learner: Learner, loss_fn: Callable[[Any, Any], Any]) -> Callable
         start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
         state, unravel = ravel_pytree(start)
 
-        def one(theta: Any, state: Any, rest: Any, x: Any, target: Any) -> Any:
+        def one(theta: jax.Array, state: PyTree, rest: PyTree, x: jax.Array, target: PyTree) -> PyTree:
             h, output = step(_put(params, back(theta)), _put(rest, unravel(state)), x)
             moved = [a for a in jax.tree.leaves(h) if jnp.issubdtype(a.dtype, jnp.inexact)]
             return ravel_pytree(moved)[0], loss_fn(output, target), h
 
         @jax.jit
-        def advance(state: Any, influence: Any, rest: Any, x: Any, target: Any) -> Any:
+        def advance(state: PyTree, influence: jax.Array, rest: PyTree, x: jax.Array, target: PyTree) -> PyTree:
             to_h, to_theta = jax.jacrev(lambda s, t: one(t, s, rest, x, target)[0], argnums=(0, 1))(state, theta)
             g_h, g_theta = jax.grad(lambda s, t: one(t, s, rest, x, target)[1], argnums=(0, 1))(state, theta)
             new, _, h = one(theta, state, rest, x, target)

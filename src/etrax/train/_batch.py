@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from .._compat import common_dtype
 from .._errors import ArgumentError
-from ..learn import Learner
+from ..ir import LossFunction, PyTree
+from ..learn import Learner, Optimizer
 from ..learn._sequence import Losses
 
-LossFn = Callable[[Any, Any], Any]
+# (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
+Gradient = Callable[..., Callable[..., tuple[jax.Array, PyTree]]]
 
 
 class Live(NamedTuple):
     """What one batch leaves to the next. `learned` is what the rule itself learns, or ()."""
 
-    params: Any
-    opt_state: Any
-    learned: Any = ()
+    params: PyTree
+    opt_state: PyTree
+    learned: PyTree = ()
 
 
 class Updated(NamedTuple):
@@ -32,20 +34,20 @@ class Updated(NamedTuple):
     """
 
     live: Live
-    state: Any
-    loss: Any
-    weight: Any
-    finite: Any
+    state: PyTree
+    loss: jax.Array
+    weight: jax.Array
+    finite: jax.Array
 
 
-def begin(learner: Learner, optimizer: Any, params: Any, opt_state: Any, gradient: Any) -> Live:
+def begin(learner: Learner, optimizer: Optimizer, params: PyTree, opt_state: PyTree, gradient: Gradient | None) -> Live:
     """What the first batch starts from."""
     opt_state = optimizer.init(params) if opt_state is None else opt_state
     return Live(params, opt_state, learner.learned(learner.init(params)) if gradient is None else ())
 
 
 def updater(
-    learner: Learner, optimizer: Any, loss_fn: LossFn, window: int, update: str, gradient: Any
+    learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, update: str, gradient: Gradient | None
 ) -> Callable[..., Updated]:
     """`f(live, number, inputs, targets, mask, batched=...) -> Updated`; `number` counts batches.
 
@@ -56,7 +58,9 @@ def updater(
     by_sequence = learner.value_and_grad(loss_fn, window=window) if update == "sequence" else None
     other = gradient(learner, loss_fn) if gradient is not None else None
 
-    def by_gradient(live: Live, state: Any, inputs: Any, targets: Any, mask: Any, weights: Any) -> Any:
+    def by_gradient(
+        live: Live, state: PyTree, inputs: PyTree, targets: PyTree, mask: jax.Array, weights: jax.Array
+    ) -> PyTree:
         if other is not None:
             loss, grads = other(live.params, state.hidden, inputs, targets, mask)
         else:
@@ -69,7 +73,7 @@ def updater(
         return *new, state, jnp.where(seen, loss, 0) * weights.sum()
 
     @partial(jax.jit, static_argnames="batched")
-    def run(live: Live, number: Any, inputs: Any, targets: Any, mask: Any, batched: bool) -> Updated:
+    def run(live: Live, number: jax.Array, inputs: PyTree, targets: PyTree, mask: jax.Array, batched: bool) -> Updated:
         state = learner.init(live.params, learned=live.learned if gradient is None else None)
         state = state._replace(hidden=jax.tree.map(lambda a: _renewed(a, number), state.hidden))
         weights, mask = mask.sum(1), mask if batched else mask[:, 0]
@@ -87,7 +91,9 @@ def updater(
     return run
 
 
-def evaluator(learner: Learner, loss_fn: LossFn, metrics: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+def evaluator(
+    learner: Learner, loss_fn: LossFunction, metrics: Mapping[str, Callable[..., PyTree]]
+) -> Callable[..., PyTree]:
     """`f(params, inputs, targets, mask, batched=...) -> {name: (weighted sum, weight)}`; no trace is carried.
 
     The loss is applied to each sample apart (with a batch axis of one), as a learner does under a mask (T, B).
@@ -96,15 +102,15 @@ def evaluator(learner: Learner, loss_fn: LossFn, metrics: Mapping[str, Callable[
     loss_of = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
 
     @partial(jax.jit, static_argnames="batched")
-    def run(params: Any, inputs: Any, targets: Any, mask: Any, batched: bool) -> Any:
+    def run(params: PyTree, inputs: PyTree, targets: PyTree, mask: jax.Array, batched: bool) -> PyTree:
         loss_of.check(targets, mask if batched else None)
 
-        def one(output: Any, target: Any) -> Any:
+        def one(output: PyTree, target: PyTree) -> PyTree:
             if not batched:
                 return loss_fn(output, target)[None]
             return jax.vmap(lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
 
-        def body(hidden: Any, xs: Any) -> Any:
+        def body(hidden: PyTree, xs: PyTree) -> PyTree:
             x, target = xs
             hidden, output = learner.plain_step(params, hidden, x)
             return hidden, (one(output, target), output if metrics else ())
@@ -120,7 +126,7 @@ def evaluator(learner: Learner, loss_fn: LossFn, metrics: Mapping[str, Callable[
     return run
 
 
-def _averaged(name: str, values: Any, mask: Any) -> tuple[Any, Any]:
+def _averaged(name: str, values: jax.Array, mask: jax.Array) -> tuple[PyTree, PyTree]:
     if values.shape == mask.shape:
         weight = mask
     elif values.shape == mask.shape[1:]:
@@ -134,12 +140,12 @@ def _averaged(name: str, values: Any, mask: Any) -> tuple[Any, Any]:
     return jnp.where(weight != 0, values * weight.astype(values.dtype), 0).sum(), weight.sum()
 
 
-def _per_window(weights: Any, k: int) -> Any:
+def _per_window(weights: jax.Array, k: int) -> PyTree:
     """The weight of each window of k steps, the last one shorter."""
     return jnp.pad(weights, (0, -len(weights) % k)).reshape(-1, k).sum(1)
 
 
-def _renewed(a: Any, number: Any) -> Any:
+def _renewed(a: jax.Array, number: jax.Array) -> PyTree:
     """Another key for each batch; a uint32 array of shape (2,) is what `jax.random.PRNGKey` makes."""
     if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
         fold = jax.random.fold_in

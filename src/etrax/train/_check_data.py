@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from .._compat import shape_struct
 from .._errors import ArgumentError as ArgumentError
-from ..ir import Leaf, Role, format_path, leaves_with_paths
+from ..ir import Leaf, PyTree, Role, format_path, leaves_with_paths
 from ..learn import Learner
 
 
@@ -22,13 +22,13 @@ class Layout(NamedTuple):
     batched: bool
 
 
-def as_tuple(learner: Learner, inputs: Any) -> Any:
+def as_tuple(learner: Learner, inputs: PyTree) -> PyTree:
     """The tuple of the step's inputs; a single one may be passed bare."""
     single = len(learner.facts.step.trees[Role.INPUT].children()) == 1 and not isinstance(inputs, tuple)
     return (inputs,) if single else inputs
 
 
-def check_data(learner: Learner, data: Any, what: str) -> Layout:
+def check_data(learner: Learner, data: PyTree, what: str) -> Layout:
     """The layout of a data set of numpy arrays, or an error that names what does not fit."""
     expected = learner.facts.step.select(Role.INPUT)
     found = leaves_with_paths(as_tuple(learner, data.inputs))
@@ -52,7 +52,7 @@ def check_data(learner: Learner, data: Any, what: str) -> Layout:
     return layout
 
 
-def _layout(named: list[tuple[str, Leaf, Any]], what: str) -> Layout:
+def _layout(named: list[tuple[str, Leaf, np.ndarray]], what: str) -> Layout:
     """From the first input that is not shared: (T, N, …) against (B, …), or against (…) without a batch axis."""
     for name, leaf, a in named:
         if a.ndim == 1 and not leaf.aval.shape:
@@ -69,7 +69,7 @@ def _layout(named: list[tuple[str, Leaf, Any]], what: str) -> Layout:
     raise ArgumentError(f"`{what}.inputs` holds no array of shape (T, N, …), so the number of samples is not known.")
 
 
-def _check_input(name: str, leaf: Leaf, a: Any, layout: Layout) -> None:
+def _check_input(name: str, leaf: Leaf, a: jax.Array, layout: Layout) -> None:
     aval, lead = leaf.aval, (layout.steps, layout.samples)
     if a.ndim == 1 and not aval.shape:
         if a.shape[0] != layout.steps:
@@ -92,7 +92,7 @@ def _check_input(name: str, leaf: Leaf, a: Any, layout: Layout) -> None:
         )
 
 
-def _check_mask(mask: Any, layout: Layout, what: str) -> None:
+def _check_mask(mask: jax.Array, layout: Layout, what: str) -> None:
     if mask is None:
         return
     shape = mask.shape if hasattr(mask, "shape") else ()
@@ -109,7 +109,7 @@ def _check_mask(mask: Any, layout: Layout, what: str) -> None:
         raise ArgumentError(f"`{what}.mask` is zero everywhere: no step counts.")
 
 
-def check_values(learner: Learner, params: Any) -> None:
+def check_values(learner: Learner, params: PyTree) -> None:
     """A learner may be compiled from shapes alone; a run needs numbers."""
     for name, tree, how in (
         ("params", params, "pass `params=` to `fit`"),

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import MissingPackageError
+from ..ir import PyTree
 from ._batch import Live
 from ._lock import Lock
 from ._records import Epoch
@@ -39,7 +40,7 @@ class Point:
     """A run between two epochs: all that the next one needs, since the order of its samples follows from its number."""
 
     live: Live
-    best_params: Any
+    best_params: PyTree
     best: int | None = None
     history: tuple[Epoch, ...] = ()
 
@@ -56,7 +57,7 @@ class Saver:
     same: a checkpoint with others is refused.
     """
 
-    def __init__(self, directory: str | Path, settings: Mapping[str, Any]):
+    def __init__(self, directory: str | Path, settings: Mapping[str, PyTree]):
         try:
             import orbax.checkpoint as ocp
         except ImportError as error:
@@ -78,10 +79,10 @@ class Saver:
             ) from error
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def _manager(self) -> Any:
+    def _manager(self) -> PyTree:
         # Nobody else writes here, so what an earlier process left unfinished can go.
         options = self.ocp.CheckpointManagerOptions(
             max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
@@ -134,7 +135,7 @@ class Saver:
         tree = _put_back(like, found)
         return Point(best_params=tree.pop("best_params"), live=Live(**tree), best=meta["best"], history=history)
 
-    def _restored_arrays(self, manager: Any, step: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    def _restored_arrays(self, manager: Any, step: Path, arrays: Mapping[str, PyTree]) -> dict[str, PyTree]:
         try:
             stored = self.ocp.StandardCheckpointHandler().metadata(step / "arrays").tree
         except Exception as error:
@@ -143,16 +144,16 @@ class Saver:
         want = {k: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for k, a in arrays.items()}
         return self._restored(manager, step, arrays=self.ocp.args.StandardRestore(want)).arrays
 
-    def _restored(self, manager: Any, step: Path, **items: Any) -> Any:
+    def _restored(self, manager: Any, step: Path, **items: Any) -> PyTree:
         try:
             return manager.restore(int(step.name), args=self.ocp.args.Composite(**items))
         except Exception as error:  # whatever orbax raises, the files are not those that were written
             raise damaged(step, f"it cannot be read ({shown(_reason(error))})") from error
 
-    def _run(self, point: Point) -> dict[str, Any]:
+    def _run(self, point: Point) -> dict[str, PyTree]:
         return {name: f"{a.dtype}{list(a.shape)}" for name, a in _leaves(point)} | self.settings
 
-    def _check(self, step: Path, meta: Any, like: Point) -> None:
+    def _check(self, step: Path, meta: PyTree, like: Point) -> None:
         if not isinstance(meta, dict) or not isinstance(meta.get("run"), dict):
             raise damaged(step, "it does not say what run it is of")
         if meta.get("format") != FORMAT:
@@ -171,20 +172,20 @@ class Saver:
             )
 
 
-def _tree(point: Point) -> dict[str, Any]:
+def _tree(point: Point) -> dict[str, PyTree]:
     return {**point.live._asdict(), "best_params": point.best_params}
 
 
-def _leaves(point: Point) -> list[tuple[str, Any]]:
+def _leaves(point: Point) -> list[tuple[str, jax.Array]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(_tree(point))
     return [(path[0].key + jax.tree_util.keystr(path[1:]), leaf) for path, leaf in flat]
 
 
-def _is_key(a: Any) -> bool:
+def _is_key(a: jax.Array) -> bool:
     return jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
 
 
-def _arrays(point: Point) -> dict[str, Any]:
+def _arrays(point: Point) -> dict[str, PyTree]:
     """What is written, by number: names of a model are no names of files. Keys go as their numbers.
 
     Orbax takes no arrays of size zero.
@@ -193,8 +194,8 @@ def _arrays(point: Point) -> dict[str, Any]:
     return {str(i): jax.random.key_data(a) if _is_key(a) else a for i, a in enumerate(leaves) if a.size}
 
 
-def _put_back(like: Point, found: Mapping[str, Any]) -> dict[str, Any]:
-    def value(name: str, a: Any) -> Any:
+def _put_back(like: Point, found: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    def value(name: str, a: jax.Array) -> PyTree:
         if name not in found:
             return a
         return jax.random.wrap_key_data(found[name], impl=jax.random.key_impl(a)) if _is_key(a) else found[name]

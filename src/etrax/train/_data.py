@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 
 from .._arguments import as_numbers, check_arrays, short
 from .._errors import ArgumentTypeError
+from ..ir import PyTree
 from ..learn import Learner
 from ._check_data import ArgumentError, Layout, as_tuple, check_data
 
@@ -26,12 +27,12 @@ class Dataset(NamedTuple):
     >>> data = Dataset(np.zeros((50, 200, 3)), np.zeros((50, 200, 1)))  # 200 sequences of 50 steps
     """
 
-    inputs: Any
-    targets: Any = None
-    mask: Any = None
+    inputs: PyTree
+    targets: PyTree = None
+    mask: jax.Array | None = None
 
     @classmethod
-    def labelled(cls, inputs: Any, labels: Any, mask: Any = None) -> Dataset:
+    def labelled(cls, inputs: PyTree, labels: jax.Array, mask: jax.Array | None = None) -> Dataset:
         """One target per sequence: `labels` are arrays (N, …), asked for at every step that counts.
 
         >>> import numpy as np
@@ -44,7 +45,7 @@ class Dataset(NamedTuple):
         if steps is None:
             raise ArgumentError("`Dataset.labelled` found no input of shape (T, N, …).")
 
-        def repeated(a: Any) -> Any:
+        def repeated(a: PyTree) -> PyTree:
             a = a if _is_key(a) else np.asarray(a)
             if a.shape[:1] != (samples,):
                 raise ArgumentError(
@@ -55,7 +56,7 @@ class Dataset(NamedTuple):
         return cls(inputs, jax.tree.map(repeated, labels), mask)
 
 
-def pad(sequences: Sequence[Any], count: Literal["all", "last"] = "all") -> tuple[np.ndarray, np.ndarray]:
+def pad(sequences: Sequence[jax.Array], count: Literal["all", "last"] = "all") -> tuple[np.ndarray, np.ndarray]:
     """Sequences (T_n, …) of different lengths as one array (T, N, …) filled with zeros, and its mask (T, N).
 
     `count="last"` makes a mask that is 1 at the last step of each sequence only: the answer is asked for at its end.
@@ -98,7 +99,7 @@ class Batches:
     time: arrays (T, …), and a mask (T, 1).
     """
 
-    def __init__(self, learner: Learner, data: Any, what: str):
+    def __init__(self, learner: Learner, data: Dataset, what: str):
         if isinstance(data, type) or not all(hasattr(data, name) for name in Dataset._fields):
             raise ArgumentError(
                 f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, or "
@@ -115,7 +116,7 @@ class Batches:
     def __len__(self) -> int:
         return -(-self.layout.samples // self.layout.batch)
 
-    def epoch(self, order: np.ndarray | None = None) -> Iterator[tuple[Any, Any, Any]]:
+    def epoch(self, order: np.ndarray | None = None) -> Iterator[tuple[PyTree, PyTree, PyTree]]:
         """All samples once, in the given order."""
         size, total = self.layout.batch, self.layout.samples
         order = np.arange(total) if order is None else order
@@ -127,23 +128,23 @@ class Batches:
             mask[:, len(chosen) :] = 0
             yield (*jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets)), mask)
 
-    def _take(self, a: Any, index: np.ndarray) -> Any:
+    def _take(self, a: jax.Array, index: np.ndarray) -> PyTree:
         if a.ndim == 1:  # shared by all samples
             return a
         return a[:, index] if self.layout.batched else a[:, index[0]]
 
 
-def _is_key(a: Any) -> bool:
+def _is_key(a: jax.Array) -> bool:
     """Arrays of `jax.random` keys have no counterpart in numpy."""
     return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
 
 
-def _arrays(what: str, tree: Any) -> Any:
+def _arrays(what: str, tree: PyTree) -> PyTree:
     """A tree of numpy arrays of numbers (or of keys)."""
     check_arrays(what, tree)
     return jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), tree)
 
 
-def shuffled(key: Any, epoch: int, samples: int) -> np.ndarray:
+def shuffled(key: jax.Array, epoch: int, samples: int) -> np.ndarray:
     """The order of an epoch: a function of the key and its number, so that a resumed run draws the same."""
     return np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), samples))

@@ -7,17 +7,16 @@ averages run over the whole data set, so they do not depend on how it is cut int
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import struct_of
 from .._errors import ArgumentError, ArgumentTypeError
+from ..ir import PyTree
 
 
-def accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
+def accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
     """One answer per sequence: is the class with the largest output, summed over the steps that count, the right one?
 
         ŷ_b = argmax_c Σ_t m_tb o_tbc
@@ -37,7 +36,7 @@ def accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
     return total.argmax(-1) == right
 
 
-def step_accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
+def step_accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
     """One answer per step: is the class with the largest output the right one? Averaged over the steps that count.
 
     >>> import jax.numpy as jnp
@@ -49,7 +48,7 @@ def step_accuracy(outputs: Any, targets: Any, mask: Any) -> Any:
     return outputs.argmax(-1) == _classes(outputs, targets)
 
 
-def _check(what: str, outputs: Any, targets: Any, mask: Any) -> None:
+def _check(what: str, outputs: PyTree, targets: PyTree, mask: jax.Array) -> None:
     """One array each, (T, B, C), (T, B) or (T, B, C), and (T, B)."""
     found = {"outputs": outputs, "targets": targets, "mask": mask}
     for name, a in found.items():
@@ -64,5 +63,5 @@ def _check(what: str, outputs: Any, targets: Any, mask: Any) -> None:
         )
 
 
-def _classes(outputs: Any, targets: Any) -> Any:
+def _classes(outputs: PyTree, targets: PyTree) -> PyTree:
     return targets.argmax(-1) if targets.ndim == outputs.ndim else targets

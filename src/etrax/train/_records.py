@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..ir import PyTree
 from ..learn import NonFiniteError
 
 
@@ -23,7 +23,7 @@ class Epoch:
     metrics: Mapping[str, float]
     seconds: float
     samples_per_second: float
-    params: Any = field(default=None, repr=False, compare=False)
+    params: PyTree = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Result:
     'callback', 'interrupted', 'diverged' or 'unsaved'.
     """
 
-    params: Any = field(repr=False)
-    last_params: Any = field(repr=False)
-    opt_state: Any = field(repr=False)
+    params: PyTree = field(repr=False)
+    last_params: PyTree = field(repr=False)
+    opt_state: PyTree = field(repr=False)
     history: tuple[Epoch, ...]
     best: int | None
     reason: str

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from .._arguments import short
+from ..ir import PyTree
 from ..learn import Learner, NonFiniteError
 from ._batch import Live, Updated
 from ._check_data import ArgumentError
@@ -59,13 +61,13 @@ class Run:
 
     learner: Learner
     update: Callable[..., Updated]
-    measure: Callable[[Any, Batches], dict[str, float]]
+    measure: Callable[[PyTree, Batches], dict[str, float]]
     data: Batches
     validation: Batches | None
-    key: Any
+    key: jax.Array | None
     monitor: Monitor
     train_metrics: bool
-    callback: Callable[[Epoch], Any] | None
+    callback: Callable[[Epoch], object] | None
     saver: Saver | None
     point: Point
     live: Live = field(init=False)

@@ -7,11 +7,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from .._errors import EtraxError
+from ..ir import PyTree
 from ._records import Epoch
 
 META_BYTES = 64 << 20  # the record of a run: some hundred bytes per epoch
@@ -25,7 +25,7 @@ class CheckpointError(EtraxError, ValueError):
     `result` holds what the run had reached, where there was a run; None otherwise.
     """
 
-    result: Any = None
+    result: object = None
 
 
 def damaged(step: Path, why: str) -> CheckpointError:
@@ -56,12 +56,12 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
                     raise damaged(step, f"it holds more than {allowed:,} bytes, which is more than this run can have")
 
 
-def room_for(arrays: Mapping[str, Any]) -> int:
+def room_for(arrays: Mapping[str, PyTree]) -> int:
     """What a checkpoint of these arrays may take at most."""
     return 2 * sum(a.nbytes + ARRAY_BYTES for a in arrays.values())
 
 
-def check_arrays(step: Path, found: Mapping[str, Any], want: Mapping[str, Any]) -> None:
+def check_arrays(step: Path, found: Mapping[str, PyTree], want: Mapping[str, PyTree]) -> None:
     """Shapes, types and chunks as stored, before memory is taken for any of them."""
     if set(found) != set(want):
         raise damaged(step, f"it holds {len(found)} arrays where {len(want)} are expected, or under other names")
@@ -75,7 +75,7 @@ def check_arrays(step: Path, found: Mapping[str, Any], want: Mapping[str, Any]) 
             raise damaged(step, f"array {name} of shape {list(a.shape)} is stored in chunks of {list(chunks)}")
 
 
-def digest(meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
+def digest(meta: Mapping[str, PyTree], arrays: Mapping[str, PyTree]) -> str:
     """SHA-256 of all that a checkpoint says, array for array and bit for bit."""
     plain = json.loads(json.dumps({k: v for k, v in meta.items() if k != "digest"}))
     found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
@@ -97,7 +97,7 @@ def flush(step: Path) -> None:
                 os.close(handle)
 
 
-def epochs_of(step: Path, meta: Mapping[str, Any]) -> tuple[Epoch, ...]:
+def epochs_of(step: Path, meta: Mapping[str, PyTree]) -> tuple[Epoch, ...]:
     """The records of the finished epochs, each field of the type that it must have."""
     history = meta.get("history")
     if not isinstance(history, list) or not history:
@@ -120,7 +120,7 @@ def epochs_of(step: Path, meta: Mapping[str, Any]) -> tuple[Epoch, ...]:
     return tuple(found)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A foreign value in a message: short, and nothing that a terminal would obey."""
     text = "".join(c if c.isprintable() else "�" for c in str(value))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_flag, check_key, short
 from .._errors import ArgumentTypeError
-from ..learn import Learner
+from ..ir import PyTree
+from ..learn import Learner, Optimizer
 from ..learn._checks import check_opt_state, check_optimizer, check_window
-from ._batch import LossFn, begin, evaluator, updater
+from ._batch import LossFunction, begin, evaluator, updater
 from ._check_data import ArgumentError, check_values
 from ._checkpoint import Point, Saver
 from ._data import Batches, Dataset
@@ -23,7 +24,7 @@ from ._progress import reporter
 from ._records import Epoch, Result
 from ._run import Monitor, Run
 
-Metric = Callable[[Any, Any, Any], Any]
+Metric = Callable[[PyTree, PyTree, jax.Array], jax.Array]
 
 
 class Trainer:
@@ -60,8 +61,8 @@ class Trainer:
     """
 
     def __init__(
-        self, learner: Learner, optimizer: Any, loss_fn: LossFn, *, window: int = 1,
-        update: Literal["window", "sequence"] = "window", gradient: Callable[..., Any] | None = None,
+        self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, *, window: int = 1,
+        update: Literal["window", "sequence"] = "window", gradient: Callable[..., PyTree] | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ):  # fmt: skip
         self.learner, self.optimizer, self.window, self.update = learner, optimizer, check_window(window), update
@@ -75,10 +76,10 @@ class Trainer:
         self._evaluate = evaluator(learner, loss_fn, self.metrics)
 
     def fit(
-        self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: Any = None,
-        opt_state: Any = None, shuffle: bool = True, key: Any = 0, monitor: str | None = None,
+        self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: PyTree = None,
+        opt_state: PyTree = None, shuffle: bool = True, key: int | jax.Array = 0, monitor: str | None = None,
         mode: Literal["min", "max"] | None = None, patience: int | None = None, train_metrics: bool = False,
-        callback: Callable[[Epoch], Any] | None = None, progress: bool = True, checkpoint: str | Path | None = None,
+        callback: Callable[[Epoch], object] | None = None, progress: bool = True, checkpoint: str | Path | None = None,
     ) -> Result:  # fmt: skip
         """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
 
@@ -121,14 +122,14 @@ class Trainer:
             with reporter(progress, epochs) as shown:
                 return run.until(epochs, shown)
 
-    def evaluate(self, params: Any, data: Dataset) -> dict[str, float]:
+    def evaluate(self, params: PyTree, data: Dataset) -> dict[str, float]:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
         check_values(self.learner, params)
         check_arrays("params", params)
         self.learner.program.params(params)
         return self._measured(params, Batches(self.learner, data, "data"))
 
-    def _measured(self, params: Any, batches: Batches) -> dict[str, float]:
+    def _measured(self, params: PyTree, batches: Batches) -> dict[str, float]:
         sums: dict[str, list[float]] = {}
         for inputs, targets, mask in batches.epoch():
             found = self._evaluate(params, inputs, targets, mask, batched=batches.layout.batched)
@@ -137,7 +138,7 @@ class Trainer:
                 total[0], total[1] = total[0] + float(pair[0]), total[1] + float(pair[1])
         return {name: sums[name][0] / sums[name][1] for name in ("loss", *self.metrics)}
 
-    def _start(self, params: Any, opt_state: Any, watch: Monitor) -> Point:
+    def _start(self, params: PyTree, opt_state: PyTree, watch: Monitor) -> Point:
         params = self.learner.params if params is None else params
         check_values(self.learner, params)
         check_arrays("params", params)
@@ -149,7 +150,7 @@ class Trainer:
         live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient))
         return Point(live, live.params if watch.name else None)
 
-    def _settings(self, batches: Batches, key: Any, shuffle: bool, watch: Monitor) -> dict[str, Any]:
+    def _settings(self, batches: Batches, key: jax.Array, shuffle: bool, watch: Monitor) -> dict[str, PyTree]:
         """What must not change between an interrupted run and the one that goes on."""
         typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         name = getattr(self.gradient, "__qualname__", type(self.gradient).__name__)
@@ -166,17 +167,17 @@ class Trainer:
         }
 
 
-def _strong(tree: Any) -> Any:
+def _strong(tree: PyTree) -> PyTree:
     """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile."""
     return jax.tree.map(lambda a: a if _is_key(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
 
 
-def _is_key(a: Any) -> bool:
+def _is_key(a: jax.Array) -> bool:
     return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
 
 
 def _check_made_of(
-    learner: Any, optimizer: Any, loss_fn: Any, update: Any, gradient: Any, metrics: Mapping[str, Any]
+    learner: object, optimizer: object, loss_fn: object, update: object, gradient: object, metrics: Mapping[str, PyTree]
 ) -> None:
     if not isinstance(learner, Learner):
         raise ArgumentError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._arguments import MOST, check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError
-from ..ir import Path, format_path
+from ..ir import Path, PyTree, format_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ class VizError(MissingPackageError):
     """matplotlib is not installed."""
 
 
-def as_paths(what: str, asked: Any) -> list[Path]:
+def as_paths(what: str, asked: PyTree) -> list[Path]:
     """A list of paths, each a tuple of keys or one key."""
     listed = isinstance(asked, Sequence) and not isinstance(asked, str | bytes)
     if not listed or not asked or not all(_is_path(p) for p in asked):
@@ -32,11 +32,11 @@ def as_paths(what: str, asked: Any) -> list[Path]:
     return [p if isinstance(p, tuple) else (p,) for p in asked]
 
 
-def _is_path(p: Any) -> bool:
+def _is_path(p: object) -> bool:
     return isinstance(p, str | int) or (isinstance(p, tuple) and all(isinstance(key, str | int) for key in p))
 
 
-def check_recording(recording: Any) -> None:
+def check_recording(recording: object) -> None:
     if not isinstance(getattr(recording, "traces", None), dict):
         raise ArgumentTypeError(f"`recording` is {short(recording)}; pass what `etrax.viz.record` returns.")
 
@@ -55,7 +55,7 @@ def panels(count: int, ax: Axes | None, height: float = ROW) -> tuple[Figure, li
     return figure, list(found)
 
 
-def _figure_class() -> Any:
+def _figure_class() -> PyTree:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -91,7 +91,7 @@ def few(count: int, most: int) -> list[int]:
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
-def units_of(array: Any, sample: int | None) -> Any:
+def units_of(array: PyTree, sample: int | None) -> PyTree:
     """(T, …) → (T, units), at one index of the batch if there is one to choose."""
     if array.ndim == 0 or not array.size:
         raise ArgumentError(f"there is nothing to draw: the array has shape {list(array.shape)} (time first).")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,8 @@ from jax import lax
 
 from .._arguments import MOST, check_arrays, check_whole
 from .._errors import ArgumentError
-from ..engine import CreditElsewhere, Transport, evolve, run_window
-from ..ir import Path, Role, format_path
+from ..engine import CreditElsewhere, Transport, Weights, evolve, run_window
+from ..ir import Path, PyTree, Role, format_path
 from ..learn import Learner, LearnerState
 from ..rules import diagonal_transport
 from ..testing._oracles import check_learner
@@ -53,7 +52,7 @@ class Recording:
 
 
 def record(
-    learner: Learner, inputs: Any, *, params: Any = None, state: LearnerState | None = None,
+    learner: Learner, inputs: PyTree, *, params: PyTree = None, state: LearnerState | None = None,
     parameters: Sequence[Path] | None = None, states: Sequence[Path] | None = None, sample: int | None = None,
 ) -> Recording:  # fmt: skip
     """Run a learner over a sequence, without learning, and keep what it holds after every step.
@@ -86,11 +85,11 @@ def record(
         raise ArgumentError("`record` needs inputs, which say how many steps there are; this step takes none.")
 
     @jax.jit
-    def run(params: Any, hidden: Any, trace: Any, x: list[Any]) -> Any:
+    def run(params: PyTree, hidden: PyTree, trace: PyTree, x: list[jax.Array]) -> PyTree:
         p = learner.program.params(params)
         w = learner.program.weights(p)
 
-        def body(carry: Any, now: Any) -> tuple[Any, Any]:
+        def body(carry: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
             x, ahead = now
             held, trace, outs = evolve(facts, transport, p, w, carry[0], carry[1], [a[None] for a in x])
             found = {i: _read(learner, transport, p, w, held, trace, ahead, g) for i, g in probes.items()}
@@ -105,7 +104,7 @@ def record(
     return _recording(learner, held, outs, read, chosen, 0 if state is None else int(state.step))
 
 
-def _recording(learner: Learner, held: Any, outs: Any, read: Any, chosen: list[int], step: int) -> Recording:
+def _recording(learner: Learner, held: PyTree, outs: PyTree, read: PyTree, chosen: list[int], step: int) -> Recording:
     facts = learner.facts
     names = [leaf.path for leaf in facts.step.select(Role.PARAM)]
     found = {
@@ -122,7 +121,7 @@ def _recording(learner: Learner, held: Any, outs: Any, read: Any, chosen: list[i
     )
 
 
-def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, Any]:
+def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, PyTree]:
     """The transport whose credit reads the trace, and the trace to begin with.
 
     A rule with a learning signal of its own carries the trace of D-RTRL under it.
@@ -139,10 +138,13 @@ def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, 
     return plain, plain.init()
 
 
-def _read(learner: Learner, transport: Transport, p: Any, w: Any, held: Any, trace: Any, x: Any, g: Any) -> list[Any]:
+def _read(
+    learner: Learner, transport: Transport, p: list[jax.Array], w: Weights, held: list[jax.Array], trace: PyTree,
+    x: list[jax.Array], g: PyTree,
+) -> list[jax.Array]:  # fmt: skip
     """g · ε for every parameter: a window of one step with no loss, in which g is what comes back to its entry."""
 
-    def no_loss(outs: list[Any], _: Any) -> tuple[Any, Any]:
+    def no_loss(outs: list[jax.Array], _: PyTree) -> tuple[PyTree, PyTree]:
         return jnp.zeros(()), ()
 
     in_product = transport.elsewhere.in_product
@@ -165,7 +167,7 @@ def _probed(learner: Learner, states: Sequence[Path] | None) -> list[int]:
     return [found[k] for k in _chosen("states", states, paths)]
 
 
-def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, Any]:
+def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, np.ndarray]:
     """Ones on a state, or on one sample of it; zeros on the others."""
     facts = learner.facts
     g = {i: np.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in facts.group_of_leaf}

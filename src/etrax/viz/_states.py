@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._arguments import as_numbers, check_whole
 from .._errors import ArgumentError
-from ..ir import Path
+from ..ir import Path, PyTree
 from ._panels import COLOURS, STEPS, as_paths, check_recording, few, name, panels, units_of, whole_steps
 from ._record import Recording
 
@@ -55,7 +55,7 @@ def states(
 
 
 def raster(
-    spikes: Any, *, state: Path | None = None, sample: int | None = None, ax: Axes | None = None
+    spikes: PyTree, *, state: Path | None = None, sample: int | None = None, ax: Axes | None = None
 ) -> Figure:  # fmt: skip
     """A mark for every spike: time to the right, a row for each neuron. Whatever is not zero is a spike.
 

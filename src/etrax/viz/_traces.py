@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._arguments import check_whole
 from .._errors import ArgumentError
-from ..ir import Path
+from ..ir import Path, PyTree
 from ._panels import STEPS, as_paths, check_recording, few, name, panels, whole_steps
 from ._record import Recording
 
@@ -70,7 +70,7 @@ def _heat_map(figure: Figure, ax: Axes, recording: Recording, key: tuple[Path, P
     bar.ax.tick_params(labelsize=8)
 
 
-def _chosen(recording: Recording, parameters: Any, states: Any) -> list[tuple[Path, Path]]:
+def _chosen(recording: Recording, parameters: PyTree, states: PyTree) -> list[tuple[Path, Path]]:
     asked = {"parameters": parameters, "states": states}
     wanted = [None if w is None else as_paths(what, w) for what, w in asked.items()]
     found = [
