@@ -13,11 +13,11 @@ import numpy as np
 
 from ._compat import is_concrete, is_inexact, shape_struct
 from ._errors import ArgumentError, ArgumentTypeError
+from .ir import Path, PyTree, format_path, leaves_with_paths
 from .ir import Role as Role
-from .ir import format_path, leaves_with_paths
 
 
-def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
+def struct_of(what: str, value: object) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an array of numbers; `what` names the argument and the place in it."""
     if isinstance(value, jax.ShapeDtypeStruct):
         raise ArgumentError(f"{what} is a shape without values ({value.dtype}{list(value.shape)}): pass an array.")
@@ -36,7 +36,7 @@ def struct_of(what: str, value: Any) -> jax.ShapeDtypeStruct:
     return found
 
 
-def as_numbers(what: str, value: Any) -> np.ndarray:
+def as_numbers(what: str, value: object) -> np.ndarray:
     """A numpy array of numbers or booleans, from whatever numpy takes for one."""
     try:
         found = np.asarray(value)
@@ -48,13 +48,13 @@ def as_numbers(what: str, value: Any) -> np.ndarray:
     return found
 
 
-def check_arrays(what: str, tree: Any) -> None:
+def check_arrays(what: str, tree: PyTree) -> None:
     """Every leaf of an argument is an array that can be read."""
     for path, leaf in leaves_with_paths(tree):
         struct_of(_at(what, path), leaf)
 
 
-def _at(what: str, path: Any) -> str:
+def _at(what: str, path: Path) -> str:
     return f"`{what}` at {format_path(path, what)}" if path else f"`{what}`"
 
 
@@ -62,7 +62,7 @@ def _at(what: str, path: Any) -> str:
 MOST = 2**31 - 1
 
 
-def check_whole(what: str, value: Any, unit: str, least: int = 1, most: int | None = MOST) -> int:
+def check_whole(what: str, value: object, unit: str, least: int = 1, most: int | None = MOST) -> int:
     number = _whole(value)
     if number is None or number < least or (most is not None and number > most):
         end = f", at most {most}" if number is not None and number >= least else ""
@@ -70,24 +70,24 @@ def check_whole(what: str, value: Any, unit: str, least: int = 1, most: int | No
     return number
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     """A whole number as Python's own; None for anything else, truth values included."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool | np.bool_) else None
 
 
-def check_flag(what: str, value: Any) -> bool:
+def check_flag(what: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ArgumentTypeError(f"`{what}` is {short(value)}; expected True or False.")
     return bool(value)
 
 
-def check_function(what: str, value: Any, takes: str) -> Callable[..., Any]:
+def check_function(what: str, value: object, takes: str) -> Callable[..., object]:
     if not callable(value):
         raise ArgumentTypeError(f"`{what}` is a {type(value).__name__}; expected a function of {takes}.")
     return value
 
 
-def check_number(rule: str, name: str, value: Any, low: float, high: float, text: str, *, ends: str = "[)") -> float:
+def check_number(rule: str, name: str, value: object, low: float, high: float, text: str, *, ends: str = "[)") -> float:
     """A number between two bounds, as it is; `ends` says which of them are included."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else math.nan
     above = number >= low if ends[0] == "[" else number > low
@@ -97,7 +97,7 @@ def check_number(rule: str, name: str, value: Any, low: float, high: float, text
     return number
 
 
-def check_decay(rule: str, name: str, value: Any, *, closed: bool = False) -> float:
+def check_decay(rule: str, name: str, value: object, *, closed: bool = False) -> float:
     """A leak from 0 up to 1 (`closed`: 1 itself included)."""
     end = "to 1" if closed else "up to but not including 1"
     return check_number(rule, name, value, 0, 1, f"from 0 {end}", ends="[]" if closed else "[)")
@@ -118,7 +118,7 @@ def check_key(what: str, key: Any) -> jax.Array:
     return jnp.asarray(key)
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """A value in a message, not too long."""
     try:
         text = " ".join(repr(value).split())

@@ -16,7 +16,7 @@ from ._errors import CompilationError
 from .analysis import Facts, analyse
 from .frontends import bind, compiling
 from .graph import build_graph
-from .ir import Bound, Role, Step
+from .ir import Bound, PyTree, Role, Step
 from .learn import Learner
 from .learn._checks import check_trace_dtype
 from .learn._memory import format_bytes, parse_bytes
@@ -25,7 +25,7 @@ from .rules import RULES, Rule, RuleWarning
 
 
 def compile(
-    model: Any, rule: Rule | str, *example_inputs: Any, params: Any = None, hidden: Any = None,
+    model: object, rule: Rule | str, *example_inputs: PyTree, params: PyTree = None, hidden: PyTree = None,
     batch_size: int | None = None, trace_dtype: Any = None, check_finite: bool = False,
     memory_budget: float | str | None = None, **front_end_options: Any,
 ) -> Learner:  # fmt: skip
@@ -83,11 +83,11 @@ def compile(
     )
 
 
-def _initial(bound: Bound) -> Callable[[], tuple[Any, Any]]:
+def _initial(bound: Bound) -> Callable[[], tuple[PyTree, PyTree]]:
     """Parameters and states as they are at this moment; those of a trace that has ended since are read again."""
-    kept: list[tuple[Any, Any]] = []
+    kept: list[tuple[PyTree, PyTree]] = []
 
-    def initial() -> tuple[Any, Any]:
+    def initial() -> tuple[PyTree, PyTree]:
         if not kept or not is_live(kept):
             params, hidden, other = bound.read()
             kept[:] = [(params, merged(hidden, other))]
@@ -97,7 +97,7 @@ def _initial(bound: Bound) -> Callable[[], tuple[Any, Any]]:
     return initial
 
 
-def with_batch(tree: Any, step: Step, batch: int) -> Any:
+def with_batch(tree: PyTree, step: Step, batch: int) -> PyTree:
     """Shapes of a tree with another first axis, in place of the one that all states and inputs share."""
     leaves = [*step.select(Role.HIDDEN), *step.select(Role.INPUT)]
     first = {leaf.aval.shape[:1] for leaf in leaves}
@@ -106,7 +106,7 @@ def with_batch(tree: Any, step: Step, batch: int) -> Any:
             "another batch size needs a model whose states and inputs all have the batch as their first axis."
         )
 
-    def one(a: Any) -> Any:
+    def one(a: PyTree) -> PyTree:
         found = shape_struct(a)
         return jax.ShapeDtypeStruct((batch, *found.shape[1:]), found.dtype)
 
@@ -139,7 +139,7 @@ def _by_name(name: str) -> Rule:
     return RULES[name]()
 
 
-def merged(hidden: Any, other: Any) -> Any:
+def merged(hidden: PyTree, other: PyTree) -> PyTree:
     """Hidden and other states as one tree: dictionaries are merged by key."""
     if other is None or other == {}:
         return hidden

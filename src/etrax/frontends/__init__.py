@@ -40,7 +40,8 @@ def bind(
         )
     if isinstance(model, type):
         raise CompilationError(f"`model` is the class `{model.__name__}` itself: pass an instance, or a function.")
-    library = next((m for c in type(model).__mro__ if (m := c.__module__.split(".")[0]) in _MODULES), None)
+    kind: type = type(model)
+    library = next((m for c in kind.__mro__ if (m := c.__module__.split(".")[0]) in _MODULES), None)
     if library is not None and params is None:
         raise CompilationError(
             f"`model` is a {library} module (`{type(model).__name__}`), for which there is no front end here. Pass it "

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError
-from ..ir import Path, format_path, leaves_with_paths
+from ..ir import Path, PyTree, TreeDef, format_path, leaves_with_paths
 
 
 def is_quantity(x: object) -> bool:
@@ -29,7 +29,7 @@ def strip(tree: object) -> Any:
     return jax.tree.map(lambda x: x.mantissa if is_quantity(x) else x, tree, is_leaf=is_quantity)
 
 
-def attach(like: jax.tree_util.PyTreeDef, leaves: Iterable[object]) -> Any:
+def attach(like: TreeDef, leaves: Iterable[object]) -> PyTree:
     """Leaves of a stripped pytree, with the structure and units of the pytree whose structure is `like`."""
     return jax.tree.unflatten(like, leaves)
 

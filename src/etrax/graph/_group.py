@@ -28,7 +28,7 @@ class HiddenGroup(NamedTuple):
     recurrence. States are in the order of the model's own, see `ModuleInfo`.
     """
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]: a field, not the method of tuples
     hidden_paths: list[Path]
     hidden_states: list[Any]
     hidden_invars: list[Var]

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from ._paths import Path
 from ._step import Role, Step
+from ._types import PyTree
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,9 @@ class Bound:
 
     step: Step
     states: tuple[BoundState, ...]
-    known: Mapping[Path, Any]
-    read: Callable[[], tuple[Any, Any, Any]]
-    encode: Callable[..., tuple[Any, ...]]
-    decode_output: Callable[[Any], Any]
-    encode_state: Callable[[Path, Any], Sequence[Any]]
-    decode_state: Callable[[Path, Sequence[Any]], Any]
+    known: Mapping[Path, PyTree]
+    read: Callable[[], tuple[PyTree, PyTree, PyTree]]
+    encode: Callable[..., tuple[PyTree, ...]]
+    decode_output: Callable[[PyTree], PyTree]
+    encode_state: Callable[[Path, PyTree], Sequence[jax.Array]]
+    decode_state: Callable[[Path, Sequence[jax.Array | None]], PyTree]

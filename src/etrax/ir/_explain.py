@@ -6,7 +6,6 @@ import linecache
 import os
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,13 +14,14 @@ from .._compat import LIBRARIES, PLUMBING, is_in, shape_struct
 from .._errors import EtraxError
 from ._paths import format_path, leaves_with_paths
 from ._source import OWN_FILES, OWN_MODELS
+from ._types import PyTree
 
 _FOREIGN = tuple(os.path.dirname(os.path.abspath(m.__file__)) + os.sep for m in (jax, np) if m.__file__)
 # More leaves of one argument than this are counted, not listed.
 MOST = 8
 
 
-def explain(what: str, error: Exception, given: Mapping[str, Any]) -> str:
+def explain(what: str, error: Exception, given: Mapping[str, PyTree]) -> str:
     """`what` raised: the exception, the line of the user's code, the arguments by name.
 
     >>> def loss(output, target):
@@ -55,7 +55,7 @@ def explained(kind: type[EtraxError], error: Exception, text: str) -> EtraxError
         return kind(text)
 
 
-def describe(tree: Any, root: str) -> str:
+def describe(tree: PyTree, root: str) -> str:
     """What a tree holds: its leaves by path, type and shape, or that there are none."""
     leaves = leaves_with_paths(tree)
     if not leaves:
@@ -64,7 +64,7 @@ def describe(tree: Any, root: str) -> str:
     return ", ".join(found) + (f" and {len(leaves) - MOST} more" if len(leaves) > MOST else "")
 
 
-def _leaf(value: Any) -> str:
+def _leaf(value: object) -> str:
     try:
         aval = shape_struct(value)
     except (TypeError, ValueError):

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import jax
 
+from ._types import PyTree
+
 Path: TypeAlias = tuple[Any, ...]
 
 
@@ -17,7 +19,7 @@ def _key(entry: Any) -> tuple[Any, ...]:
     return (str(entry),)
 
 
-def leaves_with_paths(tree: Any) -> list[tuple[Path, Any]]:
+def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     """Leaves in flattening order, each with its path; a bare array has path `()`.
 
     A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in.

@@ -13,6 +13,7 @@ from ._check import check_step
 from ._explain import explain, explained
 from ._paths import Path, format_path, leaves_with_paths
 from ._step import Leaf, Role, Step
+from ._types import PyTree
 from ._walk import inline
 
 # Facts that a front end attaches to a leaf, by path: its own object, and whether the last axis counts states.
@@ -20,11 +21,11 @@ Handles = Mapping[Path, tuple[Any, bool]]
 
 
 def trace_step(
-    fn: Callable[..., tuple[Any, Any, Any]],
-    params: Any,
-    hidden: Any,
-    inputs: tuple[Any, ...],
-    other: Any = None,
+    fn: Callable[..., tuple[PyTree, PyTree, PyTree]],
+    params: PyTree,
+    hidden: PyTree,
+    inputs: tuple[PyTree, ...],
+    other: PyTree = None,
     handles: Mapping[Role, Handles] | None = None,
 ) -> Step:
     """Trace `fn(params, hidden, other, *inputs) -> (hidden, other, output)` into a `Step`.
@@ -88,7 +89,7 @@ def _name(role: Role, path: Path) -> str:
     return format_path(path, _ROOTS[role])
 
 
-def _structs(role: Role, tree: Any) -> Any:
+def _structs(role: Role, tree: PyTree) -> PyTree:
     for path, leaf in leaves_with_paths(tree):
         try:
             shape_struct(leaf)
@@ -100,7 +101,7 @@ def _structs(role: Role, tree: Any) -> Any:
     return jax.tree.map(shape_struct, tree)
 
 
-def _leaves(role: Role, tree: Any, handles: Handles) -> list[Leaf]:
+def _leaves(role: Role, tree: PyTree, handles: Handles) -> list[Leaf]:
     out = []
     for path, aval in leaves_with_paths(tree):
         handle, state_axis = handles.get(path, (None, False))
@@ -108,7 +109,7 @@ def _leaves(role: Role, tree: Any, handles: Handles) -> list[Leaf]:
     return out
 
 
-def _check_kept(role: Role, old: Any, new: Any) -> None:
+def _check_kept(role: Role, old: PyTree, new: PyTree) -> None:
     """The step must return its state with the structure, shapes and dtypes that it took."""
     if jax.tree.structure(old) != jax.tree.structure(new):
         before = {_name(role, p) for p, _ in leaves_with_paths(old)}
@@ -132,7 +133,7 @@ def _check_kept(role: Role, old: Any, new: Any) -> None:
             )
 
 
-def _why_changed(old: Any, new: Any) -> str:
+def _why_changed(old: PyTree, new: PyTree) -> str:
     if old.dtype != new.dtype and old.shape == new.shape:
         return f"Give an initial state of type {new.dtype}, or cast inside the step: `.astype({old.dtype})`."
     if new.shape[1:] == old.shape:
