@@ -1,6 +1,7 @@
 """The order of the house: who may import whom, what `import etrax` may load, what the sources may mention."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+import etrax
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "etrax"
 
@@ -315,3 +318,18 @@ def test_long_functions_are_seen(house, lines, seen):
 def test_any_is_counted(house):
     write(house, "ops/dot.py", "from typing import Any\nx: Any = 1\ny: int = 2\nAnything = 3\n")
     assert untyped(house / "ops") == 500
+
+
+def test_every_error_is_public_and_of_one_family():
+    """What is raised can be caught by name, and all of it by `etrax.EtraxError`."""
+    folders = [etrax, *(importlib.import_module(f"etrax.{n}") for n in ("train", "tasks", "viz", "testing"))]
+    public = {value for folder in folders for value in vars(folder).values() if isinstance(value, type)}
+    found = set()
+    for path in sources(SRC):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and any("Error" in ast.unparse(base) for base in node.bases):
+                name = ".".join(("etrax", *path.relative_to(SRC).with_suffix("").parts))
+                found.add(getattr(importlib.import_module(name), node.name))
+    own = {error for error in found if error is not etrax.EtraxError}
+    assert all(issubclass(error, etrax.EtraxError) for error in own)
+    assert not {error.__name__ for error in found - public}

@@ -1,6 +1,7 @@
 """Oracles that ship: slow, short, obvious, and independent of the engine. Check your own model in two lines."""
 
 from ._compare import Comparison as Comparison
+from ._compare import GradientError as GradientError
 from ._compare import compare as compare
 from ._oracles import bptt as bptt
 from ._oracles import dense_rtrl as dense_rtrl

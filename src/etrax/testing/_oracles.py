@@ -99,7 +99,7 @@ def _put(params: PyTree, moving: list[jax.Array]) -> PyTree:
 
 
 def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float = 1e-6) -> Oracle:
-    """Central differences of the sequence loss, one number at a time; real parameters, best in float64.
+    """Central differences of the sequence loss, one number at a time, best in float64.
 
     A surrogate gradient is not the derivative of its spike, so models with spikes are not for this oracle.
     """
@@ -109,16 +109,22 @@ def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float =
             lambda moving: _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, "mean")
         )
         moving = [np.asarray(a) for a in _moving(params)]
+
+        def along(k: int, i: tuple[int, ...], step: complex) -> float:
+            """The derivative of the loss along one direction of one number."""
+            up, down = moving[k].copy(), moving[k].copy()
+            up[i] += step
+            down[i] -= step
+            high, low = (loss([*moving[:k], a, *moving[k + 1 :]]) for a in (up, down))
+            return float(high - low) / (2 * epsilon)
+
         grads = []
         for k, a in enumerate(moving):
             g = np.zeros(a.shape, a.dtype)
             for i in np.ndindex(*a.shape):
-                up, down = a.copy(), a.copy()
-                up[i] += epsilon
-                down[i] -= epsilon
-                g[i] = (loss([*moving[:k], up, *moving[k + 1 :]]) - loss([*moving[:k], down, *moving[k + 1 :]])) / (
-                    2 * epsilon
-                )
+                g[i] = along(k, i, epsilon)
+                if np.iscomplexobj(a):  # JAX's convention: ∂/∂re − i ∂/∂im
+                    g[i] -= 1j * along(k, i, 1j * epsilon)
             grads.append(jnp.asarray(g))
         return _put(jax.tree.map(jnp.zeros_like, params), grads)
 
@@ -137,14 +143,14 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
             raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
         step = learner.plain_step
         inputs = learner.program.as_tuple(inputs)
-        theta, back = ravel_pytree(_moving(params))
-        start = [a for a in jax.tree.leaves(hidden) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
-        state, unravel = ravel_pytree(start)
+        theta, back = ravel_pytree(_as_real(_moving(params)))
+        start = _moving(hidden)
+        state, unravel = ravel_pytree(_as_real(start))
 
         def one(theta: jax.Array, state: PyTree, rest: PyTree, x: jax.Array, target: PyTree) -> PyTree:
-            h, output = step(_put(params, back(theta)), _put(rest, unravel(state)), x)
-            moved = [a for a in jax.tree.leaves(h) if jnp.issubdtype(a.dtype, jnp.inexact)]
-            return ravel_pytree(moved)[0], loss_fn(output, target), h
+            own = _put(params, _from_real(back(theta), _moving(params)))
+            h, output = step(own, _put(rest, _from_real(unravel(state), start)), x)
+            return ravel_pytree(_as_real(_moving(h)))[0], loss_fn(output, target), h
 
         @jax.jit
         def advance(state: PyTree, influence: jax.Array, rest: PyTree, x: jax.Array, target: PyTree) -> PyTree:
@@ -159,6 +165,17 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
             x, target = jax.tree.map(lambda a, t=t: a[t], (inputs, targets))
             state, influence, hidden, g = advance(state, influence, hidden, x, target)
             total = total + g
-        return _put(jax.tree.map(jnp.zeros_like, params), back(total / steps))
+        # A complex gradient is ∂/∂re − i ∂/∂im, by JAX's convention.
+        grads = [jnp.conj(g) for g in _from_real(back(total / steps), _moving(params))]
+        return _put(jax.tree.map(jnp.zeros_like, params), grads)
 
     return _checked(run, learner, loss_fn)
+
+
+def _as_real(arrays: list[jax.Array]) -> list[tuple[jax.Array, ...]]:
+    """Complex arrays as pairs of their real and imaginary parts."""
+    return [(a.real, a.imag) if jnp.iscomplexobj(a) else (a,) for a in map(jnp.asarray, arrays)]
+
+
+def _from_real(parts: list[tuple[jax.Array, ...]], like: list[jax.Array]) -> list[jax.Array]:
+    return [jax.lax.complex(*p) if jnp.iscomplexobj(a) else p[0] for p, a in zip(parts, like, strict=True)]

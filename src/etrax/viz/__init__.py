@@ -7,6 +7,7 @@ Every function returns a matplotlib `Figure` and leaves pyplot alone.
 """
 
 from ._cosines import cosines as cosines
+from ._panels import VizError as VizError
 from ._record import Recording as Recording
 from ._record import record as record
 from ._states import raster as raster
