@@ -26,7 +26,7 @@ endef
 
 # $(call fast,directory): the doctests run apart, in the default precision that a user has.
 define fast
-	$(1)/bin/python -m pytest -n $(WORKERS) -m "not slow"
+	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 	$(1)/bin/python -m pytest -q --doctest-modules --doctest-glob="*.md" --doctest-ignore-import-errors src/etrax docs
 endef
 

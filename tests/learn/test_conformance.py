@@ -4,7 +4,7 @@ The fast suite runs the main rules under every transformation and every other ru
 one the whole table.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.learn.cases import CASES, T
+from tests.learn.harness import in_numpy
 from tests.learn.oracle import bptt, relative_error
 from tests.learn.table import MAIN, PRECISIONS, ROWS, TRANSFORMATIONS, loss_in, plain, subject
 
@@ -36,7 +37,7 @@ def rows(columns):
 def wide(rule, case):
     """The float64 learner and its plain gradients, shared by neighbours in the table."""
     s = subject(ROWS[rule], case)
-    return s, [plain(s, n) for n in range(2)]
+    return s, [in_numpy(s.run, s.xs[n], s.targets[n]) for n in range(2)]
 
 
 @pytest.mark.parametrize(("rule", "case", "name"), rows(TRANSFORMATIONS))
@@ -82,7 +83,7 @@ def exact(rule, case):
 def whole(rule, case):
     """One window over the sequence is BPTT, unless the rule has a signal or a filter of its own."""
     s, _ = wide(rule, case)
-    (_, grads), _ = s.run(s.xs[0], s.targets[0], window=T)
+    (_, grads), _ = in_numpy(partial(s.run, window=T), s.xs[0], s.targets[0])
     errors = {p: relative_error(g, true_gradient(case)[p]) for p, g in leaves_with_paths(grads)}
     if ROWS[rule].follows_loss:
         assert max(errors.values()) < 1e-9, errors
@@ -108,7 +109,7 @@ def true_gradient(case):
     class Model:
         step, params, hidden, loss = staticmethod(c.model), c.params, c.hidden, staticmethod(loss_in(jnp.float64))
 
-    return {p: T * g for p, g in leaves_with_paths(bptt(Model, (c.x,), c.targets))}
+    return {p: T * g for p, g in leaves_with_paths(bptt(Model, (c.x,), c.targets, in_numpy))}
 
 
 @pytest.mark.parametrize(("rule", "case", "claim"), rows(CLAIMS))
