@@ -17,7 +17,7 @@ import etrax
 import etrax.rules._d_rtrl as d_rtrl_file
 from etrax.rules import Kind, Verdict
 
-SEED, MODELS, PARTS = 20_000, 48, 4
+SEED, MODELS, PARTS = 20_000, 200, 8
 
 
 def leaky(**changes):
