@@ -60,6 +60,7 @@ from ._watch import Watched as Watched
 from ._watch import watched as watched
 from ._weights import Weights as Weights
 from ._weights import fixed_examples as fixed_examples
+from ._weights import fixed_operands as fixed_operands
 from ._weights import weights as weights
 from ._window import WindowResult as WindowResult
 from ._window import evolve as evolve

@@ -2,6 +2,7 @@
 
 from ._d_rtrl import d_rtrl as d_rtrl
 from ._e_prop import e_prop as e_prop
+from ._kf_rtrl import kf_rtrl as kf_rtrl
 from ._ostl import ostl as ostl
 from ._ottt import ottt as ottt
 from ._partition import partition as partition

@@ -85,19 +85,19 @@ def dense_transport(
     def move(trace: DenseTrace, window: WindowData) -> DenseTrace:
         moved = list(trace.influence)
         for g in sorted({r.group for r in relations}):
-            across, fresh = _pull_all(layout(g), window)
+            across, fresh = pull_all(layout(g), window)
             for k, r in enumerate(relations):
                 if r.group != g:
                     continue
                 outer = partial(site_math.outer, facts.sites[r.site], window.fixed[r.site], window.data(r.site))
                 new = jax.vmap(outer)(fresh[r.site])
-                moved[k] = (_carry(across, moved[k], axis(k)) + new).astype(dtypes[k])
+                moved[k] = (carry_over(across, moved[k], axis(k)) + new).astype(dtypes[k])
         return DenseTrace(moved)
 
     return Transport(init, credit, move, parts=lambda trace: by_site([r.site for r in relations], trace.influence))
 
 
-def _pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Array]]:
+def pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, positions), and per site the cotangents of its output for each state scalar at the exit."""
     probes = [layout.probe(s) for s in range(layout.size)]
     stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in layout.group.leaves}
@@ -109,7 +109,7 @@ def _pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Arra
     return mapped(one, stacked)
 
 
-def _carry(across: Array, influence: Array, axis: int | np.ndarray | None) -> Array:
+def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None) -> Array:
     """Σ_t A[s, t, p] J[t, … at p …]."""
     if axis is None:  # one sample
         return jnp.einsum("st,t...->s...", across[:, :, 0], influence)
@@ -138,16 +138,20 @@ def _sample_axis(facts: Facts, relation: Relation, fixed: Sequence[Array | np.nd
         return None
     with jax.ensure_compile_time_eval():
         spread = np.asarray(site_math.spread(site, fixed, jnp.asarray(relation.places)))
-    spread = np.broadcast_to(spread, site_math.trace_shape(site))
-    for axis, n in enumerate(spread.shape):
-        shape = [1] * spread.ndim
+    return axis_of(np.broadcast_to(spread, site_math.trace_shape(site)), positions)
+
+
+def axis_of(samples: np.ndarray, count: int) -> int | np.ndarray:
+    """The axis along which an array's elements are of one sample after the other; else the samples as they are."""
+    for axis, n in enumerate(samples.shape):
+        shape = [1] * samples.ndim
         shape[axis] = n
-        if n % positions:
+        if n % count:
             continue
-        index = np.arange(n) // (n // positions)  # a sample may stand at several places in a row
-        if np.array_equal(spread, np.broadcast_to(index.reshape(shape), spread.shape)):
+        index = np.arange(n) // (n // count)  # a sample may stand at several places in a row
+        if np.array_equal(samples, np.broadcast_to(index.reshape(shape), samples.shape)):
             return axis
-    return spread
+    return samples
 
 
 def rtrl() -> Rule:

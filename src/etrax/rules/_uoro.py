@@ -81,7 +81,7 @@ class _Estimate:
         states = {i: self.facts.states[i].aval for g in self.groups for i in g.leaves}
         back = {i: jnp.zeros(a.shape, common_dtype(a.dtype, jnp.float32)) for i, a in states.items()}
         theta = {j: jnp.zeros(shape, self.dtypes[j]) for j, shape in self.shapes.items()}
-        return RankOne(back, theta, jnp.asarray(jax.random.key_data(self.key) if _is_typed(self.key) else self.key))
+        return RankOne(back, theta, numbers_of(self.key))
 
     def credit(self, trace: RankOne, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
@@ -95,8 +95,7 @@ class _Estimate:
     def move(self, trace: RankOne, window: WindowData) -> RankOne:
         if not self.groups:
             return trace
-        kind = jax.random.key_impl(self.key) if _is_typed(self.key) else None
-        now, later = jax.random.split(jax.random.wrap_key_data(trace.key, impl=kind))
+        now, later = next_keys(self.key, trace.key)
         pull = _at_zero(self.facts, window.pull) if self.facts.nonlinear else window.pull
         dtypes = {i: self.facts.states[i].aval.dtype for i in trace.back}
         pushed = _push(pull, {i: t.astype(dtypes[i]) for i, t in trace.back.items()})
@@ -106,15 +105,15 @@ class _Estimate:
         back, theta = dict(trace.back), dict(trace.theta)
         for g in self.groups:
             own = self._sites(g)
-            keep = _balance(_norm(g, pushed), self._norm(theta, own, g.num_positions))
-            new = _balance(_norm(g, signs), self._norm(fresh, own, g.num_positions))
+            keep = balance(_norm(g, pushed), self._norm(theta, own, g.num_positions))
+            new = balance(_norm(g, signs), self._norm(fresh, own, g.num_positions))
             for i in g.leaves:
                 place = g.place_of(i)
                 back[i] = (keep[0][place] * pushed[i] + new[0][place] * signs[i]).astype(back[i].dtype)
             for j in own:
                 moved = self._beside(j, keep[1]) * theta[j] + self._beside(j, new[1]) * fresh[j]
                 theta[j] = moved.astype(theta[j].dtype)
-        return RankOne(back, theta, jax.random.key_data(later))
+        return RankOne(back, theta, numbers_of(later))
 
     def _sites(self, group: Group) -> list[int]:
         return [j for j, r in self.relations.items() if r.group == group.index]
@@ -173,6 +172,17 @@ def _is_typed(key: Array) -> bool:
     return bool(jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
 
 
+def numbers_of(key: Array) -> Array:
+    """A random key as numbers, which a trace can hold."""
+    return jnp.asarray(jax.random.key_data(key) if _is_typed(key) else key)
+
+
+def next_keys(like: Array, numbers: Array) -> Array:
+    """Two keys of the kind of another one: for now, and for later."""
+    kind = jax.random.key_impl(like) if _is_typed(like) else None
+    return jax.random.split(jax.random.wrap_key_data(numbers, impl=kind))
+
+
 def _weight_shape(facts: Facts, j: int) -> tuple[int, ...]:
     site, fixed = facts.sites[j], fixed_examples(facts.step, facts.sites)[j]
     trace = jax.ShapeDtypeStruct(site_math.trace_shape(site), site.call.out.dtype)
@@ -221,7 +231,7 @@ def _norm(group: Group, values: Mapping[int, Array]) -> Array:
     return jnp.sqrt(_by_sample(group, {i: jnp.abs(values[i]) ** 2 for i in group.leaves}))
 
 
-def _balance(state: Array, theta: Array) -> tuple[Array, Array]:
+def balance(state: Array, theta: Array) -> tuple[Array, Array]:
     """(ρ, 1/ρ) per sample; both zero where the product is."""
     some = (state > 0) & (theta > 0)
     rho = jnp.sqrt(jnp.where(some, theta, 1) / jnp.where(some, state, 1))
