@@ -129,6 +129,18 @@ def direction_violations(root: Path) -> list[str]:
     return found
 
 
+def reaches_inside(root: Path) -> list[str]:
+    """Imports of another folder's private modules: a folder is used by the names that its `__init__` gives."""
+    found = []
+    for path in sources(root):
+        here = owner(path, root)
+        for target, line, _ in imports_of(path, root):
+            parts = target.split(".")
+            if parts[0] == root.name and part_of(target, root) != here and any(p.startswith("_") for p in parts[2:-1]):
+                found.append(f"{path.relative_to(root)}:{line}: {here} imports {target}")
+    return found
+
+
 def internals_violations(root: Path) -> list[str]:
     found = []
     for path in sources(root):
@@ -203,6 +215,10 @@ def untyped(folder: Path) -> float:
     """How often `Any` is written in a thousand lines."""
     text = "".join(path.read_text(encoding="utf-8") for path in sources(folder))
     return 1000 * len(re.findall(r"\bAny\b", text)) / len(text.splitlines())
+
+
+def test_folders_are_used_by_their_public_names():
+    assert not (found := reaches_inside(SRC)), "\n".join(found)
 
 
 def test_functions_fit_on_a_page():

@@ -42,7 +42,7 @@ from .report import Report as Report
 from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
-from .rules._registered import *  # noqa: F403
+from .rules.registered import *  # noqa: F403
 
 __version__ = "0.1.0"
 

@@ -17,9 +17,7 @@ from .analysis import Facts, analyse
 from .frontends import bind, compiling
 from .graph import build_graph
 from .ir import Bound, PyTree, Role, Step
-from .learn import Learner
-from .learn._checks import check_trace_dtype
-from .learn._memory import format_bytes, parse_bytes
+from .learn import Learner, check_trace_dtype, format_bytes, parse_bytes
 from .report import Report
 from .rules import RULES, Rule, RuleWarning
 

@@ -61,7 +61,7 @@ def test_a_file_and_a_line_make_a_rule(tmp_path):
     shutil.copytree(SRC, tmp_path / "etrax", ignore=shutil.ignore_patterns("__pycache__"))
     rules = tmp_path / "etrax" / "rules"
     (rules / "_counting.py").write_text(FILE)
-    with (rules / "_registered.py").open("a") as registered:
+    with (rules / "registered.py").open("a") as registered:
         registered.write(LINE)
     alone = {"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", USED], cwd=tmp_path, env=alone, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""From a `Step` to frozen facts. Computes no numbers. See README.md in this folder."""
+"""From a `Step` to frozen facts. Depends on no value of a parameter or an input. See README.md in this folder."""
 
 from ._analyse import analyse as analyse
 from ._carried import lost_from_op as lost_from_op

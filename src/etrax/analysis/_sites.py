@@ -11,8 +11,7 @@ import numpy as np
 
 from .._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_parts
 from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
-from ..ops import ALIGNED, OpCall, OpRule, rule_for
-from ..ops._base import call_of
+from ..ops import ALIGNED, OpCall, OpRule, call_of, rule_for
 from ..primitives import Cause, record_of
 from ._linear import is_linear_backwards
 

@@ -1,4 +1,4 @@
-"""The structure of a group's recurrence, as a visible tag: the engine dispatches on it, the report shows it."""
+"""The structure of a group's recurrence, as a visible tag, for the report and the compiler API."""
 
 from __future__ import annotations
 

@@ -1,6 +1,14 @@
 """The learner: a compiled model under a rule, as pure functions. See README.md in this folder."""
 
 from ._checks import Optimizer as Optimizer
+from ._checks import check_opt_state as check_opt_state
+from ._checks import check_optimizer as check_optimizer
+from ._checks import check_trace_dtype as check_trace_dtype
+from ._checks import check_window as check_window
 from ._finite import NonFiniteError as NonFiniteError
 from ._learner import Learner as Learner
+from ._learner import check_learner as check_learner
+from ._memory import format_bytes as format_bytes
+from ._memory import parse_bytes as parse_bytes
 from ._program import LearnerState as LearnerState
+from ._sequence import Losses as Losses

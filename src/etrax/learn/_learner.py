@@ -13,7 +13,7 @@ import numpy as np
 
 from .._arguments import check_arrays, check_flag, check_whole
 from .._compat import is_concrete, staged_copy
-from .._errors import ArgumentError
+from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..engine import evolve, prepared, watched
 from ..ir import LossFunction, PyTree
@@ -274,3 +274,8 @@ def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., 
     """The function says how many steps its windows have."""
     function.window = window  # type: ignore[attr-defined]
     return function
+
+
+def check_learner(learner: object) -> None:
+    if not isinstance(learner, Learner):
+        raise ArgumentTypeError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")

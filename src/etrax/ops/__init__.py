@@ -7,5 +7,6 @@ from . import _sparse as _sparse
 from ._aligned import ALIGNED as ALIGNED
 from ._base import OpCall as OpCall
 from ._base import OpRule as OpRule
+from ._base import call_of as call_of
 from ._base import register_weight_op as register_weight_op
 from ._base import rule_for as rule_for

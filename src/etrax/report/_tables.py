@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..ir import format_path
-from ..learn._memory import format_bytes
+from ..learn import format_bytes
 from ._escape import esc, prose
 from ._svg import symbol
 from ._text import ORDER, count_kinds, own_rule, shape_text

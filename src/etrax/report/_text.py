@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import format_path
-from ..learn._memory import format_bytes
+from ..learn import format_bytes
 from ..rules import Kind
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import numpy as np
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
 from ..ir import LossFunction, Path, PyTree, Role, format_path, leaves_with_paths
-from ..learn import Learner
+from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
-from ._oracles import bptt, check_learner
+from ._oracles import bptt
 
 
 class GradientError(EtraxError, AssertionError):

@@ -14,18 +14,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from .._arguments import check_arrays, check_number
-from .._errors import ArgumentError, ArgumentTypeError
+from .._errors import ArgumentError
 from ..ir import LossFunction, PyTree
-from ..learn import Learner
-from ..learn._sequence import Losses
+from ..learn import Learner, Losses, check_learner
 
 # f(params, hidden, inputs, targets=None, mask=None)
 Oracle = Callable[..., PyTree]
-
-
-def check_learner(learner: object) -> None:
-    if not isinstance(learner, Learner):
-        raise ArgumentTypeError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
 
 
 def _checked(run: Callable[..., PyTree], learner: Learner, loss_fn: Any, reduction: str = "mean") -> Oracle:

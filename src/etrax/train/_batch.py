@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from .._compat import common_dtype
 from .._errors import ArgumentError
 from ..ir import LossFunction, PyTree
-from ..learn import Learner, Optimizer
-from ..learn._sequence import Losses
+from ..learn import Learner, Losses, Optimizer
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
 Gradient = Callable[..., Callable[..., tuple[jax.Array, PyTree]]]

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from .._arguments import check_arrays, check_flag, check_key, short
 from .._errors import ArgumentTypeError
 from ..ir import PyTree
-from ..learn import Learner, Optimizer
-from ..learn._checks import check_opt_state, check_optimizer, check_window
+from ..learn import Learner, Optimizer, check_opt_state, check_optimizer, check_window
 from ._batch import LossFunction, begin, evaluator, updater
 from ._check_data import ArgumentError, check_values
 from ._checkpoint import Point, Saver

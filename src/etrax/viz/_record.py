@@ -24,9 +24,8 @@ from .._arguments import MOST, check_arrays, check_whole
 from .._errors import ArgumentError
 from ..engine import CreditElsewhere, Transport, Weights, evolve, run_window
 from ..ir import Path, PyTree, Role, format_path
-from ..learn import Learner, LearnerState
+from ..learn import Learner, LearnerState, check_learner
 from ..rules import diagonal_transport
-from ..testing._oracles import check_learner
 from ._panels import as_paths
 
 
