@@ -212,7 +212,7 @@ braintrace's own op there and `@` here; everything else is plain JAX in both, re
 
 Rules of one name need not be the same rule: inside a window Etrax is exact, so one step of the recurrence through
 weights counts in `d_rtrl`, `pp_prop`, `ostl` and `snap`, and does not in braintrace. `uoro` is random: it is held
-against a second implementation with the same signs in `tests/learn/test_papers.py`, with the other rules.
+against a second implementation with the same signs in `tests/rules/test_papers.py`, with the other rules.
 """
 
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.learn import papers
 from tests.learn.cases import spike_vjp
 from tests.learn.harness import in_numpy
 from tests.learn.oracle import relative_error
+from tests.rules import papers
 
 import etrax
 
