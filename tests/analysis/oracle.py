@@ -88,7 +88,7 @@ def blocks(facts, leaves) -> Blocks:
         return [outs[i] for i in diff]
 
     def open_(hidden, deltas):
-        outs, seen = opened(fill(params, hidden), deltas)
+        outs, seen = opened(fill(params, hidden), dict(enumerate(deltas)))
         outputs = [o for o in outs[len(states) :] if is_inexact(o)]
         return [outs[i] for i in diff] + [seen[j][0] for j in sorted(facts.cut)] + outputs
 

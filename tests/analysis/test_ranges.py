@@ -87,7 +87,7 @@ def test_bounds_hold(name):
         for _ in range(20):
             x = rng.standard_normal(H) * 2
             x = jnp.asarray(np.abs(x) if positive else x)
-            outs, seen = opened([*jax.tree.leaves(params), h, x], [None] * len(facts.sites))
+            outs, seen = opened([*jax.tree.leaves(params), h, x], {})
             for j, (_, data) in seen.items():
                 for u in data:
                     assert ranges[j].lo <= float(u.min()) and float(u.max()) <= ranges[j].hi

@@ -120,7 +120,7 @@ def test_opening_a_step_changes_nothing(name):
     traced = trace(step, {"w": W, "a": A}, x)
     facts = analyse(traced)
     leaves = [A, W, H, x]
-    deltas = [jnp.zeros(s.y_shape, s.call.out.dtype) for s in facts.sites]
+    deltas = OpenStep(traced, facts.sites, facts.cut).no_deltas(range(len(facts.sites)))
     for cut in (frozenset(), facts.cut):
         outs, seen = jax.jit(lambda d, cut=cut: OpenStep(traced, facts.sites, cut)(leaves, d))(deltas)
         np.testing.assert_allclose(outs[0], step({"w": W, "a": A}, H, x), rtol=1e-12)
@@ -134,7 +134,7 @@ def test_a_perturbation_adds_to_the_op():
     traced = trace(step, {"w": W}, XS)
     facts = analyse(traced)
     delta = jnp.asarray(np.random.RandomState(0).standard_normal((5, 2, 4)))
-    (out, _), _ = OpenStep(traced, facts.sites, facts.cut)([W, H, XS], [delta])
+    (out, _), _ = OpenStep(traced, facts.sites, facts.cut)([W, H, XS], {0: delta})
     expected = H
     for t in range(5):
         expected = 0.5 * expected + XS[t] @ W + delta[t]
@@ -151,7 +151,7 @@ def test_two_weights_of_one_registered_op():
         facts = analyse(traced)
         assert [s.rule.name for s in facts.sites] == ["mine", "mine"]
         total = lambda deltas: OpenStep(traced, facts.sites, facts.cut)([A - 2, A + 2, H, X], deltas)[0][0].sum()
-        for grad in jax.grad(total)([jnp.zeros(4), jnp.zeros(4)]):
+        for grad in jax.grad(total)({0: jnp.zeros(4), 1: jnp.zeros(4)}).values():
             np.testing.assert_allclose(grad, 2.0)
         assert {OpNode(0), OpNode(1)} <= {source for source, _ in facts.edges.dep}
     finally:

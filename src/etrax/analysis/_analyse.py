@@ -9,7 +9,7 @@ import numpy as np
 from .._compat import is_inexact
 from ..ir import Role, Step
 from ..primitives import record_of
-from ._edges import Edges, reach_edges, state_leaves
+from ._edges import Edges, reach_edges
 from ._facts import Facts, Relation, target_places
 from ._lists import joined_by_list
 from ._nodes import OpNode, StateNode
@@ -41,7 +41,7 @@ def _is_product(site: WeightSite) -> bool:
 
 
 def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edges: Edges) -> Facts:
-    states = state_leaves(step)
+    states = step.states
     hidden = [
         i for i, leaf in enumerate(states) if leaf.role is Role.HIDDEN and is_inexact(leaf.aval) and leaf.aval.size
     ]

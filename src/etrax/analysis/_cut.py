@@ -7,7 +7,7 @@ A state can be held as well: where the step computes its new value h', what foll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -38,30 +38,37 @@ class OpenStep:
     def __call__(
         self,
         leaves: Sequence[Array],
-        deltas: Sequence[Array | None],
+        deltas: Mapping[int, Array],
         weights: Sequence[Array] | None = None,
         given: Mapping[int, Array] | None = None,
         kernels: Mapping[int, Callable[..., Array]] | None = None,
         held: Mapping[int, Array] | None = None,
+        states: Mapping[int, Array] | None = None,
     ) -> tuple[list[Array], Seen]:
-        """Outputs, and what was seen at each site, for input leaves in order and one δ per site (None: no δ).
+        """Outputs, and what was seen at each site, for input leaves in order and perturbations δ, by site.
 
         `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
         site, for what cut ops would compute; `kernels`, by site, compute an op from its data in another way; `held` are
         the perturbations of states to hold, by number. A state that is an old state or a constant is not computed, so
-        it cannot be held.
+        it cannot be held. `states`, by number, take the place of old states among the leaves.
         """
         run = _Run(self.sites, self.cut, weights, given, kernels)
         run.held = _defined(self.step, held or {})
-        outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), dict(enumerate(deltas)))
+        leaves = self.step.with_states(leaves, states or {})
+        all_deltas = {j: deltas.get(j) for j in range(len(self.sites))}
+        outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), all_deltas)
         n = len(self.step.jaxpr.eqns)
         for j, s in enumerate(self.sites):
             if len(s.at) == 1 and s.at[0] >= n:
                 k = s.at[0] - n
                 out = outs[k] if weights is None else weights[j]
                 seen[j] = (out, ())
-                outs[k] = _plus(out, deltas[j])
+                outs[k] = _plus(out, deltas.get(j))
         return outs, seen
+
+    def no_deltas(self, sites: Iterable[int]) -> dict[int, Array]:
+        """Perturbations by zero, to differentiate at."""
+        return {j: jnp.zeros(self.sites[j].y_shape, self.sites[j].call.out.dtype) for j in sites}
 
     def inside(self, eqn: JaxprEqn, values: list[Array], number: int) -> list[Array] | None:
         """The outputs of equation `number` with the sites inside it open and not perturbed; None if it is no loop."""

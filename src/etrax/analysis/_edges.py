@@ -14,7 +14,7 @@ from typing import TypeVar
 from jax import Array
 
 from .._compat import is_inexact
-from ..ir import Leaf, Role, Step
+from ..ir import Role, Step
 from ..primitives import Dep
 from ._cut import OpenStep
 from ._nodes import Node, OpNode, OutputNode, StateNode
@@ -51,24 +51,19 @@ class Edges:
         return {t.index: d for s, t, d in self.between(OpNode, StateNode) if s.index == op}
 
 
-def state_leaves(step: Step) -> list[Leaf]:
-    """Hidden, then other state leaves: `StateNode(i)` is the i-th of these."""
-    return [*step.select(Role.HIDDEN), *step.select(Role.OTHER)]
-
-
 def reach_edges(
     step: Step, sites: Sequence[WeightSite], cut: frozenset[int], observe: frozenset[int] | None = None
 ) -> Edges:
     """Edges of the step with the given sites cut; `observe`d sites (by default the cut ones) are targets as well."""
     opened = OpenStep(step, tuple(sites), cut)
     seen = sorted(cut if observe is None else observe)
-    states = state_leaves(step)
+    states = step.states
     diff = [i for i, leaf in enumerate(states) if is_inexact(leaf.aval)]
     outputs = [k for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
 
     def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
-        old, deltas = dict(zip(diff, moving, strict=False)), moving[len(diff) :]
-        outs, found = opened(step.with_states(leaves, old), deltas)
+        old, deltas = dict(zip(diff, moving, strict=False)), dict(enumerate(moving[len(diff) :]))
+        outs, found = opened(leaves, deltas, states=old)
         return [outs[i] for i in diff] + [outs[len(states) + k] for k in outputs] + [found[j][0] for j in seen]
 
     origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import Leaf, Role, Step, format_path
 from ..primitives import Cause, Dep, Range, look_up
 from ._casts import complex_casts
-from ._edges import Edges, state_leaves
+from ._edges import Edges
 from ._lost import LostPath, lost_from_group, nonlinear_derivatives
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
@@ -72,7 +72,7 @@ class Facts:
     @cached_property
     def states(self) -> list[Leaf]:
         """Hidden, then other state leaves; leaf numbers count these."""
-        return state_leaves(self.step)
+        return self.step.states
 
     @cached_property
     def group_of_leaf(self) -> dict[int, int]:

@@ -49,11 +49,10 @@ class Visible:
 
 def observe(
     facts: Facts, readers: Sequence[Reader], cut: frozenset[int], leaves: Sequence[Array], deltas: Mapping[int, Array],
-    weights: Sequence[Array] | None = None,
+    weights: Sequence[Array] | None = None, states: Mapping[int, Array] | None = None,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """What each reader sees, and the new states, in the step with the given sites cut."""
-    opened = OpenStep(facts.step, facts.sites, cut)
-    outs, seen = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)
+    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, states=states)
     n, found = len(facts.states), []
     for r in readers:
         if r.site is None:
@@ -101,7 +100,7 @@ def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], De
 
     def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
         old, deltas = dict(zip(states, moving, strict=False)), dict(zip(sites, moving[len(states) :], strict=True))
-        return observe(facts, readers, facts.cut, facts.step.with_states(leaves, old), deltas)[0]
+        return observe(facts, readers, facts.cut, leaves, deltas, states=old)[0]
 
     moving = [*(facts.states[i].aval for i in states), *(facts.sites[j].y_struct for j in sites)]
     rows, _ = reach_through(run, moving, [leaf.aval for leaf in facts.step.ins], range(len(readers)))

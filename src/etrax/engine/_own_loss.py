@@ -87,11 +87,10 @@ def _from_ops(
     opened, n = OpenStep(facts.step, facts.sites, frozenset()), len(facts.states)
 
     def run(deltas: dict[int, Array]) -> tuple[dict[int, Array], list[Array]]:
-        outputs = opened(leaves, [deltas.get(j) for j in range(len(facts.sites))], weights)[0][n:]
+        outputs = opened(leaves, deltas, weights)[0][n:]
         return {k: outputs[k] for k in _inexact(facts)}, outputs
 
-    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
-    _, pull, outputs = jax.vjp(run, deltas, has_aux=True)
+    _, pull, outputs = jax.vjp(run, opened.no_deltas(sites), has_aux=True)
     return outputs, pull
 
 
@@ -99,16 +98,13 @@ def _from_states(
     facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array] | None
 ) -> Pulled:
     """Outputs of a step, and the pull-back from them to a group's old states, and to its new ones, held."""
-    opened, n, first = OpenStep(facts.step, facts.sites, cut), len(facts.states), len(facts.step.select(Role.PARAM))
+    opened, n, states = OpenStep(facts.step, facts.sites, cut), len(facts.states), facts.step.states_of(leaves)
 
     def run(old: dict[int, Array], new: dict[int, Array]) -> dict[int, Array]:
-        values = list(leaves)
-        for i, value in old.items():
-            values[first + i] = value
-        outs, _ = opened(values, [None] * len(facts.sites), weights, held=new)
+        outs, _ = opened(leaves, {}, weights, held=new, states=old)
         return {k: outs[n + k] for k in _inexact(facts)}
 
-    old = {i: leaves[first + i] for i in group.leaves}
+    old = {i: states[i] for i in group.leaves}
     return jax.vjp(run, old, {i: jnp.zeros(a.shape, a.dtype) for i, a in old.items()})
 
 

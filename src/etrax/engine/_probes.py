@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from .._compat import is_inexact
 from ..analysis import Derived, Facts, Group, Node, OpenStep, Relation, StateNode, colours, derived_states
-from ..ir import Role, mapped, number_outputs
+from ..ir import mapped, number_outputs
 from ._blocks import Block, Entry, full
 from ._layout import Layout, layout_of
 from ._transport import PullBack
@@ -163,21 +163,17 @@ class Probes:
         """The same, as values that can be differentiated in turn."""
         facts, moving = self.facts, self.reading.leaves
         opened = OpenStep(facts.step, facts.sites, facts.cut)
-        first = len(facts.step.select(Role.PARAM))
-        used = sorted({r.site for r in self.relations})
-        deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in used}
+        old, used = facts.step.states_of(leaves), sorted({r.site for r in self.relations})
 
         def run(h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
-            values = list(leaves)
-            for i, value in h.items():
-                values[first + i] = value
+            states = dict(enumerate(old)) | h
             for d in self.derived.values():  # their values are what they were, their derivatives those of the others
-                for i, value in d({k: values[first + k] for k in d.kept}).items():
-                    values[first + i] = values[first + i] + (value - lax.stop_gradient(value))
-            outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights, ys)
+                for i, value in d({k: states[k] for k in d.kept}).items():
+                    states[i] = states[i] + (value - lax.stop_gradient(value))
+            outs, _ = opened(leaves, deltas, weights, ys, states=states)
             return {i: outs[i] for i in moving}
 
-        _, pull = jax.vjp(run, {i: leaves[first + i] for i in moving}, deltas)
+        _, pull = jax.vjp(run, {i: old[i] for i in moving}, opened.no_deltas(used))
         return self.reading(pull)
 
     def alike(self) -> list[int]:
@@ -187,9 +183,9 @@ class Probes:
         """
         facts = self.facts
         structs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in facts.step.ins]
-        first = len(facts.step.select(Role.PARAM))
-        made = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *structs[:first])
-        ys = {j: jax.ShapeDtypeStruct(s.y_shape, s.call.out.dtype) for j, s in enumerate(facts.sites)}
+        params = structs[: facts.step.first_state]
+        made = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *params)
+        ys = {j: s.y_struct for j, s in enumerate(facts.sites)}
         traced, tree = jax.make_jaxpr(self, return_shape=True)(structs, made, ys)
         names = jax.tree.unflatten(jax.tree.structure(tree), number_outputs(traced))
         keys = [

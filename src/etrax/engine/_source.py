@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..analysis import Facts, Visible, observe
-from ..ir import Role
+from ..analysis import Facts, OpenStep, Visible, observe
 
 
 class OutputLoss(Protocol):
@@ -69,18 +68,14 @@ def observe_step(
     visible: Visible, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array], sites: Sequence[int]
 ) -> ObservedStep:
     """Run the step, ready to pull signals on activity back."""
-    facts, first = visible.facts, len(visible.facts.step.select(Role.PARAM))
-    moving = {i: leaves[first + i] for i in facts.group_of_leaf}
-    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
+    facts, old = visible.facts, visible.facts.step.states_of(leaves)
 
     def run(h: dict[int, Array], deltas: dict[int, Array]) -> tuple[list[Array], dict[int, Array]]:
-        values = list(leaves)
-        for i, value in h.items():
-            values[first + i] = value
-        seen, new = observe(facts, visible.readers, cut, values, deltas, weights)
-        return seen, {i: new[i] for i in moving}
+        seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h)
+        return seen, {i: new[i] for i in h}
 
-    (seen, states), pull = jax.vjp(run, moving, deltas)
+    deltas = OpenStep(facts.step, facts.sites, cut).no_deltas(sites)
+    (seen, states), pull = jax.vjp(run, {i: old[i] for i in facts.group_of_leaf}, deltas)
     return ObservedStep(seen, states, pull)
 
 

@@ -106,7 +106,7 @@ def _run(
     facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
     trace: Trace, inputs: Sequence[Array], along: Any, loss_of: StepLoss, share: Array | float,
 ) -> _Ran:  # fmt: skip
-    live, n_states, n_sites = live_sites(facts), len(facts.states), len(facts.sites)
+    live, n_states = live_sites(facts), len(facts.states)
     leaves = jax.tree.leaves((inputs, along))
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
@@ -118,7 +118,7 @@ def _run(
         (held, moved), (x, extra, delta, ready) = carry, xs
         ops = {**weights.ops, **known.ops(*ready)}
         leaves = [*params, *held, *x]
-        outs, seen = opened(leaves, [delta.get(j) for j in range(n_sites)], fixed_weights, None, ops)
+        outs, seen = opened(leaves, delta, fixed_weights, None, ops)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j][0] for j in live}
         record = each.record(leaves, fixed_weights, ys)

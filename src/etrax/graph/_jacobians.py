@@ -61,7 +61,7 @@ def jacobians(probes: Probes, leaves: Sequence[jax.Array]) -> Jacobians:
     facts = probes.facts
     step, sites, params = facts.step, facts.sites, facts.step.select(Role.PARAM)
     found = weights(step, sites, leaves[: len(params)])
-    outs, seen = OpenStep(step, sites, facts.cut)(leaves, [None] * len(sites), found.weight)
+    outs, seen = OpenStep(step, sites, facts.cut)(leaves, {}, found.weight)
     blocks, rows = probes.read(leaves, found.weight, {j: y for j, (y, _) in seen.items()})
     columns = [Columns(layout) for layout in probes.layouts]
     h2w: dict[Key, HiddenToWeight] = {}

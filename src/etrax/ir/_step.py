@@ -74,6 +74,15 @@ class Step:
         """The number of the first state among the input leaves."""
         return sum(leaf.role is Role.PARAM for leaf in self.ins)
 
+    @property
+    def states(self) -> list[Leaf]:
+        """Hidden, then other state leaves: states are numbered in this order."""
+        return [*self.select(Role.HIDDEN), *self.select(Role.OTHER)]
+
+    def states_of(self, leaves: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """The states among the input leaves."""
+        return leaves[self.first_state : self.first_state + len(self.states)]
+
     def with_states(self, leaves: Sequence[jax.Array], states: Mapping[int, jax.Array]) -> list[jax.Array]:
         """Input leaves with some states, by their number, replaced."""
         found, first = list(leaves), self.first_state

@@ -41,7 +41,7 @@ from ..engine import (
     site_math,
     trace_dtype_of,
 )
-from ..ir import Role, mapped
+from ..ir import mapped
 from ._ostl import own_position, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
@@ -155,18 +155,14 @@ def _jacobians(
 ) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, samples), and per site (S, …y): one pull of the whole step for each state scalar of a sample."""
     leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
-    opened, first = OpenStep(facts.step, facts.sites, frozenset()), len(facts.step.select(Role.PARAM))
+    opened, states = OpenStep(facts.step, facts.sites, frozenset()), facts.step.states_of(leaves)
     own = [i for i in differentiable(facts) if i in layout.group.leaves]
-    deltas = {j: jnp.zeros(facts.sites[j].y_shape, facts.sites[j].call.out.dtype) for j in sites}
 
     def run(h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
-        values = list(leaves)
-        for i, value in h.items():
-            values[first + i] = value
-        outs, _ = opened(values, [deltas.get(j) for j in range(len(facts.sites))], weights)
+        outs, _ = opened(leaves, deltas, weights, states=h)
         return {i: outs[i] for i in own}
 
-    _, pull = jax.vjp(run, {i: leaves[first + i] for i in own}, deltas)
+    _, pull = jax.vjp(run, {i: states[i] for i in own}, opened.no_deltas(sites))
     probes = [layout.probe(s) for s in range(layout.size)]
     stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in own}
 
