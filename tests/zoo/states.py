@@ -197,6 +197,18 @@ def delay_ring(draw):
 
 
 @family({"w": EXACT})
+def input_buffer_of_one(draw):
+    """A buffer of past inputs with room for none: what is kept of it is empty, and all that the weight meets is new."""
+
+    def step(params, state, x):
+        seen = jnp.concatenate([state["buffer"][:, I:], x], -1)
+        h = 0.9 * state["h"] + jnp.tanh(seen @ params["w"])
+        return {"h": h, "buffer": seen}, h
+
+    return step, {"w": draw(I, H)}, {"h": draw(B, H), "buffer": draw(B, I)}, inputs(normal(B, I))
+
+
+@family({"w": EXACT})
 def input_buffer(draw):
     """A buffer of past inputs, which no parameter reaches, before the weight."""
 

@@ -55,7 +55,7 @@ def known_before(facts: Facts, params: Sequence[Array], weights: Weights, inputs
     """One product for all steps of a window where data are inputs."""
     sites = [s if s.rule.joins_steps and not s.loops else None for s in facts.sites]
     whole = [j for j, s in enumerate(sites) if s is not None and s.from_inputs]
-    parts = [j for j, s in enumerate(sites) if s is not None and s.parts_from_inputs and not s.from_inputs]
+    parts = [j for j, s in enumerate(sites) if s is not None and not s.from_inputs and _joins_others(s)]
     if not (whole or parts) or inputs[0].shape[0] == 1:
         return KnownBefore({}, {}, {}, {})
     held = lax.stop_gradient(weights.weight)
@@ -80,6 +80,11 @@ def known_before(facts: Facts, params: Sequence[Array], weights: Weights, inputs
 def _over(site: WeightSite, ranges: Sequence[tuple[int, int]]) -> Callable[[Array], Callable[[Array], Array]]:
     assert site.rule.narrowed is not None
     return site.rule.narrowed(site.call, ranges)
+
+
+def _joins_others(site: WeightSite) -> bool:
+    """Whether inputs are a part of the data: not all of it, as where a state without elements is joined to them."""
+    return bool(site.parts_from_inputs) and bool(_others(site))
 
 
 def _others(site: WeightSite) -> list[tuple[int, int]]:
