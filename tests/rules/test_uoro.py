@@ -133,3 +133,34 @@ def test_verdicts():
 def test_bad_key(key):
     with pytest.raises(ValueError, match="`uoro` needs `key=`"):
         etrax.uoro(key)
+
+
+@pytest.mark.parametrize("name", ["rate", "complex"])
+def test_a_derivative_that_can_only_be_run(name):
+    """An adjoint that is a callback gives what the same adjoint gives that JAX can see into, draw by draw.
+
+    One sample: those of a batch are not known to be apart where the analysis cannot look, and are balanced together.
+    """
+    step, kind = MODELS[name]
+    rng = np.random.RandomState(5)
+    shapes = {"wi": (2, 3), "wh": (3, 3), "wo": (3, 1)}
+    params = {k: jnp.asarray(rng.standard_normal(s), kind) for k, s in shapes.items()}
+    params["b"] = jnp.asarray(rng.standard_normal(3))
+    x, target = jnp.asarray(rng.standard_normal((5, 1, 2))), jnp.asarray(rng.standard_normal((5, 1, 1)))
+
+    def seen(g):
+        return 0.7 * g
+
+    def hidden_from_jax(g):
+        return jax.pure_callback(lambda a: 0.7 * np.asarray(a), jax.ShapeDtypeStruct(g.shape, g.dtype), g)
+
+    def gradient(adjoint):
+        scaled = jax.custom_vjp(lambda h: h)
+        scaled.defvjp(lambda h: (h, None), lambda _, g: (adjoint(g),))
+        own = lambda p, h, x: step(p, scaled(h), x)
+        learner = etrax.compile(own, etrax.uoro(3), x[0], params=params, hidden=jnp.zeros((1, 3), kind))
+        return learner.value_and_grad(loss, window=2)(params, learner.init(), x, target)[0][1]
+
+    want, got = gradient(seen), gradient(hidden_from_jax)
+    for key, g in want.items():
+        assert relative_error(got[key], g) < 1e-10, key

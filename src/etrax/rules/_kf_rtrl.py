@@ -69,7 +69,7 @@ class Samples(NamedTuple):
 
     of_data: np.ndarray
     of_outputs: np.ndarray
-    count: int
+    num_samples: int
 
 
 @dataclass(frozen=True, eq=False)

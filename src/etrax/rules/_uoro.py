@@ -96,9 +96,8 @@ class _Estimate:
         if not self.groups:
             return trace
         now, later = next_keys(self.key, trace.key)
-        pull = _at_zero(self.facts, window.pull) if self.facts.nonlinear else window.pull
         dtypes = {i: self.facts.states[i].aval.dtype for i in trace.back}
-        pushed = _push(pull, {i: t.astype(dtypes[i]) for i, t in trace.back.items()})
+        pull, pushed = self._push(window.pull, {i: t.astype(dtypes[i]) for i, t in trace.back.items()})
         signs = _signs(now, trace.back)
         _, deltas = pull({i: jnp.conj(s).astype(dtypes[i]) for i, s in signs.items()})
         fresh = {j: self._per_sample(r, deltas[j], window) for j, r in self.relations.items()}
@@ -114,6 +113,14 @@ class _Estimate:
                 moved = self._beside(j, keep[1]) * theta[j] + self._beside(j, new[1]) * fresh[j]
                 theta[j] = moved.astype(theta[j].dtype)
         return RankOne(back, theta, numbers_of(later))
+
+    def _push(self, pull: PullBack, tangents: dict[int, Array]) -> tuple[PullBack, dict[int, Array]]:
+        """A linear pull-back, and A · tangents by its transpose."""
+        linear = _at_zero(self.facts, pull) if self.facts.nonlinear else pull
+        try:
+            return linear, _transposed(linear, tangents)
+        except (ValueError, NotImplementedError):  # a callback in a derivative rule: it can be run, and no more
+            return pull, _by_rows(pull, tangents)
 
     def _sites(self, group: Group) -> list[int]:
         return [j for j, r in self.relations.items() if r.group == group.index]
@@ -200,7 +207,27 @@ def _at_zero(facts: Facts, pull: PullBack) -> PullBack:
     return linear
 
 
-def _push(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
+def _by_rows(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
+    """A · tangents from a row of A for every state scalar, each by running the pull-back.
+
+    JAX pairs complex numbers by Re(a · b): the row of an imaginary part is that of i, and counts as its negative.
+    """
+
+    def product(i: int, one: Array) -> Array:
+        cotangents = {k: jnp.zeros_like(t) for k, t in tangents.items()} | {i: one.reshape(tangents[i].shape)}
+        entry, _ = pull(cotangents)
+        return sum((jnp.real(entry[k] * t).sum() for k, t in tangents.items()), jnp.zeros(()))
+
+    out = {}
+    for i, t in tangents.items():
+        rows = partial(jax.lax.map, partial(product, i))
+        units = jnp.eye(t.size, dtype=t.dtype)
+        found = jax.lax.complex(rows(units), -rows(1j * units)) if jnp.iscomplexobj(t) else rows(units)
+        out[i] = found.reshape(t.shape).astype(t.dtype)
+    return out
+
+
+def _transposed(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
     """A · tangents: the transpose of the pull-back from exit to entry."""
 
     def back(cotangents: dict[int, Array]) -> dict[int, Array]:
