@@ -64,8 +64,8 @@ class KroneckerTrace(NamedTuple):
     key: Array
 
 
-class Samples(NamedTuple):
-    """The sample of each element of the data, and of y."""
+class SampleOf(NamedTuple):
+    """The sample of each element of the data, and of y; the number of samples."""
 
     of_data: np.ndarray
     of_outputs: np.ndarray
@@ -87,14 +87,14 @@ class _Product:
         return gather_of(self.relation.places, self.layout.group.varshape, self.layout.group.num_positions)
 
     @cached_property
-    def samples(self) -> Samples:
+    def samples(self) -> SampleOf:
         """All is one sample where data are shared by several, or where the op has indices among its weights."""
         places, count = self.relation.places, self.layout.group.num_positions
         of_data = _samples_of_data(self.site, self.fixed, places)
         if of_data is None:
             shape = jax.eval_shape(partial(site_math.feature_zeros, self.site, self.dtype)).shape
-            return Samples(np.zeros(shape, np.int64), np.zeros_like(places), 1)
-        return Samples(of_data, places, count)
+            return SampleOf(np.zeros(shape, np.int64), np.zeros_like(places), 1)
+        return SampleOf(of_data, places, count)
 
     def credit(self, data: Array, back: Array, g: Mapping[int, Array], fixed: Sequence[Array]) -> Array:
         """Σ_s g_s A_s at y, and its product with û."""
