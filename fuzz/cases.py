@@ -11,7 +11,8 @@ import etrax
 LOSS_GRADIENT = {
     "tbptt": "etrax.tbptt()", "d_rtrl": "etrax.d_rtrl()", "pp_prop": "etrax.pp_prop(0.9)", "e_prop": "etrax.e_prop()",
     "ostl": "etrax.ostl()", "snap(1)": "etrax.snap(1)", "snap(2)": "etrax.snap(2)", "rtrl": "etrax.rtrl()",
-    "uoro": "etrax.uoro(0)", "ottt": "etrax.ottt(0.9)", "rflo": "etrax.rflo(0.9)", "synthetic": "etrax.synthetic()",
+    "uoro": "etrax.uoro(0)", "kf_rtrl": "etrax.kf_rtrl(0)", "ottt": "etrax.ottt(0.9)", "rflo": "etrax.rflo(0.9)",
+    "synthetic": "etrax.synthetic()",
     "partition": "etrax.partition({lambda path: ord(path[0][-1]) % 2 == 0: etrax.rtrl()}, etrax.d_rtrl())",
 }  # fmt: skip
 OTHER_SIGNAL = {
