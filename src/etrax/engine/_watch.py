@@ -30,7 +30,7 @@ class Watched(NamedTuple):
 
 def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
     """The same transport; its trace says where it broke."""
-    n_params = len(facts.step.select(Role.PARAM))
+    n_params = facts.step.first_state
     n_given, n_states = n_params + len(facts.step.select(Role.INPUT)), len(facts.states)
 
     def init() -> Watched:

@@ -164,7 +164,7 @@ class ModuleInfo(NamedTuple):
 def module_info_of(bound: Bound) -> ModuleInfo:
     """Lay out a step for inspection."""
     step = own_hidden_outputs(bound.step)
-    ins, first = step.jaxpr.invars[len(step.consts) :], len(step.select(Role.PARAM))
+    ins, first = step.jaxpr.invars[len(step.consts) :], step.first_state
     outs = [*step.invars(Role.PARAM), *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
     order = [(entry, i) for entry in bound.states for i in entry.leaves]
     outputs = step.outvars(Role.OUTPUT)
