@@ -94,9 +94,9 @@ def test_a_wrong_transport_is_found_and_made_short(monkeypatch, change, claim):
 
 
 def test_a_false_verdict_is_found(monkeypatch):
-    monkeypatch.setattr(d_rtrl_file, "diagonal", lambda facts, param: Verdict(Kind.UNUSED, "so they say"))
+    monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda facts, param: Verdict(Kind.UNUSED, "so they say"))
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "unused means zero"
-    monkeypatch.setattr(d_rtrl_file, "diagonal", lambda facts, param: Verdict(Kind.TRUNCATED, "so they say"))
+    monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda facts, param: Verdict(Kind.TRUNCATED, "so they say"))
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "truncated is BPTT inside the window"
 
 

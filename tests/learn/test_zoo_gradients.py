@@ -91,6 +91,20 @@ def test_rtrl_is_exact(name, windows):
             assert error <= model.tol or not (model.linear or window == T), (path, window, error)
 
 
+@pytest.mark.parametrize("numba", [False, True])
+@pytest.mark.parametrize("name", [n for n in ZOO if n.startswith("ops/csr")])
+def test_sparse_products_with_and_without_numba(monkeypatch, name, numba):
+    """Where brainevent has no compiled kernels the products are our own; neither may depend on what is installed."""
+    pytest.importorskip("brainevent")
+    monkeypatch.setattr("etrax.ops._sparse.find_spec", lambda _: object() if numba else None)
+    model = ZOO[name]()
+    inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)
+    want = dict(leaves_with_paths(bptt(model, inputs, targets, Evaluator())))
+    _, found = gradients(model, "d_rtrl", (3,), inputs, targets, Evaluator())
+    for path, g in found[3].items():
+        assert relative_error(g, want[path]) < model.tol, path
+
+
 def test_the_oracle_can_fail():
     """A rule that carries no trace is caught by the very checks above."""
     model = ZOO["weights/plain"]() if "weights/plain" in ZOO else next(iter(ZOO.values()))()

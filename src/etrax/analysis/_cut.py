@@ -14,7 +14,17 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .._compat import Jaxpr, JaxprEqn, Literal, ScanParts, bind, cond_branches, scan_parts, source_of
+from .._compat import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    ScanParts,
+    bind,
+    cond_branches,
+    scan_parts,
+    source_of,
+    zeros_of,
+)
 from ..ir import Site, Step, interpret
 from ..ops import ALIGNED
 from ._sites import Addresses, WeightSite
@@ -151,7 +161,8 @@ class _Run:
         if known and len(eqn.outvars) == 1:
             outs = [self.given[known[0]]]
         elif own and own[0] in self.kernels:
-            outs = [self.kernels[own[0]](*data[own[0]])]
+            # Nothing reads further outputs, the work space of the op's own implementation: else there is no kernel.
+            outs = [self.kernels[own[0]](*data[own[0]]), *(zeros_of(v.aval) for v in eqn.outvars[1:])]
         else:
             outs = bind(eqn, values)
             outs[0] = rule.kept(outs[0]) if own else outs[0]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from jax import Array, lax
 
-from .._compat import bind, is_concrete
+from .._compat import Literal, bind, is_concrete
 from ..analysis import Facts, WeightSite
-from ..ir import mapped
+from ..ir import Step, mapped
 from ._weights import Weights, fixed_operands, operands_from_inputs
 
 
@@ -22,9 +22,19 @@ def _planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]
         site = facts.sites[j]
         known = all(a is not None and is_concrete(a) for a in fixed)
         plan = site.rule.plan(site.call, fixed) if known and not site.loops else None
-        if plan is not None:
+        if plan is not None and _gives_one_value(facts.step, site):
             found[j] = plan
     return found
+
+
+def _gives_one_value(step: Step, site: WeightSite) -> bool:
+    """Whether only the first output of an op is read; one inside a branch is not looked for."""
+    first, *inner = site.at
+    if inner:
+        return False
+    others = set(step.jaxpr.eqns[first].outvars[1:])
+    read = [*(v for eqn in step.jaxpr.eqns for v in eqn.invars), *step.jaxpr.outvars] if others else []
+    return not any(v in others for v in read if not isinstance(v, Literal))
 
 
 def prepared(facts: Facts, weights: Weights) -> Weights:
