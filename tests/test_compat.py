@@ -8,6 +8,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from etrax import _compat as compat
+from etrax.ir import inline
 
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
 
@@ -269,3 +270,15 @@ def test_a_traced_value_lives_as_long_as_its_transformation(around):
     around(f)(jnp.ones(3))
     assert len(inside) >= 5 and all(inside)
     assert not compat.is_live(kept) and compat.is_live({"x": jnp.ones(3), "n": 1.0})
+
+
+def test_a_polynomial_can_be_written_out():
+    """From jax 0.12 on `jnp.polyval` is one primitive, before that a loop: its value and derivatives stay."""
+    x, c = jnp.array([0.5, -1.5, 2.0]), jnp.array([2.0, -1.0, 0.3, 4.0])
+    f = lambda c, x: jnp.polyval(c, x)
+    jaxpr, consts = compat.open_jaxpr(jax.make_jaxpr(f)(c, x))
+    written = lambda c, x: inline(jaxpr, consts, [c, x])[0]
+    assert not any(e.primitive.name == "polynomial" for e in eqns_of(written, c, x))
+    np.testing.assert_allclose(written(c, x), f(c, x), rtol=1e-14)
+    for got, want in zip(jax.jacrev(written, (0, 1))(c, x), jax.jacrev(f, (0, 1))(c, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-13)

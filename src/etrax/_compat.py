@@ -102,6 +102,21 @@ def build_closed(
     return _Jaxpr(*parts, consts=tuple(consts)) if _MERGED else _ClosedJaxpr(_Jaxpr(*parts), tuple(consts))
 
 
+def expanded(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any] | None:
+    """One operation that stands for several, written out: same values, same derivatives. None for all others.
+
+    `polynomial`, which `jnp.polyval` is made of from jax 0.12 on, joins all of its coefficients with the data at once.
+    """
+    if eqn.primitive.name != "polynomial":
+        return None
+    x, *coefficients = values
+    with source_of(eqn):
+        y = jax.numpy.broadcast_to(coefficients[-1], eqn.outvars[0].aval.shape)
+        for a in reversed(coefficients[:-1]):
+            y = y * x + a
+    return [y]
+
+
 def inner_jaxpr(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Any, ...]]:
     """Body of an inlinable or custom call."""
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "callee"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, bodies_of, inner_jaxpr, within
+from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, bodies_of, expanded, inner_jaxpr, within
 
 # Address of an equation: its index, then those of the equations inside it. A branch number follows a `cond`'s index.
 Site: TypeAlias = tuple[int, ...]
@@ -48,5 +48,5 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 
 def inline(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Evaluate with inlinable calls entered and nothing else changed."""
-    return interpret(jaxpr, consts, args, lambda *_: None)
+    """Evaluate with inlinable calls entered and operations that stand for several written out."""
+    return interpret(jaxpr, consts, args, lambda _, eqn, values: expanded(eqn, values))
