@@ -103,11 +103,11 @@ class Checker:
 
     def check(self, case: Case) -> Failure | Refusal | int | None:
         """The first claim that fails, a refusal, or the number of zeros; None where BPTT has no gradient."""
-        if not self.fits(case):
-            case = case._replace(mask="")
         try:
+            if not self.fits(case):
+                case = case._replace(mask="")
             want = self.bptt(case)
-        except Exception:  # JAX itself cannot differentiate the model
+        except Exception:  # JAX itself cannot run or differentiate the model
             return None
         if not all(np.isfinite(a).all() for a in jax.tree.leaves(want[:2])):
             return None

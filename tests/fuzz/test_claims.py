@@ -100,6 +100,13 @@ def test_a_false_verdict_is_found(monkeypatch):
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "truncated is BPTT inside the window"
 
 
+@pytest.mark.parametrize("mask", ["", "samples"])
+def test_a_model_that_jax_cannot_run_says_nothing(mask):
+    checker = Checker(leaky(batch="lead"))
+    checker.built = checker.built._replace(step=lambda p, h, x: h["h"][x])  # an index that is no integer
+    assert checker.check(Case("d_rtrl", 1, mask=mask)) is None
+
+
 def test_a_wrong_loss_and_state_are_found():
     checker, case = Checker(leaky()), Case("tbptt", 100)
     loss, grads, end = checker.bptt(case)
