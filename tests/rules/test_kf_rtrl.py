@@ -5,28 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.learn import reference
-from tests.learn.cases import CASES, B, H, I, T, loss, spike_vjp
+from tests.learn.cases import CASES, B, H, I, T, loss
 from tests.learn.harness import assert_close, compiled, gradients, numbers
 from tests.learn.oracle import relative_error
+from tests.rules.models import linear, rate, spiking
 
 import etrax
 
 STEPS, DRAWS = 5, 4000
-
-
-def rate(params, h, x):
-    h = jnp.tanh(x @ params["wi"] + h @ params["wh"] + params["b"])
-    return h, h @ params["wo"]
-
-
-def spiking(params, v, x):
-    v = 0.8 * v + x @ params["wi"] + spike_vjp(v - 0.2) @ params["wh"] + params["b"]
-    return v, spike_vjp(v - 0.2) @ params["wo"]
-
-
-def linear(params, h, x):
-    h = jnp.exp(1j * params["b"] - 0.1) * h + x.astype(complex) @ params["wi"] + h.conj() @ params["wh"]
-    return h, (h @ params["wo"]).real
 
 
 def batch_last(params, h, x):
@@ -39,7 +25,7 @@ MODELS = {"rate": (rate, float), "spiking": (spiking, float), "complex": (linear
 
 
 def sampled(name, window, rule=etrax.kf_rtrl):
-    """Gradients for many keys, and those of dense RTRL (BPTT for complex numbers, which that oracle does not take)."""
+    """Gradients for many keys, and those of dense RTRL."""
     step, kind = MODELS[name]
     rng = np.random.RandomState(2)
     draw = lambda *s: jnp.asarray(rng.standard_normal(s) + (1j * rng.standard_normal(s) if kind is complex else 0))
@@ -53,8 +39,6 @@ def sampled(name, window, rule=etrax.kf_rtrl):
 
     found = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), DRAWS))
     dense = etrax.compile(step, "rtrl", x[0], params=params, hidden=hidden)
-    if kind is complex:
-        return found, etrax.testing.bptt(dense, loss)(params, hidden, x, target)[1]
     return found, etrax.testing.dense_rtrl(dense, loss)(params, hidden, x, target)
 
 

@@ -5,29 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.learn import reference
-from tests.learn.cases import CASES, B, H, I, T, loss, spike_vjp
+from tests.learn.cases import CASES, B, H, I, T, loss
 from tests.learn.harness import assert_close, compiled, gradients
 from tests.learn.oracle import relative_error
+from tests.rules.models import linear, rate, spiking
 
 import etrax
 
 STEPS, DRAWS = 3, 6000
-
-
-def rate(params, h, x):
-    h = jnp.tanh(x @ params["wi"] + h @ params["wh"] + params["b"])
-    return h, h @ params["wo"]
-
-
-def spiking(params, v, x):
-    v = 0.8 * v + x @ params["wi"] + spike_vjp(v - 0.2) @ params["wh"] + params["b"]
-    return v, spike_vjp(v - 0.2) @ params["wo"]
-
-
-def linear(params, h, x):
-    h = jnp.exp(1j * params["b"] - 0.1) * h + x.astype(complex) @ params["wi"] + h.conj() @ params["wh"]
-    return h, (h @ params["wo"]).real
-
 
 MODELS = {"rate": (rate, float), "spiking": (spiking, float), "complex": (linear, complex)}
 

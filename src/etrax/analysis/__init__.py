@@ -19,6 +19,7 @@ from ._nodes import OpNode as OpNode
 from ._nodes import OutputNode as OutputNode
 from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
+from ._propagate import UNKNOWN as UNKNOWN
 from ._reach import find_nodes as find_nodes
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill

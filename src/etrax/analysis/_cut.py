@@ -160,8 +160,8 @@ class _Run:
         rule = self.sites[own[0]].rule if own else ALIGNED
         if known and len(eqn.outvars) == 1:
             outs = [self.given[known[0]]]
-        elif own and own[0] in self.kernels:
-            # Nothing reads further outputs, the work space of the op's own implementation: else there is no kernel.
+        elif own and own[0] in self.kernels and (len(eqn.outvars) == 1 or len(self.sites[own[0]].at) == 1):
+            # At the top of a step nothing reads further outputs of an op that has a kernel: they are its work space.
             outs = [self.kernels[own[0]](*data[own[0]]), *(zeros_of(v.aval) for v in eqn.outvars[1:])]
         else:
             outs = bind(eqn, values)

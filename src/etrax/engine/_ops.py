@@ -28,10 +28,10 @@ def _planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]
 
 
 def _gives_one_value(step: Step, site: WeightSite) -> bool:
-    """Whether only the first output of an op is read; one inside a branch is not looked for."""
+    """Whether nothing reads further outputs of an op. Inside a branch an op with several is run as it is."""
     first, *inner = site.at
     if inner:
-        return False
+        return True
     others = set(step.jaxpr.eqns[first].outvars[1:])
     read = [*(v for eqn in step.jaxpr.eqns for v in eqn.invars), *step.jaxpr.outvars] if others else []
     return not any(v in others for v in read if not isinstance(v, Literal))

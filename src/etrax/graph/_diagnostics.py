@@ -161,7 +161,7 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
         text = f"the step neither reads nor writes hidden state {format_path(path, 'hidden')}"
         yield _info(DiagnosticKind.HIDDEN_STATE_UNUSED, text, hidden_paths=(path,))
     for problem in facts.edges.problems:
-        if "not known" in problem.text:
+        if problem.text == UNKNOWN:
             text = f"{problem.cause} {problem.text}: each element of its result is taken to depend on all that it reads"
             yield _at_cause(DiagnosticKind.UNKNOWN_PRIMITIVE, text, problem.cause)
     for cast in facts.casts:
