@@ -45,6 +45,8 @@ from ._source import Source as Source
 from ._source import moment_of as moment_of
 from ._source import observe_step as observe_step
 from ._source import on_activity as on_activity
+from ._suffix import moved_trace as moved_trace
+from ._suffix import suffix_products as suffix_products
 from ._transport import CreditElsewhere as CreditElsewhere
 from ._transport import EachStep as EachStep
 from ._transport import Future as Future
