@@ -11,6 +11,7 @@ from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
 from ._errors import MissingPackageError as MissingPackageError
 from ._errors import NotSupportedError as NotSupportedError
+from .frontends import write_back as write_back
 from .graph import CompilationRecord as CompilationRecord
 from .graph import CompilationWarning as CompilationWarning
 from .graph import DiagnosticKind as DiagnosticKind

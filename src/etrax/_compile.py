@@ -30,7 +30,9 @@ def compile(
     """Compile a one-step model into an online learner.
 
     `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
-    `jax.ShapeDtypeStruct`, or a `brainstate.nn.Module`. `rule` is a rule or its name; `example_inputs` are those of one
+    `jax.ShapeDtypeStruct`, or a module of brainstate, Flax or Equinox, which holds its parameters. A module of Flax or
+    Equinox takes `hidden=` if its state is an argument of its, and `call=lambda module, hidden, *inputs: (hidden,
+    output)` if it is called in a way of its own. `rule` is a rule or its name; `example_inputs` are those of one
     step. Traces are of type `trace_dtype`, by default that of the model and at least float32; `check_finite=True`
     watches for NaN and infinity and raises with the step and the parameter. A rule whose trace would pass
     `memory_budget` (bytes, or a text such as "2 GB") is refused.
@@ -88,7 +90,7 @@ def _initial(bound: Bound) -> Callable[[], tuple[PyTree, PyTree]]:
     def initial() -> tuple[PyTree, PyTree]:
         if not kept or not is_live(kept):
             params, hidden, other = bound.read()
-            kept[:] = [(params, merged(hidden, other))]
+            kept[:] = [(params, bound.join(hidden, other))]
         return kept[0]
 
     initial()
@@ -135,15 +137,3 @@ def _by_name(name: str) -> Rule:
             f"the rule {name!r} has no default for {', '.join(needed)}: pass `etrax.{name}({shown})`."
         )
     return RULES[name]()
-
-
-def merged(hidden: PyTree, other: PyTree) -> PyTree:
-    """Hidden and other states as one tree: dictionaries are merged by key."""
-    if other is None or other == {}:
-        return hidden
-    if hidden is None or hidden == {}:
-        return other
-    return {
-        k: merged(hidden.get(k), other.get(k)) if k in hidden and k in other else hidden.get(k, other.get(k))
-        for k in {**hidden, **other}
-    }

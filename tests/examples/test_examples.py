@@ -19,6 +19,8 @@ CHECKS = {
     "lru": ({"steps": 40, "width": 6}, lambda table: all(row.verdict.kind == "exact" for row in table.rows)),
     "verify_your_model": ({"steps": 20, "width": 6}, lambda tables: set(tables) == {"tbptt", "d_rtrl", "rtrl"}),
     "evidence": ({"size": 80, "epochs": 1, "batch": 16, "width": 12}, lambda found: 0 <= found["accuracy"] <= 1),
+    "flax_nnx": ({"steps": 300, "width": 8, "batch": 4}, lambda parts: parts[-1] < parts[0]),
+    "equinox_lstm": ({"steps": 10, "width": 4, "epochs": 8}, lambda found: all(b < a for a, b in found.values())),
     "brainpy_lif": ({"steps": 20, "width": 10, "epochs": 4, "batch": 8}, lambda found: found[-1] < found[0]),
 }
 

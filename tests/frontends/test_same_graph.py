@@ -1,4 +1,4 @@
-"""One cell as a plain function and as a brainstate module: the same graph, Jacobians, verdicts and gradients."""
+"""One cell as a plain function and as a module of every library: the same graph, Jacobians, verdicts and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,9 @@ import etrax
 from etrax.graph import DiagnosticLevel
 
 brainstate = pytest.importorskip("brainstate")
+nnx = pytest.importorskip("flax.nnx")
+linen = pytest.importorskip("flax.linen")
+eqx = pytest.importorskip("equinox")
 
 B, I, H, T = 2, 3, 4, 5
 
@@ -22,7 +25,7 @@ def gru(p, s, x):
 
 
 def lstm(p, s, x):
-    i, f, g, o = jnp.split(x @ p["in"] + s["h"] @ p["rec"] + p["b"], 4, -1)
+    i, f, g, o = jnp.split(x @ p["inp"] + s["h"] @ p["rec"] + p["b"], 4, -1)
     c = jax.nn.sigmoid(f) * s["c"] + jax.nn.sigmoid(i) * jnp.tanh(g)
     return {"c": c, "h": jax.nn.sigmoid(o) * jnp.tanh(c)}
 
@@ -41,15 +44,22 @@ spike.defjvp(lambda v, dv: (spike(*v), dv[0] / (1 + jnp.abs(v[0])) ** 2))
 
 
 def lif(p, s, x):
-    v = 0.9 * s["v"] * (1 - s["z"]) + x @ p["in"] + s["z"] @ p["rec"]
+    v = 0.9 * s["v"] * (1 - s["z"]) + x @ p["inp"] + s["z"] @ p["rec"]
     return {"v": v, "z": spike(v - 0.5)}
+
+
+def alif(p, s, x):
+    a = 0.95 * s["a"] + s["z"]
+    v = p["leak"] * s["v"] + x @ p["inp"] + s["z"] @ p["rec"] - s["z"]
+    return {"a": a, "v": v, "z": spike(v - 0.5 - 0.1 * a)}
 
 
 CELLS = {
     "gru": (gru, {"b": (H,), "n": (I + H, H), "r": (I + H, H), "z": (I + H, H)}, {"h": float}),
-    "lstm": (lstm, {"b": (4 * H,), "in": (I, 4 * H), "rec": (H, 4 * H)}, {"c": float, "h": float}),
+    "lstm": (lstm, {"b": (4 * H,), "inp": (I, 4 * H), "rec": (H, 4 * H)}, {"c": float, "h": float}),
     "lru": (lru, {"b_im": (I, H), "b_re": (I, H), "nu": (H,), "theta": (H,)}, {"h": complex}),
-    "lif": (lif, {"in": (I, H), "rec": (H, H)}, {"v": float, "z": float}),
+    "lif": (lif, {"inp": (I, H), "rec": (H, H)}, {"v": float, "z": float}),
+    "alif": (alif, {"inp": (I, H), "leak": (H,), "rec": (H, H)}, {"a": float, "v": float, "z": float}),
 }
 XS = jnp.asarray(np.random.RandomState(0).standard_normal((T, B, I)))
 
@@ -77,10 +87,72 @@ def read(state):
     return jnp.real(state["h" if "h" in state else "z"])
 
 
-@pytest.fixture(params=CELLS)
-def both(request):
-    """The function with its values, which are keywords, and the module, which holds the same."""
-    cell, shapes, kinds = CELLS[request.param]
+class Variables(nnx.Module):
+    """The same, in variables of Flax."""
+
+    def __init__(self, cell, params, hidden):
+        self.cell, self.names = cell, (tuple(params), tuple(hidden))
+        for name, value in params.items():
+            setattr(self, name, nnx.Param(value))
+        for name, value in hidden.items():
+            setattr(self, name, nnx.Variable(value))
+
+    def __call__(self, x):
+        p, s = ({k: getattr(self, k)[...] for k in names} for names in self.names)
+        new = self.cell(p, s, x)
+        for name, value in new.items():
+            getattr(self, name)[...] = value
+        return read(new)
+
+
+class WithCarry(nnx.Module):
+    """Parameters in variables of Flax, the state handed over as its cells do."""
+
+    def __init__(self, cell, params):
+        self.cell, self.names = cell, tuple(params)
+        for name, value in params.items():
+            setattr(self, name, nnx.Param(value))
+
+    def __call__(self, s, x):
+        new = self.cell({k: getattr(self, k)[...] for k in self.names}, s, x)
+        return new, read(new)
+
+
+class Linen(linen.Module):
+    cell: object
+    shapes: tuple
+
+    @linen.compact
+    def __call__(self, s, x):
+        p = {k: self.param(k, linen.initializers.zeros_init(), shape) for k, shape in self.shapes}
+        new = self.cell(p, s, x)
+        return new, read(new)
+
+
+def tree_module(cell, params):
+    """An Equinox module with one field per parameter, called as its cells are: the output is the state."""
+    own = {"__annotations__": dict.fromkeys(params, jax.Array), "__module__": __name__}
+    own["__call__"] = lambda self, x, s: cell({k: getattr(self, k) for k in params}, s, x)
+    return type("TreeModule", (eqx.Module,), own)(**params)
+
+
+def equinox_face(cell, params, hidden):
+    call = lambda module, s, x: (lambda new: (new, read(new)))(module(x, s))
+    return tree_module(cell, params), {"hidden": hidden, "call": call}
+
+
+# Each library's own way to hold the same cell: the model, and the keywords of `compile`.
+FACES = {
+    "brainstate": lambda cell, params, hidden: (Cell(cell, params, hidden), {}),
+    "nnx variables": lambda cell, params, hidden: (Variables(cell, params, hidden), {}),
+    "nnx carry": lambda cell, params, hidden: (WithCarry(cell, params), {"hidden": hidden}),
+    "equinox": equinox_face,
+}
+
+
+def made(name):
+    """The step of a cell, its parameters and its hidden state."""
+    cell, shapes, kinds = CELLS[name]
     rng = np.random.RandomState(1)
     params = {k: jnp.asarray(rng.standard_normal(shape) * 0.5) for k, shape in shapes.items()}
     hidden = {k: jnp.asarray(rng.standard_normal((B, H)), kind) for k, kind in kinds.items()}
@@ -89,7 +161,15 @@ def both(request):
         new = cell(p, s, x)
         return new, read(new)
 
-    return (step, {"params": params, "hidden": hidden}), (Cell(cell, params, hidden), {})
+    return step, params, hidden
+
+
+@pytest.fixture(params=[(cell, face) for cell in CELLS for face in FACES], ids="-".join)
+def both(request):
+    """The function with its values, which are keywords, and the module, which holds the same."""
+    name, face = request.param
+    step, params, hidden = made(name)
+    return (step, {"params": params, "hidden": hidden}), FACES[face](CELLS[name][0], params, hidden)
 
 
 def shown(graph):
@@ -150,7 +230,26 @@ def test_same_verdicts_and_gradients(both):
             (loss, grads), _ = run(learner.params, learner.init(), XS)
             found.append((loss, grads, {p: v.kind for p, v in learner.report.verdicts.items()}))
         assert found[-2][2] == found[-1][2]
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found[-2][:2], found[-1][:2])
+        one, two = (jax.tree.leaves(f[:2]) for f in found[-2:])
+        assert len(one) == len(two) > 1
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), one, two)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_linen_by_its_apply(name):
+    step, params, hidden = made(name)
+    module = Linen(CELLS[name][0], tuple((k, v.shape) for k, v in params.items()))
+    variables = jax.tree.map(lambda _, v: v, module.init(jax.random.key(0), hidden, XS[0]), {"params": params})
+    found = []
+    for model, values in ((step, params), (module, variables), (module.apply, variables)):
+        learner = etrax.compile(model, "d_rtrl", XS[0], params=values, hidden=hidden)
+        run = learner.value_and_grad(lambda o, _: (o**2).mean(), window=2)
+        (loss, grads), _ = run(learner.params, learner.init(), XS)
+        kinds = {path[-1]: v.kind for path, v in learner.report.verdicts.items()}
+        found.append((loss, jax.tree.leaves(grads), kinds))
+    for other in found[1:]:
+        assert other[2] == found[0][2]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), other[:2], found[0][:2])
 
 
 def test_a_function_is_no_module():

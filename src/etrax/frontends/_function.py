@@ -1,44 +1,74 @@
-"""Plain functions `step(params, hidden, *inputs) -> (hidden, output)` over pytrees."""
+"""Plain functions `step(params, hidden, *inputs) -> (hidden, output)` over pytrees, and what is made into one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from .._errors import ArgumentTypeError, CompilationError
-from ..ir import Bound, BoundState, Role, describe, leaves_with_paths, trace_step
+from ..ir import Bound, BoundState, PyTree, Role, describe, leaves_with_paths, merged, trace_step
 
 
-def bind_function(step: Callable[..., Any], inputs: tuple[object, ...], params: object, hidden: object) -> Bound:
+class Trees(NamedTuple):
+    """What a step reads besides its inputs: parameters, hidden states, and states that are carried alone."""
+
+    params: PyTree
+    hidden: PyTree
+    other: PyTree = None
+
+
+def bind_function(step: Callable[..., Any], inputs: tuple[object, ...], params: PyTree, hidden: PyTree) -> Bound:
     """Bind a function to example parameters, hidden state and inputs (arrays or `jax.ShapeDtypeStruct`)."""
 
-    def fn(params: object, hidden: object, other: object, *inputs: object) -> tuple[Any, Any, Any]:
-        result = step(params, hidden, *inputs)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise CompilationError(
-                f"the step returned {describe(result, 'result')}, not a pair. A step is "
-                "`step(params, hidden, *inputs) -> (hidden, output)`: return the new hidden state and the output."
-            )
-        return result[0], other, result[1]
+    def fn(params: PyTree, hidden: PyTree, other: PyTree, *inputs: object) -> tuple[Any, Any, Any]:
+        hidden, output = pair_of(step(params, hidden, *inputs), "the step", "step(params, hidden, *inputs)")
+        return hidden, other, output
 
-    traced = trace_step(fn, params, hidden, tuple(inputs))
-    leaves = [(i, leaf) for i, leaf in enumerate(traced.ins) if leaf.role in (Role.PARAM, Role.HIDDEN)]
-    values = [v for tree in (params, hidden) for _, v in leaves_with_paths(tree)]
+    return bind_trees(fn, inputs, lambda: Trees(params, hidden))
+
+
+def pair_of(result: object, who: str, call: str) -> tuple[Any, Any]:
+    """What a step returns, if it is a pair."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise CompilationError(
+            f"{who} returned {describe(result, 'result')}, not a pair. It is called as "
+            f"`{call} -> (hidden, output)`: return the new hidden state and the output."
+        )
+    return result
+
+
+def bind_trees(
+    fn: Callable[..., tuple[Any, Any, Any]],
+    inputs: tuple[object, ...],
+    read: Callable[[], Trees],
+    join: Callable[[PyTree, PyTree], PyTree] = merged,
+    called: str = "",
+) -> Bound:
+    """Bind `fn(params, hidden, other, *inputs) -> (hidden, other, output)` to the trees that `read` gives.
+
+    `called` says how the model was called, for who reads what it raised.
+    """
+    trees = read()
+    traced = trace_step(fn, trees.params, trees.hidden, tuple(inputs), trees.other, called=called)
+    roles = (Role.PARAM, Role.HIDDEN, Role.OTHER)
+    leaves = [(i, leaf) for i, leaf in enumerate(traced.ins) if leaf.role in roles]
+    values = [v for tree in trees for _, v in leaves_with_paths(tree)]
     return Bound(
         step=traced,
         states=tuple(BoundState(leaf.path, leaf.role, leaf, (i,)) for i, leaf in leaves),
         known={leaf.path: v for (_, leaf), v in zip(leaves, values, strict=True)},
-        read=lambda: (params, hidden, None),
+        read=read,
         encode=_inputs,
         decode_output=lambda out: out,
         encode_state=lambda path, value: jax.tree.leaves(value),
         decode_state=lambda path, found: next(iter(found)),
+        join=join,
     )
 
 
 def _inputs(args: tuple[object, ...], kwargs: Mapping[str, object], lead: int = 0) -> tuple[object, ...]:
     for name in kwargs:
-        raise ArgumentTypeError(f"a step function takes its inputs by position here, not `{name}=`.")
+        raise ArgumentTypeError(f"a step takes its inputs by position here, not `{name}=`.")
     return tuple(args)

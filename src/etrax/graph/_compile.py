@@ -8,7 +8,7 @@ from typing import Any
 
 from .._errors import ArgumentTypeError, CompilationError
 from ..analysis import Facts
-from ..frontends import bind, bind_brainstate, compiling, is_brainstate_module
+from ..frontends import bind, bind_brainstate, compiling, is_brainstate_module, is_module
 from ..ir import Bound, Path, format_path
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
@@ -21,17 +21,17 @@ from ._stand_in import inspect
 
 
 def check_kind(model: object, params: object, hidden: object, what: str) -> None:
-    """Raise (a `TypeError`) unless a model is a `brainstate.nn.Module`, or a step function with parameters."""
+    """Raise (a `TypeError`) unless a model is of a kind that is known."""
     if is_brainstate_module(model):
         if params is not None or hidden is not None:
             raise ArgumentTypeError(
                 f"`{what}` was given `params=` or `hidden=` for a `brainstate.nn.Module`, which holds its own."
             )
-    elif not callable(model) or params is None:
+    elif not is_module(model) and (not callable(model) or params is None):
         found = f"{type(model).__name__}{' without `params=`' if callable(model) else ''}"
         raise ArgumentTypeError(
-            f"`{what}` takes a `brainstate.nn.Module`, or a step function with its `params=` and `hidden=`, got "
-            f"{found}. Write the step of another library's module as such a function."
+            f"`{what}` takes a module of brainstate, Flax or Equinox, or a step function with its `params=` and "
+            f"`hidden=`, got {found}."
         )
 
 

@@ -20,7 +20,7 @@ from ._perturb import HiddenPerturbation
 
 
 class ETraceGraphExecutor:
-    """A model and its compiled graph: a `brainstate.nn.Module`, or a step function with its `params=` and `hidden=`.
+    """A model and its compiled graph; `params=`, `hidden=` and `call=` are as in `etrax.compile`.
 
     >>> import brainstate, etrax.nn, jax.numpy as jnp
     >>> cell = etrax.nn.GRUCell(3, 4)
@@ -32,10 +32,11 @@ class ETraceGraphExecutor:
     ((4, 1, 1), (7, 4, 1))
     """
 
-    def __init__(self, model: object, *, params: object = None, hidden: object = None):
+    def __init__(self, model: object, *, params: object = None, hidden: object = None, call: object = None):
         check_kind(model, params, hidden, "ETraceGraphExecutor")
         self.model = model
-        self._values = {} if params is None else {"params": params, "hidden": hidden}
+        given = {"params": params, "hidden": hidden, "call": call}
+        self._values = {name: value for name, value in given.items() if value is not None}
         self._graph: ETraceGraph | None = None
         self._probes: Probes | None = None  # None: a step that can be looked at, and has no Jacobian
 

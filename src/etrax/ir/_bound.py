@@ -23,14 +23,27 @@ class BoundState:
     leaves: tuple[int, ...]
 
 
+def merged(hidden: PyTree, other: PyTree) -> PyTree:
+    """Hidden and other states as one tree: dictionaries are merged by key."""
+    if other is None or other == {}:
+        return hidden
+    if hidden is None or hidden == {}:
+        return other
+    return {
+        k: merged(hidden.get(k), other.get(k)) if k in hidden and k in other else hidden.get(k, other.get(k))
+        for k in {**hidden, **other}
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Bound:
     """A model as a pure step, with its values and the way between its own arguments and those of the step.
 
     The step takes and gives plain arrays: no physical units, no objects of a modelling library. `read()` gives (params,
     hidden, other) as they are now; the record itself holds no values, so that one made inside `jit` keeps nothing of
-    that trace. `states` are parameters, hidden and other states, each in the model's own order (for a module: as its
-    step meets them); `known` holds every state of the model by path, whether the step touches it or not.
+    that trace. `join(hidden, other)` makes them the one tree of states that users see. `states` are parameters, hidden
+    and other states, each in the model's own order (for a module: as its step meets them); `known` holds every state of
+    the model by path, whether the step touches it or not.
 
     | piece | from | to |
     |---|---|---|
@@ -48,3 +61,4 @@ class Bound:
     decode_output: Callable[[PyTree], PyTree]
     encode_state: Callable[[Path, PyTree], Sequence[jax.Array]]
     decode_state: Callable[[Path, Sequence[jax.Array | None]], PyTree]
+    join: Callable[[PyTree, PyTree], PyTree] = merged

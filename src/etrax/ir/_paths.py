@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeAlias
 
 import jax
@@ -22,18 +23,38 @@ def _key(entry: Any) -> tuple[Any, ...]:
 def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     """Leaves in flattening order, each with its path; a bare array has path `()`.
 
-    A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in.
+    A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in. A variable of
+    Flax has the path of the number that it holds.
 
     >>> leaves_with_paths({"rnn": {"w": 1.0}, "b": [2.0]})
     [(('b', 0), 2.0), (('rnn', 'w'), 1.0)]
     """
     entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_has_unit)
-    return [(sum((_key(e) for e in path), ()), getattr(leaf, "mantissa", leaf)) for path, leaf in entries]
+    holders = _variables(tree)
+    out = []
+    for path, leaf in entries:
+        depth = next((n for n in range(len(path)) if path[:n] in holders), len(path))
+        keys = path[:depth] + path[depth + 1 :]
+        out.append((sum((_key(e) for e in keys), ()), getattr(leaf, "mantissa", leaf)))
+    return out
+
+
+def _variables(tree: PyTree) -> set[tuple[Any, ...]]:
+    """Where the variables of Flax are in a tree."""
+    if "flax.nnx" not in sys.modules:
+        return set()
+    found, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
+    return {path for path, leaf in found if _is_variable(leaf)}
 
 
 def _has_unit(x: Any) -> bool:
     """A quantity with a physical unit: its path is that of the number that it holds."""
     return type(x).__name__ == "Quantity" and hasattr(x, "mantissa")
+
+
+def _is_variable(x: Any) -> bool:
+    """A `flax.nnx.Variable`, which is a tree around one value."""
+    return any(c.__name__ == "Variable" and c.__module__.startswith("flax.nnx") for c in type(x).__mro__)
 
 
 LONG = 40

@@ -27,15 +27,17 @@ def trace_step(
     inputs: tuple[PyTree, ...],
     other: PyTree = None,
     handles: Mapping[Role, Handles] | None = None,
+    called: str = "",
 ) -> Step:
     """Trace `fn(params, hidden, other, *inputs) -> (hidden, other, output)` into a `Step`.
 
-    Arguments are pytrees of arrays or `jax.ShapeDtypeStruct`; nothing is computed.
+    Arguments are pytrees of arrays or `jax.ShapeDtypeStruct`; nothing is computed. `called` says how the model was
+    called, for who reads what it raised.
     """
     roles = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other, Role.INPUT: inputs}
     structs = {role: _structs(role, tree) for role, tree in roles.items()}
     ins = tuple(leaf for role, tree in structs.items() for leaf in _leaves(role, tree, (handles or {}).get(role, {})))
-    closed, shapes = _trace(fn, structs)
+    closed, shapes = _trace(fn, structs, called or _CALLED)
     new_hidden, new_other, output = shapes
     for role, new in ((Role.HIDDEN, new_hidden), (Role.OTHER, new_other)):
         _check_kept(role, structs[role], new)
@@ -56,7 +58,7 @@ def trace_step(
     return check_step(Step(flat, consts, ins, outs, trees))
 
 
-def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, Any]:
+def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any], called: str) -> tuple[Any, Any]:
     args = (structs[Role.PARAM], structs[Role.HIDDEN], structs[Role.OTHER])
     try:
         return jax.make_jaxpr(fn, return_shape=True)(*args, *structs[Role.INPUT])
@@ -64,11 +66,11 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> tuple[Any, An
         raise
     except Exception as error:  # the user's code may raise anything
         given = {_ROOTS[role]: t for role, t in structs.items() if role is not Role.OTHER or jax.tree.leaves(t)}
-        text = f"{explain('the step', error, given)}\n{_remedy(error)}"
+        text = f"{explain('the step', error, given)}\n{_remedy(error, called)}"
         raise explained(CompilationError, error, text) from error
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, called: str) -> str:
     if isinstance(error, jax.errors.TracerBoolConversionError | jax.errors.ConcretizationTypeError):
         return (
             "A step is traced once, without numbers: choose by `jnp.where` or `lax.cond` instead of a Python `if`, and "
@@ -76,12 +78,13 @@ def _remedy(error: Exception) -> str:
         )
     if isinstance(error, jax.errors.TracerArrayConversionError):
         return "A step is traced once, without numbers: compute with `jax.numpy` in it, not with `numpy`."
-    return (
-        "It is called as `step(params, hidden, *inputs)`: pass parameters and hidden state as it reads them, and "
-        "inputs of one step, with the shapes and dtypes (and batch axis) that the model will see."
-    )
+    return called
 
 
+_CALLED = (
+    "It is called as `step(params, hidden, *inputs)`: pass parameters and hidden state as it reads them, and inputs of "
+    "one step, with the shapes and dtypes (and batch axis) that the model will see."
+)
 _ROOTS = {Role.PARAM: "params", Role.HIDDEN: "hidden", Role.OTHER: "other", Role.INPUT: "inputs"}
 
 

@@ -1,0 +1,72 @@
+"""Equinox modules: their inexact arrays are the parameters, in the module's own tree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._errors import CompilationError
+from ..ir import Bound, PyTree, describe
+from ._function import Trees, bind_trees, pair_of
+
+CALL = "call(module, hidden, *inputs)"
+
+
+_CALLED = (
+    "It is called as `{}`. Equinox's layers take one sample: give one, or `jax.vmap` the module in "
+    "`call=lambda module, hidden, *inputs: (hidden, output)`."
+)
+
+
+def is_equinox_module(model: object) -> bool:
+    equinox = sys.modules.get("equinox")
+    return equinox is not None and isinstance(model, equinox.Module)
+
+
+def bind_equinox(
+    module: Any, inputs: tuple[object, ...], params: PyTree = None, hidden: PyTree = None,
+    call: Callable[..., Any] | None = None,
+) -> Bound:  # fmt: skip
+    """Bind an `equinox.Module` to example inputs.
+
+    Parameters are `eqx.filter(module, eqx.is_inexact_array)`: static fields, integers and functions are none. A module
+    with None for what is not to be trained may be given as `params`. The module is called as Equinox's cells are,
+    `module(*inputs, hidden) -> hidden`; with an `eqx.nn.State` as hidden state, as its stateful layers are,
+    `module(*inputs, state) -> (output, state)`; otherwise by `call(module, hidden, *inputs) -> (hidden, output)`.
+    """
+    import equinox as eqx
+
+    if hidden is None and call is None:
+        raise CompilationError(
+            f"`model` is an `equinox.Module` ({type(module).__name__}) and `hidden=` was not given. Its state is not "
+            "in it: pass the initial value, `hidden=jnp.zeros(...)`; the module is called as `module(*inputs, hidden) "
+            "-> hidden`, or by `call=lambda module, hidden, *inputs: (hidden, output)`."
+        )
+    params = eqx.filter(module, eqx.is_inexact_array) if params is None else params
+    stateful = isinstance(hidden, eqx.nn.State)
+
+    def fn(params: PyTree, hidden: PyTree, other: PyTree, *inputs: object) -> tuple[Any, Any, Any]:
+        whole = eqx.combine(params, module)
+        if call is not None:
+            hidden, output = pair_of(call(whole, hidden, *inputs), "`call`", CALL)
+        elif stateful:
+            output, hidden = pair_of(whole(*inputs, hidden), f"`{type(module).__name__}`", "module(*inputs, state)")
+        else:
+            hidden = output = _new_hidden(type(module).__name__, hidden, whole(*inputs, hidden))
+        return hidden, other, output
+
+    called = CALL if call is not None else "module(*inputs, state)" if stateful else "module(*inputs, hidden)"
+    return bind_trees(fn, inputs, lambda: Trees(params, hidden), called=_CALLED.format(called))
+
+
+def _new_hidden(name: str, old: PyTree, new: PyTree) -> PyTree:
+    if jax.tree.structure(old) == jax.tree.structure(new):
+        return new
+    raise CompilationError(
+        f"`{name}` was called as Equinox's cells are, `module(*inputs, hidden) -> hidden`, and returned "
+        f"{describe(new, 'result')} for {describe(old, 'hidden')}. Say how it is called: "
+        "`call=lambda module, hidden, *inputs: (hidden, output)`."
+    )

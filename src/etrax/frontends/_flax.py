@@ -1,0 +1,188 @@
+"""Flax: NNX modules, whose variables are parameters and states, and linen modules by their `apply`.
+
+| variables of an NNX module | are |
+|---|---|
+| `nnx.Param` and its kinds | parameters |
+| of inexact type and written by the step | hidden states |
+| statistics (`nnx.BatchStat`), random keys, counters, and what the step only reads | carried alone |
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._compat import Literal
+from .._errors import CompilationError
+from ..ir import Bound, Path, PyTree, Role
+from ._function import Trees, bind_function, bind_trees, pair_of
+
+CALL = "call(module, hidden, *inputs)"
+
+
+_CALLED = "It is called as `{} -> (hidden, output)`: pass `hidden=` as it reads it, and inputs of one step."
+_CALLED_ALONE = (
+    "It is called as `module(*inputs)`, with its hidden states in variables. If its carry is an argument, pass the "
+    "initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
+)
+
+
+def is_nnx_module(model: object) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(model, nnx.Module)
+
+
+def is_linen_module(model: object) -> bool:
+    linen = sys.modules.get("flax.linen")
+    return linen is not None and isinstance(model, linen.Module)
+
+
+def bind_linen(
+    module: Any, inputs: tuple[object, ...], params: PyTree, hidden: PyTree, call: Callable[..., Any] | None = None
+) -> Bound:
+    """Bind a linen module: `params` are its variables as `init` gives them, `hidden` its carry."""
+    if params is None or hidden is None:
+        raise CompilationError(
+            f"`model` is a linen module ({type(module).__name__}), which holds no values: pass its variables and its "
+            "carry, `params=module.init(key, carry, x)`, `hidden=carry`. It is called as `module.apply(params, hidden, "
+            "*inputs) -> (hidden, output)`, or by `call=lambda module, params, hidden, *inputs: (hidden, output)`."
+        )
+    if call is None:
+        return bind_function(module.apply, inputs, params, hidden)
+    return bind_function(lambda p, h, *x: call(module, p, h, *x), inputs, params, hidden)
+
+
+def bind_nnx(
+    module: Any, inputs: tuple[object, ...], hidden: PyTree = None, call: Callable[..., Any] | None = None
+) -> Bound:
+    """Bind an `nnx.Module` to example inputs, and leave it as it was.
+
+    With `hidden` it is called as Flax's cells are, `module(hidden, *inputs) -> (hidden, output)`; without, as
+    `module(*inputs) -> output`, and its hidden states are variables. `call(module, hidden, *inputs) -> (hidden,
+    output)` stands for either.
+    """
+    called = _CALLED.format(CALL if call is not None else "module(hidden, *inputs)")
+    if hidden is None and call is None:
+        called = _CALLED_ALONE
+    carried: frozenset[Path] | None = None
+    while True:
+        seen = _Variables(module, hidden, carried)
+        bound = bind_trees(seen.step(call), inputs, seen.read, seen.join, called)
+        unchanged = _unchanged(bound) - {(*seen.root, *p) for p in seen.carried}
+        found = frozenset(p[len(seen.root) :] for p in unchanged if p[: len(seen.root)] == seen.root)
+        if not found or (hidden is not None and not seen.root):
+            break
+        # Variables that the step only reads are no memory: trace again with these among the others.
+        carried = seen.carried | found
+    if not bound.step.select(Role.HIDDEN):
+        raise CompilationError(
+            f"`{type(module).__name__}` writes none of its variables, so that it has no hidden state. If its carry is "
+            "an argument, pass the initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
+        )
+    return bound
+
+
+def _unchanged(bound: Bound) -> set[Path]:
+    """Hidden states that the step returns as they came in."""
+    step = bound.step
+    pairs = zip(step.select(Role.HIDDEN), step.invars(Role.HIDDEN), step.outvars(Role.HIDDEN), strict=True)
+    return {leaf.path for leaf, old, new in pairs if not isinstance(new, Literal) and old is new}
+
+
+class _Variables:
+    """The variables of a module as trees: parameters, hidden states, and what is carried beside them.
+
+    Without a carry given from outside the states are one `nnx.State`; with one they are that carry, and if there are
+    variables besides parameters `{"carry": …, "variables": …}`.
+    """
+
+    def __init__(self, module: Any, carry: PyTree, carried: frozenset[Path] | None):
+        from flax import nnx
+
+        self.nnx, self.module, self.carry = nnx, module, carry
+        flat = self._flat()
+        self.carried = self._kept_apart(flat) if carried is None else carried
+        self.has_variables = bool(flat)
+        self.root: Path = ("variables",) if carry is not None and flat else ()
+
+    def _flat(self) -> dict[Path, Any]:
+        nnx = self.nnx
+        return {p: v for p, v in nnx.to_flat_state(nnx.state(self.module)) if not isinstance(v, nnx.Param)}
+
+    def _kept_apart(self, flat: dict[Path, Any]) -> frozenset[Path]:
+        """Statistics, random states, and what has no derivative."""
+        nnx = self.nnx
+        apart = (nnx.BatchStat, nnx.RngState, nnx.Intermediate)
+        return frozenset(p for p, v in flat.items() if isinstance(v, apart) or not jnp.issubdtype(v.dtype, jnp.inexact))
+
+    def split(self, state: PyTree) -> tuple[PyTree, PyTree]:
+        """An `nnx.State` as its hidden and its other variables."""
+        flat = dict(self.nnx.to_flat_state(state))
+        made = self.nnx.from_flat_state
+        apart = {p: v for p, v in flat.items() if p in self.carried}
+        return made([(p, v) for p, v in flat.items() if p not in apart]), made(list(apart.items()))
+
+    def read(self) -> Trees:
+        nnx = self.nnx
+        # Variables of their own: those of the module change with it.
+        params, rest = jax.tree.map(lambda a: a, nnx.split(self.module, nnx.Param, ...)[1:])
+        if not self.has_variables:
+            return Trees(params, {} if self.carry is None else self.carry)
+        hidden, other = self.split(rest)
+        if self.carry is None:
+            return Trees(params, hidden, other)
+        return Trees(params, {"carry": self.carry, "variables": hidden}, {"variables": other})
+
+    def join(self, hidden: PyTree, other: PyTree) -> PyTree:
+        if not self.has_variables:
+            return hidden
+        if self.carry is None:
+            return self.nnx.merge_state(hidden, other)
+        return {"carry": hidden["carry"], "variables": self.nnx.merge_state(hidden["variables"], other["variables"])}
+
+    def step(self, call: Callable[..., Any] | None) -> Callable[..., tuple[Any, Any, Any]]:
+        nnx, name = self.nnx, type(self.module).__name__
+        graph, _, _ = nnx.split(self.module, nnx.Param, ...)
+
+        def fn(params: PyTree, hidden: PyTree, other: PyTree, *inputs: object) -> tuple[Any, Any, Any]:
+            carry = hidden["carry"] if self.root else hidden if self.carry is not None else None
+            variables = self._variables(hidden, other)
+            module = nnx.merge(graph, params, variables)
+            if call is not None:
+                new, output = pair_of(call(module, carry, *inputs), "`call`", CALL)
+            elif self.carry is not None:
+                new, output = pair_of(module(carry, *inputs), f"`{name}`", "module(hidden, *inputs)")
+            else:
+                new, output = None, module(*inputs)
+            rest = nnx.split(module, nnx.Param, ...)[2]
+            _check_same(name, variables, rest)
+            return (*self._states(new, hidden, rest, other), output)
+
+        return fn
+
+    def _variables(self, hidden: PyTree, other: PyTree) -> PyTree:
+        if not self.has_variables:
+            return self.nnx.State({})
+        if self.root:
+            return self.nnx.merge_state(hidden["variables"], other["variables"])
+        return self.nnx.merge_state(hidden, other)
+
+    def _states(self, carry: PyTree, hidden: PyTree, rest: PyTree, other: PyTree) -> tuple[PyTree, PyTree]:
+        """New hidden and other states in the trees of the old ones."""
+        if not self.has_variables:
+            return (hidden if self.carry is None else carry), other
+        kept, apart = self.split(rest)
+        return ({"carry": carry, "variables": kept}, {"variables": apart}) if self.root else (kept, apart)
+
+
+def _check_same(name: str, old: PyTree, new: PyTree) -> None:
+    before, after = jax.tree.structure(old), jax.tree.structure(new)
+    if before != after:
+        raise CompilationError(
+            f"`{name}` makes or removes variables in its step: it had {before}, and has {after} after it. Create all "
+            "of them in `__init__`."
+        )
