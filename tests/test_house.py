@@ -17,7 +17,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "etrax"
 
 # A layer imports itself and the layers above it in this list.
 LAYERS = [
-    {"_compat", "_errors"},
+    {"_compat", "_errors", "_version"},
     {"ir"},
     {"_arguments"},
     {"primitives"},

@@ -11,6 +11,7 @@ from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
 from ._errors import MissingPackageError as MissingPackageError
 from ._errors import NotSupportedError as NotSupportedError
+from ._version import __version__ as __version__
 from .frontends import write_back as write_back
 from .graph import CompilationRecord as CompilationRecord
 from .graph import CompilationWarning as CompilationWarning
@@ -32,9 +33,12 @@ from .graph import find_hidden_groups_from_minfo as find_hidden_groups_from_minf
 from .graph import find_hidden_groups_from_module as find_hidden_groups_from_module
 from .graph import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
 from .graph import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
+from .learn import Artifact as Artifact
+from .learn import ArtifactError as ArtifactError
 from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
 from .learn import NonFiniteError as NonFiniteError
+from .learn import load as load
 from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
 from .primitives import Primitive as Primitive
@@ -44,8 +48,6 @@ from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
-
-__version__ = "0.1.0"
 
 # Imported when first used: they need packages that the core does not.
 _ON_USE = ("nn", "tasks", "testing", "train", "viz")

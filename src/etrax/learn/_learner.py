@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from ..analysis import Facts
 from ..engine import evolve, prepared, watched
 from ..ir import LossFunction, PyTree
 from ..rules import Rule, RuleWarning
+from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
@@ -56,6 +58,7 @@ class Learner:
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
         check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
+        register_for_export(LearnerState(None, jax.eval_shape(transport.init), None))
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
         self._gradient_of = lru_cache(32)(self._new_gradient)
         self._train_by = lru_cache(32)(self._new_train)
@@ -225,7 +228,7 @@ class Learner:
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
             start = params, opt_state, state.trace
-            (params, opt_state, end, trace), found = train_sequence(
+            (params, opt_state, end, trace), found, _ = train_sequence(
                 program, optimizer, given, start, targets, losses, k
             )
             steps = steps_of(given.inputs, (targets, given.weight))
@@ -250,6 +253,28 @@ class Learner:
     ) -> Online:  # fmt: skip
         """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window."""
         return Online(self, optimizer, loss_fn, window, params, state)
+
+    def export(
+        self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
+        target: PyTree = None, platforms: Sequence[str] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Write the whole update as one file, which `etrax.load` runs without the model's code; returns its manifest.
+
+        `target` is an example of the target of one step, by default one like the output. `platforms` names those that
+        the program is for (`("cpu", "cuda")`), by default the one it is exported on.
+
+        >>> import etrax, jax.numpy as jnp, optax
+        >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+        >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+        >>> optimizer, loss = optax.sgd(0.1), lambda o, y: ((o - y) ** 2).mean()
+        >>> manifest = learner.export("/tmp/learner.etrax", optimizer, loss)
+        >>> update = etrax.load("/tmp/learner.etrax")
+        >>> params, opt_state, state = learner.params, optimizer.init(learner.params), learner.init()
+        >>> params, opt_state, state, loss, output = update(params, opt_state, state, jnp.ones(3), jnp.zeros(4))
+        >>> int(state.step), output.shape
+        (1, (4,))
+        """
+        return save_artifact(self, path, optimizer, loss_fn, window, target, platforms)
 
     def warn(self, inputs: PyTree) -> None:
         """What the rule has to say of the first sequence, once."""

@@ -26,13 +26,18 @@ class Losses:
     """The loss of one step, weighted by the mask.
 
     With a mask of shape (T, B) the loss function is applied to each sample apart (with a batch axis of one).
+    `keep_outputs` asks for the leaves of every step's output beside its loss.
     """
 
-    def __init__(self, step: Step, loss_fn: LossFunction, reduction: str, decode: Callable[[PyTree], PyTree]):
+    def __init__(
+        self, step: Step, loss_fn: LossFunction, reduction: str, decode: Callable[[PyTree], PyTree],
+        keep_outputs: bool = False,
+    ):  # fmt: skip
         check_function("loss_fn", loss_fn, "(output, target)")
         if not isinstance(reduction, str) or reduction not in ("mean", "sum"):
             raise ArgumentError(f"`reduction` is {short(reduction)}; expected 'mean' or 'sum'.")
         self.step, self.loss_fn, self.reduction, self.decode = step, loss_fn, reduction, decode
+        self.keep_outputs = keep_outputs
         try:
             hash(loss_fn)
             self._key: tuple[object, ...] = (loss_fn, reduction)
@@ -80,15 +85,15 @@ class Losses:
         outs = [leaf.aval for leaf in self.step.select(Role.OUTPUT)]
         return jax.eval_shape(lambda o, a: self(o, jax.tree.map(lambda v: v[0], a))[0], outs, along).dtype
 
-    def __call__(self, outs: list[jax.Array], along: PyTree) -> tuple[jax.Array, tuple[()]]:
+    def __call__(self, outs: list[jax.Array], along: PyTree) -> tuple[jax.Array, list[jax.Array]]:
         target, weight = along
-        output = self.output(outs)
+        output, kept = self.output(outs), outs if self.keep_outputs else []
         if weight is None:
-            return self.loss_fn(output, target), ()
+            return self.loss_fn(output, target), kept
         if weight.ndim == 0:
-            return self.loss_fn(output, target) * weight, ()
+            return self.loss_fn(output, target) * weight, kept
         each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
-        return (each * weight).sum(), ()
+        return (each * weight).sum(), kept
 
     def output(self, outs: list[jax.Array]) -> PyTree:
         """The model's own output, with its units, from its leaves."""
@@ -159,14 +164,15 @@ def run_sequence(
 
 def train_sequence(
     program: Program, optimizer: Optimizer, given: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
-) -> tuple[PyTree, jax.Array]:
+) -> tuple[PyTree, jax.Array, list[jax.Array]]:
     """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are.
 
-    `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses.
+    `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses; the
+    outputs of all steps, if `losses` keeps them.
     """
     facts, along = program.facts, (targets, given.weight)
 
-    def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, jax.Array]:
+    def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[jax.Array, list[jax.Array]]]:
         params, opt_state, states, trace = carry
         x, extra = xs
         p = program.params(params)
@@ -179,9 +185,10 @@ def train_sequence(
         if extra[1] is not None:
             seen = (extra[1] != 0).any()
             new, new_opt = jax.tree.map(lambda a, b: jnp.where(seen, a, b), (new, new_opt), (params, opt_state))
-        return (new, new_opt, out.states, out.trace), out.loss / scale
+        return (new, new_opt, out.states, out.trace), (out.loss / scale, out.extras)
 
     params, opt_state, trace = start
     carry = (jax.tree.map(jnp.asarray, params), opt_state, given.states, trace)
     carry, found = _over_windows(body, carry, (given.inputs, along), steps_of(given.inputs, along), k)
-    return carry, jnp.concatenate(found)
+    outputs = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), o) for _, o in found]
+    return carry, jnp.concatenate([loss for loss, _ in found]), jax.tree.map(lambda *a: jnp.concatenate(a), *outputs)

@@ -1,0 +1,343 @@
+"""The learner as a file: one update, lowered by `jax.export`, which runs without the model's code.
+
+An artifact is an archive of two members: the program (StableHLO, as `jax.export` serialises it) and a manifest in JSON
+that says what it takes and gives. Both are data; nothing in them is executed by Python. Trees are not stored: the
+program takes and gives leaves in order, and what comes back has the structure of what was given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import export as jax_export
+
+from .._arguments import check_arrays
+from .._compat import is_extended, shape_struct
+from .._errors import ArgumentError, EtraxError, MissingPackageError
+from .._version import __version__
+from ..ir import LossFunction, PyTree, Role, format_path, leaves_with_paths
+from ._checks import Optimizer, check_optimizer, check_window
+from ._program import LearnerState
+from ._sequence import Losses, train_sequence
+
+if TYPE_CHECKING:
+    from ._learner import Learner
+
+FORMAT = 1
+PROGRAM, MANIFEST = "update.stablehlo", "manifest.json"
+MANIFEST_BYTES = 16 << 20
+PARTS = ("params", "opt_state", "state", "inputs", "targets")
+
+
+class ArtifactError(EtraxError, ValueError):
+    """A file that is no artifact, was cut short or changed, or is of another version."""
+
+
+def save_artifact(
+    learner: Learner, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int,
+    target: PyTree, platforms: Sequence[str] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write one update of a learner to a file; the answer is its manifest."""
+    _need_flatbuffers()
+    check_optimizer(optimizer)
+    window = check_window(window)
+    structs = _structs(learner, optimizer, loss_fn, window, target)
+    flat, tree = jax.tree.flatten(structs)
+    update = _update(learner, optimizer, loss_fn, window)
+    kinds = [_key_kind(a) for a in flat]
+
+    def program(*leaves: jax.Array) -> list[jax.Array]:
+        values = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(leaves, kinds, strict=True)]
+        return [_plain(a) for a in jax.tree.leaves(update(*jax.tree.unflatten(tree, values)))]
+
+    jitted, args = jax.jit(program), [_plain_struct(a) for a in flat]
+    exported = jax_export.export(jitted, platforms=platforms)(*args)
+    lowered = bytes(exported.serialize())
+    manifest = {
+        "format": FORMAT,
+        "versions": {"etrax": __version__, "jax": jax.__version__},
+        "platforms": list(exported.platforms),
+        "rule": str(learner.rule),
+        "window": window,
+        "verdicts": {format_path(p, "params")[1:-1]: str(v.kind) for p, v in learner.report.verdicts.items()},
+        "arguments": _described(structs),
+        "output": _skeleton(_output_struct(learner)),
+        "bytes": {part: _size(value) for part, value in zip(PARTS, structs, strict=True)}
+        | {"trace": _size(structs[2].trace), "program": len(lowered)},
+        "flops": _flops(jitted, args),
+        "sha256": hashlib.sha256(lowered).hexdigest(),
+    }
+    _write(Path(path), {MANIFEST: json.dumps(manifest, indent=1).encode(), PROGRAM: lowered})
+    return manifest
+
+
+def _structs(
+    learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, target: PyTree
+) -> tuple[PyTree, PyTree, LearnerState, PyTree, PyTree]:
+    """Shapes and types of what one update takes."""
+    params, hidden = (jax.tree.map(shape_struct, tree) for tree in (learner.params, learner.hidden))
+    state = LearnerState(hidden, jax.eval_shape(learner.program.transport.init), jax.ShapeDtypeStruct((), jnp.int32))
+    step = learner.facts.step
+    inputs = jax.tree.unflatten(step.trees[Role.INPUT], [leaf.aval for leaf in step.select(Role.INPUT)])
+    wanted = _output_struct(learner) if target is None else target
+    check_arrays("target", target)
+    targets = jax.tree.map(lambda a: _stacked(a, window), wanted)
+    try:
+        Losses(step, loss_fn, "mean", learner.program.decode).check(targets, None)
+    except ArgumentError as error:
+        if target is not None:
+            raise
+        raise ArgumentError(
+            f"{error}\n`target` was not given, and a target like the output does not fit: pass an example of the "
+            "target of one step, `target=`."
+        ) from error
+    opt_state = jax.eval_shape(optimizer.init, params)
+    return params, opt_state, state, jax.tree.map(lambda a: _stacked(a, window), inputs), targets
+
+
+def _output_struct(learner: Learner) -> PyTree:
+    step = learner.facts.step
+    return jax.tree.unflatten(step.trees[Role.OUTPUT], [leaf.aval for leaf in step.select(Role.OUTPUT)])
+
+
+def _stacked(a: PyTree, steps: int) -> jax.ShapeDtypeStruct:
+    found = shape_struct(a)
+    return jax.ShapeDtypeStruct((steps, *found.shape), found.dtype)
+
+
+def _update(learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int) -> Any:
+    """What `learner.train` does with one window; the loss and the outputs besides."""
+    program = learner.program
+    losses = Losses(learner.facts.step, loss_fn, "mean", program.decode, keep_outputs=True)
+
+    def update(params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree) -> PyTree:
+        states = program.states(state.hidden)
+        given = program.arguments(params, state.hidden, inputs, targets, None, losses)._replace(states=states)
+        start = params, opt_state, state.trace
+        (params, opt_state, end, trace), found, outputs = train_sequence(
+            program, optimizer, given, start, targets, losses, window
+        )
+        return params, opt_state, LearnerState(program.hidden_of(end), trace, state.step + window), found[0], outputs
+
+    return update
+
+
+class Artifact:
+    """An update read from a file: `params, opt_state, state, loss, output = artifact(params, opt_state, state, x, y)`.
+
+    `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
+    the axis of time is taken as well, and the output then has none either.
+    """
+
+    def __init__(self, manifest: dict[str, Any], exported: Any):
+        self.manifest = manifest
+        self._call = jax.jit(exported.call)
+        self._wanted = manifest["arguments"]
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        return f"<Artifact: {m['rule']}, window {m['window']}, {', '.join(m['platforms'])}>"
+
+    def __call__(
+        self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree = None
+    ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
+        """One update of parameters, optimizer, trace and state."""
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        single = self._is_sample(inputs)
+        if single:
+            inputs, targets = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets))
+        given = dict(zip(PARTS, (params, opt_state, state, inputs, targets), strict=True))
+        leaves = [a for part in PARTS for a in self._leaves(part, given[part])]
+        kinds = [_key_kind(shape_struct(a)) for a in leaves]
+        found = self._call(*(_plain(jnp.asarray(a)) for a in leaves))
+        kept, rest = jax.tree.flatten((params, opt_state, state))
+        first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(found, kinds, strict=False)]
+        new = jax.tree.unflatten(rest, first[: len(kept)])
+        outputs = [a[0] if single else a for a in found[len(kept) + 1 :]]
+        return (*new, found[len(kept)], _rebuilt(self.manifest["output"], iter(outputs)))
+
+    def _is_sample(self, inputs: PyTree) -> bool:
+        wanted, leaves = self._wanted["inputs"], jax.tree.leaves(inputs)
+        ranks = [len(w["shape"]) - 1 for w in wanted]
+        return self.manifest["window"] == 1 and bool(leaves) and [jnp.ndim(a) for a in leaves] == ranks
+
+    def _leaves(self, part: str, tree: PyTree) -> list[Any]:
+        """The leaves of an argument, if they are those that the program takes."""
+        check_arrays(part, tree)
+        found, wanted = leaves_with_paths(tree), self._wanted[part]
+        if len(found) != len(wanted):
+            raise ArgumentError(
+                f"`{part}` has {len(found)} arrays, but the artifact was made with {len(wanted)}: "
+                f"{', '.join(w['path'] for w in wanted) or 'none'}."
+            )
+        for (path, value), want in zip(found, wanted, strict=True):
+            got = shape_struct(value)
+            if list(got.shape) != want["shape"] or str(got.dtype) != want["dtype"]:
+                raise ArgumentError(
+                    f"`{part}` has {got.dtype}{list(got.shape)} at {format_path(path, part)}, but the artifact was "
+                    f"made with {want['dtype']}{want['shape']} at {want['path']}."
+                )
+        return jax.tree.leaves(tree)
+
+
+def register_for_export(tree: PyTree) -> None:
+    """Let `jax.export` write the named tuples of a tree, so that functions over them can be exported as they are."""
+    for node in _named_tuples(tree):
+        if node not in _REGISTERED:
+            _REGISTERED.add(node)
+            jax_export.register_namedtuple_serialization(node, serialized_name=f"{node.__module__}.{node.__qualname__}")
+
+
+_REGISTERED: set[type] = set()
+
+
+def _named_tuples(tree: PyTree) -> set[type]:
+    found: set[type] = set()
+
+    def look(node: PyTree) -> bool:
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            found.add(type(node))
+        return False
+
+    jax.tree.flatten(tree, is_leaf=look)
+    return found
+
+
+def load(path: str | os.PathLike[str]) -> Artifact:
+    """An artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it."""
+    _need_flatbuffers()
+    file = Path(path)
+    if not file.is_file():
+        raise ArtifactError(f"there is no file {str(path)!r}.")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if sorted(archive.namelist()) != sorted((MANIFEST, PROGRAM)):
+                raise ArtifactError(f"{str(path)!r} is an archive, but no artifact of Etrax.")
+            if archive.getinfo(MANIFEST).file_size > MANIFEST_BYTES:
+                raise ArtifactError(f"the manifest of {str(path)!r} is larger than {MANIFEST_BYTES:,} bytes.")
+            manifest = json.loads(archive.read(MANIFEST))
+            _check_manifest(str(path), manifest)
+            if archive.getinfo(PROGRAM).file_size != manifest["bytes"]["program"]:
+                raise ArtifactError(f"{str(path)!r} is damaged: its program is not what was written. Export it again.")
+            program = archive.read(PROGRAM)
+    except (zipfile.BadZipFile, json.JSONDecodeError, EOFError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{str(path)!r} is no artifact of Etrax, or was cut short. Export it again.") from error
+    if hashlib.sha256(program).hexdigest() != manifest["sha256"]:
+        raise ArtifactError(f"{str(path)!r} is damaged: its program is not what was written. Export it again.")
+    try:
+        exported = jax_export.deserialize(bytearray(program))
+    except Exception as error:  # jax raises many kinds
+        raise ArtifactError(
+            f"this jax ({jax.__version__}) cannot read the program of {str(path)!r}, which jax "
+            f"{manifest['versions']['jax']} wrote. Export it again with a version close to this one."
+        ) from error
+    return Artifact(manifest, exported)
+
+
+def _need_flatbuffers() -> None:
+    """What `jax.export` writes its programs with."""
+    if find_spec("flatbuffers") is None:
+        raise MissingPackageError("artifacts need flatbuffers: install it with `pip install 'etrax[export]'`.")
+
+
+def _check_manifest(path: str, manifest: Any) -> None:
+    if not isinstance(manifest, dict) or "format" not in manifest:
+        raise ArtifactError(f"{path!r} is an archive, but no artifact of Etrax.")
+    if manifest["format"] != FORMAT:
+        raise ArtifactError(
+            f"{path!r} is an artifact of format {manifest['format']!r}; this version of Etrax reads format {FORMAT}. "
+            "Export it again, or load it with the version that wrote it."
+        )
+    if set(manifest["arguments"]) != set(PARTS) or not isinstance(manifest["window"], int):
+        raise ArtifactError(f"the manifest of {path!r} does not say what its program takes. Export it again.")
+
+
+def _write(path: Path, members: Mapping[str, bytes]) -> None:
+    """All of it, or nothing: written beside its place and renamed."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            part = Path(file.name)
+            try:
+                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                    for name, data in members.items():
+                        archive.writestr(name, data)
+                file.flush()
+                os.fsync(file.fileno())
+                part.replace(path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise ArtifactError(f"{str(path)!r} cannot be written ({error.strerror}).") from error
+
+
+def _key_kind(a: PyTree) -> Any:
+    """How a random key is made of numbers; None for other arrays."""
+    if not is_extended(a):
+        return None
+    found: list[Any] = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), a)
+    return found[0]
+
+
+def _plain(a: jax.Array) -> jax.Array:
+    return jax.random.key_data(a) if is_extended(shape_struct(a)) else a
+
+
+def _plain_struct(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(_plain, a) if is_extended(a) else a
+
+
+def _described(structs: Sequence[PyTree]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        part: [
+            {"path": format_path(path, part)[1:-1], "shape": list(a.shape), "dtype": str(a.dtype)}
+            for path, a in leaves_with_paths(tree)
+        ]
+        for part, tree in zip(PARTS, structs, strict=True)
+    }
+
+
+def _size(tree: PyTree) -> int:
+    return sum(a.size * a.dtype.itemsize for a in map(_plain_struct, jax.tree.leaves(tree)))
+
+
+def _flops(program: Any, args: Sequence[jax.ShapeDtypeStruct]) -> float | None:
+    """Operations of one update as the compiler counts them; None where it does not."""
+    found = program.lower(*args).cost_analysis()
+    return float(found["flops"]) if found and "flops" in found else None
+
+
+def _skeleton(tree: PyTree) -> Any:
+    """The structure of an output in JSON: dictionaries, lists, tuples; anything else is a list of its leaves."""
+    if isinstance(tree, jax.ShapeDtypeStruct):
+        return "array"
+    if tree is None:
+        return None
+    if type(tree) is dict and all(isinstance(k, str) for k in tree):
+        return {"dict": {k: _skeleton(tree[k]) for k in sorted(tree)}}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [_skeleton(v) for v in tree]}
+    return {"list": ["array" for _ in jax.tree.leaves(tree)]}
+
+
+def _rebuilt(skeleton: Any, leaves: Any) -> PyTree:
+    if skeleton == "array":
+        return next(leaves)
+    if skeleton is None:
+        return None
+    if "dict" in skeleton:
+        return {k: _rebuilt(v, leaves) for k, v in skeleton["dict"].items()}
+    kind = "tuple" if "tuple" in skeleton else "list"
+    found = [_rebuilt(v, leaves) for v in skeleton[kind]]
+    return tuple(found) if kind == "tuple" else found
