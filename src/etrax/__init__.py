@@ -51,6 +51,7 @@ from .rules.registered import *  # noqa: F403
 
 # Imported when first used: they need packages that the core does not.
 _ON_USE = ("nn", "tasks", "testing", "train", "viz")
+_OF_TRAIN = ("Trainer", "save", "restore")
 
 
 def __getattr__(name: str) -> Any:
@@ -58,8 +59,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f".{name}", __name__)
-    if name == "Trainer":
-        from .train import Trainer
+    if name in _OF_TRAIN:
+        from . import train
 
-        return Trainer
+        return getattr(train, name)
     raise AttributeError(f"module 'etrax' has no attribute {name!r}")

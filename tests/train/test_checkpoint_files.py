@@ -128,7 +128,7 @@ def test_save_that_orbax_leaves_out_is_an_error(made, copied):
     def later(epoch):
         shutil.copytree(copied / "2", copied / "9", dirs_exist_ok=True)
 
-    with pytest.raises(CheckpointError, match=r"epoch 4 could not be saved .* it holds epoch 9 already"):
+    with pytest.raises(CheckpointError, match=r"epoch 4 could not be saved .* it holds 9 already"):
         made.fit(data(), 5, checkpoint=copied, callback=later, progress=False)
 
 

@@ -263,12 +263,13 @@ class Learner:
         `target` is an example of the target of one step, by default one like the output. `platforms` names those that
         the program is for (`("cpu", "cuda")`), by default the one it is exported on.
 
-        >>> import etrax, jax.numpy as jnp, optax
+        >>> import etrax, jax.numpy as jnp, optax, tempfile
         >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
         >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
         >>> optimizer, loss = optax.sgd(0.1), lambda o, y: ((o - y) ** 2).mean()
-        >>> manifest = learner.export("/tmp/learner.etrax", optimizer, loss)
-        >>> update = etrax.load("/tmp/learner.etrax")
+        >>> file = tempfile.mktemp()
+        >>> manifest = learner.export(file, optimizer, loss)
+        >>> update = etrax.load(file)
         >>> params, opt_state, state = learner.params, optimizer.init(learner.params), learner.init()
         >>> params, opt_state, state, loss, output = update(params, opt_state, state, jnp.ones(3), jnp.zeros(4))
         >>> int(state.step), output.shape

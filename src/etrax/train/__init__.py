@@ -3,7 +3,6 @@
 Nothing here is needed to learn: `learner.train` and `learner.value_and_grad` are the core, this is a loop around them.
 """
 
-from ._checkpoint import CheckpointError as CheckpointError
 from ._data import Dataset as Dataset
 from ._data import pad as pad
 from ._metrics import accuracy as accuracy
@@ -12,4 +11,7 @@ from ._records import Diverged as Diverged
 from ._records import Epoch as Epoch
 from ._records import Interrupted as Interrupted
 from ._records import Result as Result
+from ._save import restore as restore
+from ._save import save as save
+from ._stored import CheckpointError as CheckpointError
 from ._trainer import Trainer as Trainer

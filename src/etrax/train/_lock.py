@@ -19,8 +19,9 @@ NAME = "lock"
 class Lock:
     """Held from `take` to `release`. The system lets go of it when the process ends, however that happens."""
 
-    def __init__(self, directory: Path):
-        self.directory, self.handle = directory, -1
+    def __init__(self, directory: Path, argument: str = "checkpoint"):
+        """`argument` is what the user calls the directory."""
+        self.directory, self.argument, self.handle = directory, argument, -1
 
     def take(self) -> None:
         if fcntl is None:
@@ -34,7 +35,7 @@ class Lock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             raise CheckpointError(
-                f"`checkpoint` {str(self.directory)!r} is in use by another run. Wait until it has ended, or use "
+                f"`{self.argument}` {str(self.directory)!r} is in use by another run. Wait until it has ended, or use "
                 "another directory."
             ) from None
         self.handle = handle

@@ -15,10 +15,11 @@ from ..ir import PyTree
 from ..learn import Learner, NonFiniteError
 from ._batch import Live, Updated
 from ._check_data import ArgumentError
-from ._checkpoint import CheckpointError, Point, Saver
+from ._checkpoint import Point, Saver
 from ._data import Batches, shuffled
 from ._progress import Silent
 from ._records import Diverged, Epoch, Interrupted, Result
+from ._stored import CheckpointError
 
 
 class Monitor(NamedTuple):
@@ -91,7 +92,7 @@ class Run:
             done = len(self.point.history)
             message = f"interrupted in epoch {min(done + 1, epochs)} of {epochs}; {done} finished"
             if self.saver is not None and done:
-                message += f" and saved in {str(self.saver.directory)!r}: the same call goes on from there"
+                message += f" and saved in {str(self.saver.store.directory)!r}: the same call goes on from there"
             raise Interrupted(f"{message}.", self.result("interrupted")) from None
         return self.result(reason)
 

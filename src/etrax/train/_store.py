@@ -1,0 +1,166 @@
+"""Numbered trees of arrays in a directory, by orbax: written whole or not at all, read only as they were written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import MissingPackageError
+from ..ir import PyTree
+from ._lock import Lock
+from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for, shown
+
+KEPT = 2  # where a disk loses the last one, the one before is there
+
+
+class Store:
+    """A directory of which it is the only user while it is entered; the last two trees are kept.
+
+    A tree becomes visible by one rename, once all of it is written, and carries a digest of all that it holds: one
+    that was cut short does not count, and one that was changed is refused. `argument` is what the user calls the
+    directory.
+    """
+
+    def __init__(self, directory: str | Path, argument: str):
+        try:
+            import orbax.checkpoint as ocp
+        except ImportError as error:
+            raise MissingPackageError(
+                f"`{argument}` needs orbax-checkpoint: install it with `pip install 'etrax[train]'`."
+            ) from error
+        self.ocp, self.argument, self.directory = ocp, argument, Path(directory).resolve()
+        if self.directory.exists() and not self.directory.is_dir():
+            raise CheckpointError(f"`{argument}` is {str(directory)!r}, which is a file; expected a directory.")
+        self._lock = Lock(self.directory, argument)
+
+    def __enter__(self) -> Store:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+        except OSError as error:
+            raise CheckpointError(
+                f"`{self.argument}` {str(self.directory)!r} cannot be written to ({error.strerror}); use another "
+                "directory."
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _manager(self) -> Any:
+        # Nobody else writes here, so what an earlier process left unfinished can go.
+        options = self.ocp.CheckpointManagerOptions(
+            max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        )
+        return self.ocp.CheckpointManager(self.directory, options=options)
+
+    def latest(self) -> int | None:
+        """The number of the last tree."""
+        with self._manager() as manager:
+            return manager.latest_step()
+
+    def write(self, number: int, tree: PyTree, meta: dict[str, PyTree]) -> str | None:
+        """Write a tree with its record; the reason if it could not be, and then nothing of it is left."""
+        ocp, arrays = self.ocp, _arrays(tree)
+        meta["digest"] = digest(meta, arrays)
+        try:
+            with self._manager() as manager:
+                args = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta))
+                if not manager.save(number, args=args):
+                    found = manager.latest_step()
+                    raise CheckpointError(f"it holds {found} already, which was not made here")
+            flush(self.directory / str(number))
+        except Exception as error:  # orbax and tensorstore raise all kinds of errors
+            for left in self.directory.glob(f"{number}.*tmp*"):  # give back the room that it took
+                shutil.rmtree(left, ignore_errors=True)
+            return shown(_reason(error))
+        return None
+
+    def read(self, like: PyTree, check: Callable[[Path, PyTree], None]) -> tuple[int, dict[str, PyTree], PyTree] | None:
+        """The last tree, with the structure of `like`, and its record; None if there is none yet.
+
+        `check(step, meta)` raises for a record of something else, before any array is read.
+        """
+        with self._manager() as manager:
+            number = manager.latest_step()
+            if number is None:
+                return None
+            step, arrays = self.directory / str(number), _arrays(like)
+            check_files(step, META_BYTES, but="arrays")
+            meta = self._restored(manager, step, meta=self.ocp.args.JsonRestore()).meta
+            check(step, meta)
+            check_files(step, room_for(arrays), step / "arrays")
+            found = self._restored_arrays(manager, step, arrays)
+        if digest(meta, found) != meta.get("digest"):
+            raise damaged(step, "its content is not what was written")
+        return number, meta, _put_back(like, found)
+
+    def _restored_arrays(self, manager: Any, step: Path, arrays: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        try:
+            stored = self.ocp.StandardCheckpointHandler().metadata(step / "arrays").tree
+        except Exception as error:
+            raise damaged(step, f"its arrays cannot be read ({shown(_reason(error))})") from error
+        check_arrays(step, stored, arrays)
+        want = {k: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for k, a in arrays.items()}
+        return self._restored(manager, step, arrays=self.ocp.args.StandardRestore(want)).arrays
+
+    def _restored(self, manager: Any, step: Path, **items: Any) -> PyTree:
+        try:
+            return manager.restore(int(step.name), args=self.ocp.args.Composite(**items))
+        except Exception as error:  # whatever orbax raises, the files are not those that were written
+            raise damaged(step, f"it cannot be read ({shown(_reason(error))})") from error
+
+
+def named_leaves(tree: Mapping[str, PyTree]) -> list[tuple[str, jax.Array]]:
+    """The leaves of a dictionary of trees, each with its name."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(dict(tree))
+    return [(path[0].key + jax.tree_util.keystr(path[1:]), leaf) for path, leaf in flat]
+
+
+def differences(was: Mapping[str, PyTree], now: Mapping[str, PyTree]) -> str:
+    """Lines that say what differs between two records of what something is made of; empty if nothing does."""
+    wrong = [
+        f"  {shown(k)}: {shown(was.get(k, 'absent'))} there, {shown(now.get(k, 'absent'))} here"
+        for k in {**was, **now}
+        if was.get(k) != now.get(k)
+    ]
+    return "\n".join(wrong[:8]) + ("\n  …" if len(wrong) > 8 else "")
+
+
+def _is_key(a: jax.Array) -> bool:
+    return jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
+
+
+def _arrays(tree: PyTree) -> dict[str, PyTree]:
+    """What is written, by number: names of a model are no names of files. Keys go as their numbers.
+
+    Orbax takes no arrays of size zero.
+    """
+    leaves = jax.tree.leaves(tree)
+    return {str(i): jax.random.key_data(a) if _is_key(a) else a for i, a in enumerate(leaves) if a.size}
+
+
+def _put_back(like: PyTree, found: Mapping[str, PyTree]) -> PyTree:
+    def value(name: str, a: jax.Array) -> PyTree:
+        if name not in found:
+            return a
+        return jax.random.wrap_key_data(found[name], impl=jax.random.key_impl(a)) if _is_key(a) else found[name]
+
+    leaves, tree = jax.tree.flatten(like)
+    return jax.tree.unflatten(tree, [value(str(i), a) for i, a in enumerate(leaves)])
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the paths and tracebacks that the messages of orbax and tensorstore are made of."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code or (isinstance(error, OSError) and error.errno):
+        return os.strerror(int(code[1]) if code else error.errno)  # type: ignore[attr-defined]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,106 @@
+"""Saving and restoring outside of a trainer, in the middle of a sequence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import etrax
+
+B, I, H, T = 2, 3, 4, 12
+XS, YS = jax.random.normal(jax.random.key(0), (T, B, I)), jnp.zeros((T, B, H))
+OPTIMIZER = optax.adam(1e-2)
+
+
+def step(p, h, x):
+    v = 0.9 * h["v"] + x @ p["w"] + p["b"]
+    key, _ = jax.random.split(h["key"])
+    return {"v": v, "key": key, "none": h["none"]}, v
+
+
+def make(rule="d_rtrl", width=H):
+    hidden = {"v": jnp.zeros((B, width)), "key": jax.random.key(1), "none": jnp.zeros((0, 2))}
+    params = {"w": jnp.ones((I, width), jnp.bfloat16), "b": jnp.zeros(width)}
+    return etrax.compile(step, rule, XS[0], params=params, hidden=hidden)
+
+
+def begin(learner):
+    return {"params": learner.params, "opt_state": OPTIMIZER.init(learner.params), "state": learner.init()}
+
+
+def advanced(learner, held, part):
+    run = learner.train(OPTIMIZER, lambda o, y: ((o - y) ** 2).mean(), window=2)
+    params, opt_state, state, _ = run(held["params"], held["opt_state"], held["state"], XS[part], YS[part])
+    return {"params": params, "opt_state": opt_state, "state": state}
+
+
+def bits(tree):
+    plain = lambda a: jax.random.key_data(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a
+    return [(str(a.dtype), np.asarray(plain(a)).tobytes()) for a in jax.tree.leaves(tree)]
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return make()
+
+
+def test_goes_on_bit_for_bit(learner, tmp_path):
+    half = advanced(learner, begin(learner), slice(0, 6))
+    etrax.save(tmp_path, **half, learner=learner)
+    found = etrax.restore(tmp_path, like=begin(learner), learner=learner)
+    assert bits(found) == bits(half) and jax.tree.structure(found) == jax.tree.structure(half)
+    assert type(found["state"]) is etrax.LearnerState
+    one, two = (advanced(learner, held, slice(6, T)) for held in (half, found))
+    assert bits(one) == bits(two)
+
+
+def test_the_last_save_counts(learner, tmp_path):
+    for value in (1.0, 2.0, 3.0):
+        etrax.save(tmp_path, params={"w": jnp.full(3, value)})
+    assert float(etrax.restore(tmp_path, like={"params": {"w": jnp.zeros(3)}})["params"]["w"][0]) == 3
+    assert len([p for p in tmp_path.iterdir() if p.name.isdigit()]) == 2
+
+
+def test_another_model(learner, tmp_path):
+    etrax.save(tmp_path, **begin(learner), learner=learner)
+    wide, other = make(width=5), make(rule="pp_prop")
+    with pytest.raises(etrax.train.CheckpointError, match=r"params\['w'\]: bfloat16\[3, 4\] there, bfloat16\[3, 5\]"):
+        etrax.restore(tmp_path, like=begin(wide))
+    with pytest.raises(etrax.train.CheckpointError, match="state"):
+        etrax.restore(tmp_path, like=begin(other))
+    with pytest.raises(etrax.train.CheckpointError, match=r"opt_state.*absent here"):
+        etrax.restore(tmp_path, like={"params": learner.params})
+    etrax.save(tmp_path / "params", params=learner.params, learner=learner)
+    like = {"params": learner.params}
+    assert bits(etrax.restore(tmp_path / "params", like=like)) == bits(like)
+    with pytest.raises(etrax.train.CheckpointError, match=r"rule: d_rtrl\(\) there, pp_prop\(decay=0.9\) here"):
+        etrax.restore(tmp_path / "params", like=like, learner=other)
+
+
+def test_damage(learner, tmp_path):
+    etrax.save(tmp_path, params={"w": jnp.arange(1000.0)})
+    for file in (tmp_path / "0").rglob("*"):
+        if file.is_file() and "arrays" in file.parts and file.stat().st_size > 500:
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+    with pytest.raises(etrax.train.CheckpointError, match="damaged"):
+        etrax.restore(tmp_path, like={"params": {"w": jnp.zeros(1000)}})
+
+
+def test_wrong_arguments(learner, tmp_path):
+    for act, error, message in (
+        (lambda: etrax.save(tmp_path), etrax.ArgumentError, "was given nothing"),
+        (lambda: etrax.save(tmp_path, params="w"), etrax.ArgumentError, "params"),
+        (lambda: etrax.save(tmp_path, params={}, learner=3), TypeError, "`learner` is a int"),
+        (lambda: etrax.restore(tmp_path, like=()), TypeError, "`like` must be a dictionary"),
+        (lambda: etrax.restore(tmp_path, like={"weights": 1.0}), TypeError, "'params', 'opt_state', 'state'"),
+        (lambda: etrax.restore(tmp_path / "no", like={"params": 1.0}), etrax.train.CheckpointError, "no directory"),
+        (lambda: etrax.restore(tmp_path, like={"params": 1.0}), etrax.train.CheckpointError, "nothing has been saved"),
+    ):
+        with pytest.raises(error, match=message):
+            act()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(etrax.train.CheckpointError, match="which is a file"):
+        etrax.save(tmp_path / "file", params=1.0)
