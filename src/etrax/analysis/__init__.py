@@ -26,6 +26,8 @@ from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
 from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
+from ._structure import Even as Even
+from ._structure import evenness as evenness
 from ._transpose import NO_REVERSE as NO_REVERSE
 from ._transpose import TRAINABLE as TRAINABLE
 from ._transpose import refuse_while as refuse_while

@@ -45,7 +45,10 @@ class Relation:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """The result of the analysis of one step."""
+    """The result of the analysis of one step.
+
+    `steady` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    """
 
     step: Step
     sites: tuple[WeightSite, ...]
@@ -53,6 +56,7 @@ class Facts:
     edges: Edges
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
+    steady: frozenset[int] = frozenset()
 
     @cached_property
     def casts(self) -> tuple[Cause, ...]:

@@ -20,6 +20,8 @@ from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
+from ._narrow import is_narrow as is_narrow
+from ._narrow import narrow_transport as narrow_transport
 from ._ops import prepared as prepared
 from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients
@@ -45,6 +47,7 @@ from ._source import Source as Source
 from ._source import moment_of as moment_of
 from ._source import observe_step as observe_step
 from ._source import on_activity as on_activity
+from ._structure import structure_of as structure_of
 from ._suffix import moved_trace as moved_trace
 from ._suffix import suffix_products as suffix_products
 from ._transport import CreditElsewhere as CreditElsewhere

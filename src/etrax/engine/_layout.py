@@ -127,6 +127,11 @@ class Gather:
     repeat: tuple[int, int, int] | None
     index: np.ndarray | None
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether elements of y are positions, in their order."""
+        return self.repeat is not None and self.repeat[1] == 1
+
     def __call__(self, p: Array) -> Array:
         if self.repeat is not None:
             lead, times, trail = self.repeat

@@ -176,17 +176,20 @@ class Probes:
         _, pull = jax.vjp(run, {i: old[i] for i in moving}, opened.no_deltas(used))
         return self.reading(pull)
 
+    def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]:
+        """Shapes and types of what it is called with: leaves of the step, weights, outputs of ops."""
+        facts = self.facts
+        structs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in facts.step.ins]
+        params = structs[: facts.step.first_state]
+        made = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *params)
+        return structs, made, {j: s.y_struct for j, s in enumerate(facts.sites)}
+
     def alike(self) -> list[int]:
         """Per relation, the first one whose rows of F are the same values at every step, to the same positions.
 
         Ops that are summed before anything else happens to them (input, recurrence) have the same.
         """
-        facts = self.facts
-        structs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in facts.step.ins]
-        params = structs[: facts.step.first_state]
-        made = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *params)
-        ys = {j: s.y_struct for j, s in enumerate(facts.sites)}
-        traced, tree = jax.make_jaxpr(self, return_shape=True)(structs, made, ys)
+        traced, tree = jax.make_jaxpr(self, return_shape=True)(*self.stand_ins())
         names = jax.tree.unflatten(jax.tree.structure(tree), number_outputs(traced))
         keys = [
             (r.group, r.places.shape, r.places.tobytes(), tuple(row))

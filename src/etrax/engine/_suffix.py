@@ -27,7 +27,7 @@ def suffix_products(plan: Plan, window: WindowData) -> tuple[list[Block], list[l
 
     def eye(g: int) -> Block:
         layout = layouts[g]
-        kind = np.result_type(*(_real(layout.avals[i].dtype) for i in layout.group.leaves))
+        kind = np.result_type(*(real_dtype(layout.avals[i].dtype) for i in layout.group.leaves))
         one = jnp.ones(layout.shape, kind) + jnp.asarray(window.zero_after_credit, kind)
         none, n = jnp.zeros(layout.shape, kind), layout.size
         return [[(one if s == t else none) if closed[g][s, t] else None for t in range(n)] for s in range(n)]
@@ -60,13 +60,13 @@ def _fitted(product: Block, like: Block) -> Block:
     ]
 
 
-def _real(dtype: np.dtype) -> np.dtype:
+def real_dtype(dtype: np.dtype) -> np.dtype:
     """The real type of the coordinates of a state, at least float32."""
     return np.dtype(np.float64 if dtype.name in ("float64", "complex128") else np.float32)
 
 
 def _closure(links: np.ndarray) -> np.ndarray:
-    """Reflexive transitive closure."""
+    """Reflexive transitive _closure."""
     n = links.shape[0]
     closed = links | np.eye(n, dtype=bool)
     for _ in range(max(n.bit_length(), 1)):

@@ -35,6 +35,8 @@ class WindowData(NamedTuple):
     | `entry_bar` | ∂L/∂h_0 with the estimated future in it; None for a rule without `Future` |
     | `carry` | what `EachStep.advance` has made of `EachStep.begin` by the last step |
     | `zero_after_credit` | zero, which the compiler computes after the credit, for it does not know the number |
+    | `params`, `weights` | the parameters, and the weight of every site |
+    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.steady`) |
 
     The compiler copies a trace that it overwrites before it has read it. Where a trace is multiplied by something that
     `zero_after_credit` was added to, it has to take the credit first, and then moves the trace in its place.
@@ -51,6 +53,9 @@ class WindowData(NamedTuple):
     entry_bar: Mapping[int, Array] | None = None
     carry: Any = ()
     zero_after_credit: Array | float = 0.0
+    params: Sequence[Array] = ()
+    weights: Sequence[Array] = ()
+    steady: Sequence[Array] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Lasting(Generic[Trace]):
 class CreditElsewhere(Generic[Trace]):
     """Credit that is cheaper to take at another place than in `Transport.credit`.
 
-    `in_product(trace, g, window)` gives it per site as data and cotangents (1, …) of one step more, which join those of
+    `in_product(trace, g, window)` gives it per site as data and cotangents (n, …) of n steps more, which join those of
     the window in the product that makes the weight's gradient. `at_exit(trace, window)` reads it off the moved trace.
     """
 

@@ -66,6 +66,8 @@ def run_window(
         ran.end,
         bars.with_future,
         ran.carry,
+        params=lax.stop_gradient(list(params)),
+        weights=lax.stop_gradient(weights.weight),
     )
     grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
     replaces = transport.signal.replaces if transport.signal is not None else frozenset()

@@ -17,4 +17,5 @@ ALIGNED = OpRule(
     spread=lambda call, fixed, p: p,
     apply=lambda call, fixed, trace, g: trace * g,
     grad=lambda call, fixed, u, g: added(g),
+    narrow=True,
 )

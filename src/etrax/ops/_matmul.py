@@ -62,7 +62,19 @@ def _outer(call, fixed, u, c):
     s = _letters(call)
     if c.shape[0] == 1:  # one step: a product of broadcasts, which fuses with whatever reads it
         return _expand(u[0][0], s.u, s.trace) * _expand(c[0], s.y, s.trace)
-    return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
+    if c.shape[1:] == call.out.shape:
+        return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
+    y, wide = _without_ones(_WINDOW + s.y, c, _WINDOW)
+    if set(y[1:]) <= set(s.u) and c.shape[0] <= _UNROLLED:  # equal for all outputs: the data summed, in one pass
+        return sum(_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in zip(u[0], c, strict=True))
+    found = "".join(letter for letter in s.trace if letter in s.u + y)
+    return _expand(jnp.einsum(f"{_WINDOW}{s.u},{y}->{found}", u[0], wide), found, s.trace)
+
+
+def _without_ones(own: str, a, keep: str):
+    """An array without its axes of length one, but for some, and the letters of the others."""
+    left = [i for i, n in enumerate(a.shape) if n > 1 or own[i] in keep]
+    return "".join(own[i] for i in left), a.reshape([a.shape[i] for i in left])
 
 
 def _expand(a, own: str, full: str):
@@ -78,6 +90,9 @@ def _spread(call, fixed, p):
 
 def _apply(call, fixed, trace, g):
     s = _letters(call)
+    if trace.shape != _trace_shape(call):
+        own, trace = _without_ones(s.trace, trace, s.u)
+        return jnp.einsum(f"{own},{s.y}->{s.w}", trace, g)
     summed = [letter for letter in s.trace if letter not in s.w]
     n = size([trace.shape[s.trace.index(letter)] for letter in summed])
     if jax.default_backend() != "cpu" or not _starts(s.trace, summed) or not 1 < n <= _UNROLLED:
@@ -100,6 +115,14 @@ def _grad(call, fixed, u, g):
         data, bar = (a.reshape(size(a.shape[:n]), *a.shape[n:]) for a in (u[0], g))
         return jnp.tensordot(data, bar, ((0,), (0,)))
     return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.w}", u[0], g)
+
+
+def _as_data(call, trace):
+    s = _letters(call)
+    own = "".join(letter for letter in s.trace if letter in s.u)
+    return jnp.einsum(
+        f"{own}->{s.u}", trace.reshape([n for n, x in zip(trace.shape, s.trace, strict=True) if x in own])
+    )
 
 
 def _starts(own: str, letters) -> bool:
@@ -139,6 +162,6 @@ def _narrowed(call, ranges):
 
 MATMUL = OpRule(
     "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad,
-    contracted=_contracted, narrowed=_narrowed, joins_steps=True,
+    contracted=_contracted, narrowed=_narrowed, joins_steps=True, narrow=True, as_data=_as_data,
 )  # fmt: skip
 register_weight_op("dot_general", MATMUL)

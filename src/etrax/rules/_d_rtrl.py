@@ -17,7 +17,7 @@ Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax import Array
 from jax.typing import DTypeLike
@@ -31,12 +31,16 @@ from ..engine import (
     add_to,
     by_site,
     carried_relations,
+    is_narrow,
     moved_trace,
+    narrow_transport,
     plan_of,
     plan_probes,
+    structure_of,
     suffix_products,
     wide_dtype,
 )
+from ._partition import combined_transport
 from ._rule import Rule
 from ._verdicts import by_position_verdict
 
@@ -95,10 +99,27 @@ def diagonal_transport(
     )
 
 
+def structured_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
+) -> Transport[Any]:
+    """D-RTRL with a trace as small as what is known of D and F allows: narrow where it can be, else whole."""
+    relations = carried_relations(facts, sites)
+    plan = plan_of(facts, plan_probes(facts, relations, reduced=True), trace_dtype)
+    known = structure_of(plan)
+    narrow = [k for k in range(len(relations)) if is_narrow(plan, known, k)]
+    if not narrow:
+        return diagonal_transport(facts, sites, trace_dtype)
+    whole = [r for k, r in enumerate(relations) if k not in narrow]
+    some = narrow_transport(facts, [relations[k] for k in narrow], trace_dtype)
+    if not whole:
+        return some
+    return combined_transport([diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, whole, True)), some])
+
+
 def d_rtrl() -> Rule:
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op feeds a state back across positions.
 
     >>> print(d_rtrl())
     d_rtrl()
     """
-    return Rule("d_rtrl", diagonal_transport, by_position_verdict)
+    return Rule("d_rtrl", structured_transport, by_position_verdict)

@@ -83,7 +83,7 @@ from ..engine import (
     trace_part,
     transposed_times,
 )
-from ._d_rtrl import diagonal_transport
+from ._d_rtrl import structured_transport
 from ._feedback import feedback_source
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport
@@ -359,7 +359,7 @@ def _by_feedback(
 
 def _symmetric(kappa: float) -> Rule:
     if kappa == 0:
-        return Rule("e_prop", diagonal_transport, by_position_verdict, {"kappa": kappa})
+        return Rule("e_prop", structured_transport, by_position_verdict, {"kappa": kappa})
 
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"

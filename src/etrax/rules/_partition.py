@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
 from ..analysis import Facts, OpNode
-from ..engine import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, within
+from ..engine import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, add_to, within
 from ..ir import Path, Role, format_path
 from ._rule import Rule, name_of
 from ._tbptt import no_transport, tbptt
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] = frozenset()) -> Transport[list[Any]]:
-    """Transports over disjoint sites as one, whose trace lists theirs; the gradient of `silent` sites is zero."""
+    """Transports over different relations as one, whose trace lists theirs; the gradient of `silent` sites is zero."""
 
     def init() -> list[Any]:
         return [p.init() for p in parts]
@@ -49,7 +49,7 @@ def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] =
 
     return Transport(
         init,
-        lambda trace, g, window: _union(p.credit(trace, g, window) for p in own),
+        lambda trace, g, window: _summed(p.credit(trace, g, window) for p in own),
         move,
         EachStep(
             lambda *step: [p.each_step.record(*step) for p in own],
@@ -61,9 +61,9 @@ def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] =
         Lasting(lambda trace: [p.lasting.learned(trace) for p in own], renew),
         CreditElsewhere(
             lambda trace, g, window: _union(p.elsewhere.in_product(trace, g, window) for p in own),
-            lambda trace, window: _union(p.elsewhere.at_exit(trace, window) for p in own),
+            lambda trace, window: _summed(p.elsewhere.at_exit(trace, window) for p in own),
         ),
-        lambda trace: _union(p.parts(trace) for p in own),
+        lambda trace: _listed(p.parts(trace) for p in own),
         silent,
     )
 
@@ -96,6 +96,23 @@ def _future(futures: Sequence[Future[list[Any]] | None], silent: frozenset[int])
     given = [f for f in futures if f is not None]
     assert len(given) <= 1, "one estimate of the future"
     return Future(given[0].estimate, given[0].sites - silent) if given else None
+
+
+def _summed(found: Iterable[dict[int, Array]]) -> dict[int, Array]:
+    """By site: one may act on two groups, and have traces in two transports."""
+    out: dict[int, Array] = {}
+    for own in found:
+        for j, value in own.items():
+            add_to(out, j, value)
+    return out
+
+
+def _listed(found: Iterable[dict[int, list[Array]]]) -> dict[int, list[Array]]:
+    out: dict[int, list[Array]] = {}
+    for own in found:
+        for j, arrays in own.items():
+            out.setdefault(j, []).extend(arrays)
+    return out
 
 
 def _union(found: Iterable[dict[int, T]]) -> dict[int, T]:

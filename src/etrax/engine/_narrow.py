@@ -1,0 +1,300 @@
+"""Traces that are narrow: of blocks that do not change in time, or are equal for many outputs of an op.
+
+    ε_K = P ε_0 + Σ_k u_k ⊗ c_k        P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k
+
+*Time-invariant*: D is made of parameters only (linear recurrences, leaky integrators). P and the products of D are then
+those of every window and every sample, D^K and D^(K−k). They are computed once, not recorded step by step, and
+have no axis of samples: where F is made of parameters too, Σ_k u_k ⊗ c_k is one plain product (B·I, K) × (K, O).
+
+*Factored*: D and F are equal for all outputs of the op (one leak for a layer; they may change in time and differ
+from sample to sample). All columns of ε are then equal, ε[i, o] = x̂[i], and one of them is kept:
+
+    x̂ ← D x̂ + F u        credit: Σ_b x̂[b, i] (∂L/∂h_0)[b, o], which is one row more in the window's own product
+
+Both are one thing: arrays have an axis of length one wherever all along it is equal, and so has the trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import DTypeLike
+
+from ..analysis import Even, Facts, Relation
+from . import _site_math as site_math
+from ._blocks import Block, block_product, block_times
+from ._layout import Layout
+from ._plan import Plan, plan_of, wide_dtype, widened
+from ._probes import Probes, plan_probes
+from ._structure import Evens, Structure, products, structure_of
+from ._suffix import real_dtype
+from ._transport import CreditElsewhere, EachStep, Transport, WindowData, add_to, by_site
+
+# More states at a position than this, and powers of blocks are taken one by one.
+UNROLLED = 4
+
+
+def is_narrow(plan: Plan, known: Structure, k: int) -> bool:
+    """Whether the trace of relation k gains by what is known of D and F."""
+    r = plan.relations[k]
+    site = plan.facts.sites[r.site]
+    if not site.rule.narrow or site.loops or r.places.shape != site.call.out.shape:
+        return False
+    saved = any(e and n > 1 for slot in known.slots(k) for e, n in zip(slot.along, site.call.out.shape, strict=True))
+    return saved or known.is_fixed(r.group)
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowTraces:
+    """The relations of a plan, all narrow; per relation and state scalar one array."""
+
+    plan: Plan
+    known: Structure
+
+    @cached_property
+    def _changing(self) -> Probes:
+        """Probes for what changes from step to step."""
+        relations = [r for k, r in enumerate(self.plan.relations) if not self.known.is_known(k, r.group)]
+        return plan_probes(self.plan.facts, relations, reduced=True)
+
+    @cached_property
+    def groups(self) -> list[int]:
+        return sorted({r.group for r in self.plan.relations})
+
+    @cached_property
+    def slots(self) -> list[list[tuple[bool, ...]]]:
+        """Per relation and state scalar, the axes of y along which its trace is even."""
+        return [[slot.along for slot in self.known.slots(k)] for k in range(len(self.plan.relations))]
+
+    @cached_property
+    def shapes(self) -> list[list[tuple[int, ...]]]:
+        """Per relation and state scalar, the shape of its trace."""
+        return [[self._shape(k, along) for along in slots] for k, slots in enumerate(self.slots)]
+
+    def _shape(self, k: int, along: Sequence[bool]) -> tuple[int, ...]:
+        site = self.plan.facts.sites[self.plan.relations[k].site]
+        c = jax.ShapeDtypeStruct((1, *_short(site.call.out.shape, along)), self.plan.dtypes[k])
+        u = [site.call.operands[i] for i in site.rule.varying(site.call)]
+        data = [jax.ShapeDtypeStruct((1, *a.shape), a.dtype) for a in u]
+        fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
+        return jax.eval_shape(lambda f, u, c: site.rule.outer(site.call, f, u, c), fixed, data, c).shape
+
+    def factored(self, k: int, s: int) -> bool:
+        """Whether a trace is of the form and type of the op's data."""
+        site, dtype = self.plan.facts.sites[self.plan.relations[k].site], self.plan.dtypes[k]
+        if site.rule.as_data is None:
+            return False
+        data = site.call.operands[site.rule.varying(site.call)[0]]
+        return data.dtype == site.call.out.dtype == dtype and math.prod(self.shapes[k][s]) == math.prod(data.shape)
+
+    def init(self) -> list[tuple[Array, ...]]:
+        pairs = zip(self.shapes, self.plan.dtypes, strict=True)
+        return [tuple(jnp.zeros(shape, dtype) for shape in shapes) for shapes, dtype in pairs]
+
+    def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
+        """Entries of D and F that change from step to step."""
+        probes = self._changing
+        if not probes.relations:
+            return {}, {}
+        blocks, rows = probes(leaves, weights, ys)
+        return self._kept(blocks, dict(zip(map(self.plan.relations.index, probes.relations), rows, strict=True)), False)
+
+    def _kept(self, blocks: Sequence[Block], rows: Mapping[int, list[Array]], fixed: bool) -> Any:
+        """What is fixed, or what is not, by group or relation and place: axes are of one where all along is equal."""
+        known = self.known
+        out = (
+            {
+                (g, s, t): _narrow(d, even.along)
+                for g in self.groups
+                for s, line in enumerate(known.blocks[g])
+                for t, even in enumerate(line)
+                if even is not None and even.fixed is fixed and (d := blocks[g][s][t]) is not None
+            },
+            {
+                (k, s): _narrow(row[s], even.along)
+                for k, row in rows.items()
+                for s, even in enumerate(known.rows[k])
+                if even.fixed is fixed
+            },
+        )
+        return out
+
+    def _known_before(self, window: WindowData) -> Any:
+        """Entries of D and F that are made of parameters only."""
+        step = self.plan.facts.step
+        leaves, _, ys = self.plan.probes.stand_ins()
+        first, last = step.first_state, len(leaves) - len(window.steady)
+        nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[first:last]]  # nothing that is kept reads them
+        none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
+        blocks, rows = self.plan.probes([*window.params, *nothing, *window.steady], window.weights, none)
+        return self._kept(blocks, dict(enumerate(rows)), True)
+
+    def credit(self, trace: list[tuple[Array, ...]], g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
+            for s, (entry, signal) in enumerate(zip(entries, self._signals(k, g), strict=True)):
+                if not self.factored(k, s):
+                    signal = signal.astype(wide_dtype(entry.dtype))
+                    add_to(out, r.site, self.plan.apply(k, entry, signal, window.fixed))
+        return out
+
+    def _signals(self, k: int, g: Mapping[int, Array]) -> list[Array]:
+        layout = self.plan.layout(k)
+        return [self.plan.gathers[k](s) for s in layout.read({i: g[i] for i in layout.group.leaves})]
+
+    def in_product(self, trace: list[tuple[Array, ...]], g: Mapping[int, Array]) -> dict[int, tuple[Array, Array]]:
+        """Credit of factored traces, as rows of the window's products."""
+        rows: dict[int, list[tuple[Array, Array]]] = {}
+        for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
+            site = self.plan.facts.sites[r.site]
+            for s, (entry, signal) in enumerate(zip(entries, self._signals(k, g), strict=True)):
+                if self.factored(k, s) and site.rule.as_data is not None:
+                    pair = site.rule.as_data(site.call, entry), signal.astype(site.call.out.dtype)
+                    rows.setdefault(r.site, []).append(pair)
+        return {j: (jnp.stack([u for u, _ in found]), jnp.stack([c for _, c in found])) for j, found in rows.items()}
+
+    def move(self, trace: list[tuple[Array, ...]], window: WindowData) -> list[tuple[Array, ...]]:
+        (blocks, rows), (changing, seen) = self._known_before(window), window.records
+        steps, known, out = window.steps, self.known, []
+        made = {g: _Products(self.plan.probes.layouts[g], known.blocks[g], g, blocks, changing) for g in self.groups}
+        found = {g: p.powers(steps) if known.is_fixed(g) else p.suffixes(steps) for g, p in made.items()}
+        for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
+            row = [seen[k, s] if (k, s) in seen else rows[k, s][None] for s in range(len(entries))]
+            out.append(self._moved(k, entries, *found[r.group], row, window))
+        return out
+
+    def _moved(
+        self, k: int, entries: tuple[Array, ...], whole: Block, stack: Block, row: Sequence[Array], window: WindowData
+    ) -> tuple[Array, ...]:
+        """P ε_0 + Σ_k u_k ⊗ c_k for one relation."""
+        r, dtype = self.plan.relations[k], wide_dtype(self.plan.dtypes[k])
+        site, fixed = self.plan.facts.sites[r.site], window.fixed[r.site]
+        late = block_times(self._at_op(k, stack, 1), row)
+        old = block_times(self._at_trace(k, whole, window), entries)
+        data, new = [widened(u, dtype) for u in window.data(r.site)], []
+        for entry, kept, c, along in zip(entries, old, late, self.slots[k], strict=True):
+            if c is not None:
+                c = jnp.broadcast_to(c, (window.steps, *_short(site.call.out.shape, along)))
+                fresh = site_math.outer(site, fixed, data, c.astype(dtype))
+                kept = fresh if kept is None else kept + fresh
+            new.append(entry if kept is None else jnp.broadcast_to(kept, entry.shape).astype(entry.dtype))
+        return tuple(new)
+
+    def _at_trace(self, k: int, whole: Block, window: WindowData) -> Block:
+        """Values per position, broadcastable to the traces, which are moved in their place."""
+        site, fixed = self.plan.facts.sites[self.plan.relations[k].site], window.fixed
+        spread = [
+            [None if p is None else site_math.spread(site, fixed[self.plan.relations[k].site], p) for p in line]
+            for line in self._at_op(k, whole, 0)
+        ]
+        zero = window.zero_after_credit
+        return [[None if p is None else p + jnp.asarray(zero, p.dtype) for p in line] for line in spread]
+
+    def _at_op(self, k: int, block: Block, lead: int) -> Block:
+        """Values per position, at the elements of y; axes before them are left alone."""
+        layout, gather = self.plan.layout(k), self.plan.gathers[k]
+        if gather.is_identity and layout.shape == gather.shape:
+            return block
+        along = products(self.known.at_ops[k], len(gather.shape))
+
+        def read(q: Array | None, even: Even | None) -> Array | None:
+            if q is None or even is None:
+                return None
+            full = jnp.broadcast_to(q, (*q.shape[:lead], *layout.shape))
+            return _narrow(jax.vmap(gather)(full) if lead else gather(full), (*(False,) * lead, *even.along))
+
+        pairs = zip(block, along, strict=True)
+        return [[read(q, even) for q, even in zip(line, evens, strict=True)] for line, evens in pairs]
+
+
+def narrow_transport(
+    facts: Facts, relations: Sequence[Relation], trace_dtype: DTypeLike | None
+) -> Transport[list[tuple[Array, ...]]]:
+    """The transport of relations that are all narrow."""
+    plan = plan_of(facts, plan_probes(facts, relations, reduced=True), trace_dtype)
+    traces = NarrowTraces(plan, structure_of(plan))
+    bare = plan.probes.without_derived
+    return Transport(
+        traces.init,
+        lambda trace, g, window: traces.credit(trace, bare(g, window.entry_states), window),
+        traces.move,
+        EachStep(traces.record),
+        elsewhere=CreditElsewhere(lambda trace, g, window: traces.in_product(trace, bare(g, window.entry_states))),
+        parts=lambda trace: by_site([r.site for r in relations], trace),
+    )
+
+
+def _narrow(a: Array, along: Sequence[bool]) -> Array:
+    """One element along axes that are even."""
+    return a[tuple(slice(0, 1) if even else slice(None) for even in along)]
+
+
+def _short(shape: Sequence[int], along: Sequence[bool]) -> tuple[int, ...]:
+    """A shape with axes of one where they are even."""
+    return tuple(1 if even else n for n, even in zip(shape, along, strict=True))
+
+
+class _Products:
+    """Products of the blocks of one group over a window. Entries are given by group and place in the block."""
+
+    def __init__(self, layout: Layout, known: Evens, group: int, fixed: Mapping, changing: Mapping):
+        self.n, self.known = layout.size, known
+        self.kind = np.result_type(*(real_dtype(layout.avals[i].dtype) for i in layout.group.leaves))
+        self.shapes = [
+            [None if e is None else _short(layout.shape, e.along) for e in line]
+            for line in products(known, len(layout.shape))
+        ]
+        self.fixed = {(s, t): a for (g, s, t), a in fixed.items() if g == group}
+        self.changing = {(s, t): a for (g, s, t), a in changing.items() if g == group}
+
+    def _fitted(self, block: Block, lead: tuple[int, ...] = ()) -> Block:
+        """A block in the shapes and type of products, so that a loop can carry it."""
+
+        def fit(a: Array | None, shape: tuple[int, ...] | None) -> Array | None:
+            if shape is None:
+                return None
+            shape = (*lead, *shape)
+            return jnp.zeros(shape, self.kind) if a is None else jnp.broadcast_to(a, shape).astype(self.kind)
+
+        pairs = zip(block, self.shapes, strict=True)
+        return [[fit(a, shape) for a, shape in zip(line, shapes, strict=True)] for line, shapes in pairs]
+
+    def _eye(self) -> Block:
+        one = jnp.ones((), self.kind)
+        return self._fitted([[one if s == t else None for t in range(self.n)] for s in range(self.n)])
+
+    def _block(self, entries: Mapping[tuple[int, int], Array]) -> Block:
+        return [[entries.get((s, t)) for t in range(self.n)] for s in range(self.n)]
+
+    def suffixes(self, steps: int) -> tuple[Block, Block]:
+        """D_K ··· D_1, and D_K ··· D_{k+1} stacked over k."""
+
+        def body(suffix: Block, step: Mapping[tuple[int, int], Array]) -> tuple[Block, Block]:
+            return self._fitted(block_product(suffix, self._block({**self.fixed, **step}))), suffix
+
+        return lax.scan(body, self._eye(), self.changing, steps, reverse=True)
+
+    def powers(self, steps: int) -> tuple[Block, Block]:
+        """D^K, and D^(K−k) stacked over k: each round doubles how many there are."""
+        if self.n > UNROLLED:
+            return self.suffixes(steps)
+        block, count = self._block(self.fixed), 1
+        found = [[None if a is None else a[None] for a in line] for line in self._eye()]
+        square = block
+        while count < steps:
+            more = self._fitted(block_product(found, square), (count,))
+            found = [
+                [None if a is None or b is None else jnp.concatenate([a, b]) for a, b in zip(p, q, strict=True)]
+                for p, q in zip(found, more, strict=True)
+            ]
+            square, count = block_product(square, square), 2 * count
+        last = [[None if a is None else a[steps - 1] for a in line] for line in found]
+        return block_product(last, block), [[None if a is None else a[steps - 1 :: -1] for a in line] for line in found]

@@ -1,0 +1,169 @@
+"""Traces made small by what is known of D and F: their size, and that their gradients are those of BPTT.
+
+Near misses (a leak that differs at one neuron, a gain for each neuron, a gate by neuron) must not be taken for more
+than they are: their traces are larger, and exact as well.
+"""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from tests.learn.cases import spike_jvp
+from tests.learn.oracle import bptt, relative_error
+
+import etrax
+
+B, I, H, T = 2, 3, 4, 10
+ONE_DIFFERS = np.array([0.9, 0.9, 0.8, 0.9])
+
+
+def one_leak(p, h, x):
+    h = 0.9 * h + x @ p["w"]
+    return h, h
+
+
+def learnable_leak(p, h, x):
+    h = jax.nn.sigmoid(p["a"]) * h + x @ p["w"] + p["b"]
+    return h, h
+
+
+def leak_of_each(p, h, x):
+    h = jax.nn.sigmoid(p["leaks"]) * h + x @ p["w"]
+    return h, h
+
+
+def leak_differs_at_one(p, h, x):
+    h = ONE_DIFFERS * h + x @ p["w"]
+    return h, h
+
+
+def gate_of_sample(p, h, x):
+    gate = jax.nn.sigmoid(x.sum(-1, keepdims=True))
+    h = gate * h + (1 - gate) * (x @ p["w"])
+    return h, jnp.sin(h)
+
+
+def gate_of_neuron(p, h, x):
+    gate = jax.nn.sigmoid(x[:, :1] * jnp.arange(1.0, H + 1))
+    h = gate * h + x @ p["w"]
+    return h, h
+
+
+def gain_of_each(p, h, x):
+    h = 0.9 * h + p["gain"] * (x @ p["w"])
+    return h, h
+
+
+def gain_of_data(p, h, x):
+    h = 0.9 * h + jnp.tanh(x @ p["w"])
+    return h, h
+
+
+def detached_reset(p, v, x):
+    v = 0.9 * v + x @ p["w"] - lax.stop_gradient(spike_jvp(v - 0.3))
+    return v, spike_jvp(v - 0.3)
+
+
+def oscillator(p, s, x):
+    a, b = s
+    drive = x @ p["w"]
+    return (0.9 * a - 0.3 * b + drive, 0.3 * a + 0.9 * b), a * b
+
+
+def oscillators(p, s, x):
+    a, b = s
+    turn = jnp.cos(p["angle"]), jnp.sin(p["angle"])
+    return (turn[0] * a - turn[1] * b + x @ p["w"], turn[1] * a + turn[0] * b), a * b
+
+
+def heads(p, h, x):
+    h = 0.9 * h + jnp.einsum("bi,ihd->bhd", x, p["w3"])
+    return h, h
+
+
+def leak_of_head(p, h, x):
+    leak = jax.nn.sigmoid(p["two"])[:, None]
+    h = leak * h + jnp.einsum("bi,ihd->bhd", x, p["w3"])
+    return h, h
+
+
+def lru(p, h, x):
+    lam = jnp.exp(-jnp.exp(p["leaks"]) + 1j * p["angle"])
+    h = lam * h + p["gain"] * (x @ p["w"] + 1j * (x @ p["u"]))
+    return h, h.real @ p["c"] - h.imag @ p["c"]
+
+
+def no_memory(p, h, x):
+    return jnp.tanh(x @ p["w"]), jnp.sin(h)
+
+
+def two_groups(p, s, x):
+    """One op drives a group with one leak and a group with a gate of its own."""
+    y = x @ p["w"]
+    a = 0.9 * s["a"] + y
+    b = jax.nn.sigmoid(s["b"]) * s["b"] + y
+    return {"a": a, "b": b}, a * b
+
+
+def vector(*shape):
+    return jnp.zeros((B, *shape))
+
+
+NUMBERS = np.random.default_rng(0)
+PARAMS = {
+    "w": (I, H), "u": (I, H), "c": (H, 2), "b": (H,), "a": (), "leaks": (H,), "gain": (H,), "angle": (H,),
+    "w3": (I, 2, H), "two": (2,),
+}  # fmt: skip
+PARAMS = {name: jnp.asarray(NUMBERS.normal(size=shape)) for name, shape in PARAMS.items()}
+PAIR = (vector(H), vector(H))
+# Model, parameters, states, and how many numbers its trace has.
+MODELS = {
+    "one_leak": (one_leak, "w", vector(H), B * I),
+    "learnable_leak": (learnable_leak, "w a b", vector(H), B * I + B * H + 1),
+    "leak_of_each": (leak_of_each, "w leaks", vector(H), B * I * H + B * H),
+    "leak_differs_at_one": (leak_differs_at_one, "w", vector(H), B * I * H),
+    "gate_of_sample": (gate_of_sample, "w", vector(H), B * I),
+    "gate_of_neuron": (gate_of_neuron, "w", vector(H), B * I * H),
+    "gain_of_each": (gain_of_each, "w gain", vector(H), B * I * H + B * H),
+    "gain_of_data": (gain_of_data, "w", vector(H), B * I * H),
+    "detached_reset": (detached_reset, "w", vector(H), B * I),
+    "oscillator": (oscillator, "w", PAIR, 2 * B * I),
+    "oscillators": (oscillators, "w angle", PAIR, 2 * B * I * H + 8 * B * H),
+    "heads": (heads, "w3", vector(2, H), B * I),
+    "leak_of_head": (leak_of_head, "w3 two", vector(2, H), B * I * 2 + B * 2 * H),
+    "lru": (lru, "w u c leaks angle gain", vector(H).astype(complex), 4 * B * I * H + 4 * B * H),
+    "no_memory": (no_memory, "w", vector(H), B * I * H),
+    "two_groups": (two_groups, "w", {"a": vector(H), "b": vector(H)}, B * I + B * I * H),
+}
+
+
+def compiled(name):
+    step, names, hidden, size = MODELS[name]
+    params = {n: PARAMS[n] for n in names.split()}
+    rng = np.random.default_rng(1)
+    xs = jnp.asarray(rng.normal(size=(T, B, I)))
+    output = jax.eval_shape(step, params, hidden, xs[0])[1]
+    targets = jnp.asarray(rng.normal(size=(T, *output.shape)))
+    learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
+    return learner, params, hidden, xs, targets, size
+
+
+def loss(output, target):
+    return ((output - target) ** 2).mean() + (jnp.sin(output) * target).mean()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gradient_is_that_of_bptt(name):
+    learner, params, hidden, xs, targets, size = compiled(name)
+    assert all(v.kind == "exact" for v in learner.report.verdicts.values())
+    assert sum(a.size for a in jax.tree.leaves(learner.init().trace)) == size
+    model = SimpleNamespace(step=MODELS[name][0], params=params, hidden=hidden, loss=loss)
+    want = bptt(model, (xs,), targets)
+    for window in (1, 3, 7):
+        run = jax.jit(learner.value_and_grad(loss, window=window))
+        (_, got), _ = run(params, learner.init(params, hidden), xs, targets)
+        for path, g in got.items():
+            assert relative_error(g, want[path]) < 1e-12, (window, path)
