@@ -26,6 +26,8 @@ from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
 from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
+from ._slots import driven_slots as driven_slots
+from ._slots import slot_links as slot_links
 from ._structure import Even as Even
 from ._structure import evenness as evenness
 from ._transpose import NO_REVERSE as NO_REVERSE

@@ -17,14 +17,16 @@ from jax import Array, lax
 from .._compat import common_dtype
 from ..analysis import Visible
 from . import _site_math as site_math
-from ._blocks import Block, total, transposed_times
+from ._blocks import total
 from ._plan import Plan
+from ._probes import AnyBlock, Rows
 from ._site_math import Operands
 from ._source import ObservedStep, observe_step, on_activity
+from ._suffix import Entries, driven_dot, pulled_back
 from ._transport import WindowData
 
 # Per group, one array for each state scalar.
-Signals: TypeAlias = dict[int, list[Array]]
+Signals: TypeAlias = dict[int, Rows]
 
 
 class Eligibility(NamedTuple):
@@ -49,50 +51,52 @@ def eligibility(
         one = jnp.ones(visible.facts.groups[g].num_positions) if errors is None else None
         h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors or {}))
         layout = plan.probes.layouts[g]
-        found.r[g] = [_wide(v) for v in layout.read({i: h_bar[i] for i in layout.group.leaves})]
+        found.r[g] = jax.tree.map(_wide, layout.read_rows({i: h_bar[i] for i in layout.group.leaves}))
         found.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
     return found
 
 
 def backward(
-    plan: Plan, records: tuple[Sequence[Block], Sequence[Sequence[Array]]], seen: Eligibility, late: Mapping[int, Array]
+    plan: Plan, records: tuple[Sequence[AnyBlock], Sequence[Rows]], seen: Eligibility, late: Mapping[int, Array]
 ) -> tuple[Signals, dict[int, Array]]:
     """a_0 per group and c_k per relation, stacked over steps; `late` are the b_k, (steps, positions) per group."""
     blocks, rows = records
     layouts = plan.probes.layouts
     weight = {g: late[g].reshape(-1, *layouts[g].shape) for g in seen.r}
 
-    def body(later: Signals, step: tuple[Signals, dict[int, Array], Sequence[Block]]) -> tuple[Signals, Signals]:
+    def body(later: Signals, step: tuple[Signals, dict[int, Array], Sequence[AnyBlock]]) -> tuple[Signals, Signals]:
         r, b, d = step
         new = {}
         for g, a in later.items():
-            back = transposed_times(d[g], a)
-            new[g] = [
-                x * b[g].astype(x.dtype) + (0 if y is None else y.astype(x.dtype))
-                for x, y in zip(r[g], back, strict=True)
-            ]
+            new[g] = jax.tree.map(
+                lambda x, y, b=b[g]: x * b.astype(x.dtype) + y.astype(x.dtype), r[g], pulled_back(d[g], a)
+            )
         return new, later
 
-    start = {g: [jnp.zeros_like(x[0]) for x in found] for g, found in seen.r.items()}
+    start = jax.tree.map(lambda x: jnp.zeros_like(x[0]), seen.r)
     entry, a = lax.scan(body, start, (seen.r, weight, blocks), reverse=True)
     c = {}
     for k, q in seen.q.items():
         g = plan.relations[k].group
         c[k] = q * at_ops(plan, k, weight[g].astype(jnp.real(q).dtype))
-        c[k] += total(f * at_ops(plan, k, x) for f, x in zip(rows[k], a[g], strict=True))
+        c[k] += driven_dot(plan, k, rows[k], a[g])
     return entry, c
 
 
-def trace_part(
-    plan: Plan, k: int, entries: Sequence[Array], entry: Sequence[Array], fixed: Sequence[Operands]
-) -> Array:
+def trace_part(plan: Plan, k: int, entries: Entries, entry: Rows, fixed: Sequence[Operands]) -> Array:
     """a_0 · ε_0 of relation k, of the weight's shape."""
+    if not isinstance(entries, tuple):
+        one = jax.vmap(lambda e, x: plan.apply(k, e, plan.gathers[k](x).astype(e.dtype), fixed))
+        return one(entries, jnp.asarray(entry)).sum(0)
     at = [plan.gathers[k](x) for x in entry]
     return total(plan.apply(k, e, x.astype(e.dtype), fixed) for e, x in zip(entries, at, strict=True))
 
 
-def moved_part(plan: Plan, k: int, entries: Sequence[Array], entry: Sequence[Array], window: WindowData) -> Array:
+def moved_part(plan: Plan, k: int, entries: Entries, entry: Rows, window: WindowData) -> Array:
     """a_0 · ε_0 of relation k, entry by entry, of the trace's shape."""
+    if not isinstance(entries, tuple):
+        at = jax.vmap(lambda x: plan.at_trace(k, x, window.fixed))(jnp.asarray(entry))
+        return (at.astype(entries.dtype) * entries).sum(0)
     return total(plan.at_trace(k, x, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
 
 

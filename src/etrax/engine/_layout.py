@@ -16,30 +16,38 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._compat import common_dtype
 from ..analysis import Facts, Group
+
+# More products than this for one step of the unrolled suffix products, and blocks are arrays.
+MAX_TERMS = 128
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One state scalar: elements `index` of a leaf (None: all, in order), real or imaginary part."""
+    """One state scalar: elements `index` of a leaf (None: all, in order), real or imaginary part.
+
+    `number` is that of the elements at their positions (`Group.slot`).
+    """
 
     leaf: int
     index: np.ndarray | None
     imaginary: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The slots of a group; arrays per slot have shape `shape`.
 
-    `acts` are pairs of leaves (from, to) of which the first can act on the second within a step; None: all.
+    `known` tells of each pair of slots (new, old) whether the old one can act on the new one; None: all can.
     """
 
     group: Group
     slots: tuple[Slot, ...]
     shape: tuple[int, ...]
     avals: Mapping[int, jax.ShapeDtypeStruct]
-    acts: frozenset[tuple[int, int]] | None = None
+    known: np.ndarray | None = None
 
     @property
     def size(self) -> int:
@@ -75,8 +83,35 @@ class Layout:
     @cached_property
     def links(self) -> np.ndarray:
         """(S, S): whether slot t of the old state can act on slot s of the new one."""
-        pairs = [[self.acts is None or (t.leaf, s.leaf) in self.acts for t in self.slots] for s in self.slots]
-        return np.array(pairs, bool).reshape(self.size, self.size)
+        return np.ones((self.size, self.size), bool) if self.known is None else self.known
+
+    @cached_property
+    def stacked(self) -> bool:
+        """Whether blocks and traces of this group are arrays with an axis of slots, not lists: `_stacked.py`."""
+        return int((closure(self.links).astype(np.int64) @ self.links).sum()) > MAX_TERMS
+
+    def read_rows(self, cotangents: Mapping[int, Array]) -> list[Array] | Array:
+        """Cotangents per leaf → real values per slot, in a list or stacked."""
+        return self.stack(cotangents) if self.stacked else self.read(cotangents)
+
+    def stack(self, cotangents: Mapping[int, Array]) -> Array:
+        """Cotangents per leaf → real values (S, *shape), by one read of each."""
+        parts, found, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
+        for leaf, imaginary in parts:
+            value = cotangents[leaf]
+            if jnp.iscomplexobj(value):
+                value = -jnp.imag(value) if imaginary else jnp.real(value)
+            at[leaf, imaginary] = sum(a.size for a in found)
+            found.append(value.reshape(-1))
+        dtype = common_dtype(*(a.dtype for a in found))
+        every = jnp.concatenate([a.astype(dtype) for a in found])
+        for s in self.slots:
+            index = np.arange(self.group.num_positions) if s.index is None else s.index
+            order.append(at[s.leaf, s.imaginary] + index)
+        where = np.stack(order)
+        if np.array_equal(where.reshape(-1), np.arange(every.size)):
+            return every.reshape(self.size, *self.shape)
+        return every[where].reshape(self.size, *self.shape)
 
 
 def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
@@ -103,16 +138,25 @@ def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without
             continue
         parts = (False, True) if np.issubdtype(avals[leaf].dtype, np.complexfloating) else (False,)
         if plain:
-            slots += [Slot(leaf, None, im) for im in parts]
+            slots += [Slot(leaf, None, im, int(slot.reshape(-1)[0])) for im in parts]
             continue
         for k in np.unique(slot):
             at = np.flatnonzero(slot.reshape(-1) == k)
             index = np.empty(group.num_positions, np.int64)
             index[place.reshape(-1)[at]] = at
-            slots += [Slot(leaf, index, im) for im in parts]
+            slots += [Slot(leaf, index, im, int(k)) for im in parts]
     shapes = {avals[leaf].shape for leaf in group.leaves}
     shape = shapes.pop() if plain and len(shapes) == 1 else (group.num_positions,)
     return Layout(group, tuple(slots), shape, avals)
+
+
+def closure(links: np.ndarray) -> np.ndarray:
+    """Reflexive transitive closure."""
+    n = links.shape[0]
+    closed = links | np.eye(n, dtype=bool)
+    for _ in range(max(n.bit_length(), 1)):
+        closed = (closed.astype(np.int64) @ closed.astype(np.int64)) > 0
+    return closed
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from . import _site_math as site_math
 from ._blocks import Block, block_product, block_times
 from ._layout import Layout
 from ._plan import Plan, plan_of, wide_dtype, widened
-from ._probes import Probes, plan_probes
+from ._probes import Probes, as_lists, plan_probes
 from ._structure import Evens, Structure, products, structure_of
 from ._suffix import real_dtype
 from ._transport import CreditElsewhere, EachStep, Transport, WindowData, add_to, by_site
@@ -104,7 +104,7 @@ class NarrowTraces:
         probes = self._changing
         if not probes.relations:
             return {}, {}
-        blocks, rows = probes(leaves, weights, ys)
+        blocks, rows = as_lists(probes(leaves, weights, ys))
         return self._kept(blocks, dict(zip(map(self.plan.relations.index, probes.relations), rows, strict=True)), False)
 
     def _kept(self, blocks: Sequence[Block], rows: Mapping[int, list[Array]], fixed: bool) -> Any:
@@ -134,7 +134,8 @@ class NarrowTraces:
         first, last = step.first_state, len(leaves) - len(window.steady)
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[first:last]]  # nothing that is kept reads them
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
-        blocks, rows = self.plan.probes([*window.params, *nothing, *window.steady], window.weights, none)
+        found = self.plan.probes([*window.params, *nothing, *window.steady], window.weights, none)
+        blocks, rows = as_lists(found)
         return self._kept(blocks, dict(enumerate(rows)), True)
 
     def credit(self, trace: list[tuple[Array, ...]], g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:

@@ -22,6 +22,7 @@ from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..analysis import Facts, Group, OpenStep, OpNode
 from ..ir import Role, Site, interpret
 from ._plan import Plan
+from ._probes import Rows
 from ._source import OutputLoss, errors_of
 
 # Outputs of a step, and the way back from them to a group's old states and to its new ones.
@@ -31,8 +32,8 @@ Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[d
 class StepGradients(NamedTuple):
     """Per group and state scalar, the loss in its new (s) and its old states (r); per site, the loss in y (δ)."""
 
-    new: dict[int, list[Array]]
-    old: dict[int, list[Array]]
+    new: dict[int, Rows]
+    old: dict[int, Rows]
     ops: dict[int, Array]
 
 
@@ -59,7 +60,9 @@ class OwnLoss:
         for g, cut in self.cuts.items():
             layout = self.plan.probes.layouts[g]
             old, new = _from_states(facts, facts.groups[g], cut, leaves, weights)[1](errors)
-            found.new[g], found.old[g] = ([_whole(a, share) for a in layout.read(bars)] for bars in (new, old))
+            found.new[g], found.old[g] = (
+                jax.tree.map(lambda a: _whole(a, share), layout.read_rows(bars)) for bars in (new, old)
+            )
         return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,23 @@ import numpy as np
 from jax import Array, lax
 
 from .._compat import is_inexact
-from ..analysis import Derived, Facts, Group, Node, OpenStep, Relation, StateNode, colours, derived_states
+from ..analysis import (
+    Derived,
+    Facts,
+    Group,
+    Node,
+    OpenStep,
+    Relation,
+    StateNode,
+    colours,
+    derived_states,
+    driven_slots,
+    slot_links,
+)
 from ..ir import mapped, number_outputs
 from ._blocks import Block, Entry, full
 from ._layout import Layout, layout_of
+from ._stacked import Pattern, Sparse
 from ._transport import PullBack
 from ._weights import weights
 
@@ -33,6 +47,10 @@ class Probe:
     colour: np.ndarray | None
 
 
+# D of a group, and F of a relation: lists of arrays per slot; of a group that is stacked, arrays.
+AnyBlock: TypeAlias = Block | Sparse
+Rows: TypeAlias = list[Array] | Array
+
 # More pulls than this are made as one.
 SEPARATE_PULLS = 8
 
@@ -42,41 +60,46 @@ class Pulls:
     """Which cotangents to pull back, and where blocks stand in what comes back.
 
     `layouts` has one entry per group. Each pull is a set of probes that do not disturb each other. `places[k]` is the
-    position that each element of relation k's y reaches.
+    position that each element of relation k's y reaches, `drives[k]` the slots that they act on.
     """
 
     layouts: tuple[Layout, ...]
     pulls: tuple[tuple[Probe, ...], ...]
     relations: tuple[Relation, ...] = ()
     places: tuple[np.ndarray | None, ...] = ()
+    drives: tuple[np.ndarray, ...] = ()
 
     @property
     def leaves(self) -> list[int]:
         """The states whose cotangents are pulled back."""
         return sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
 
-    def __call__(self, pull: PullBack) -> tuple[list[Block], list[list[Array]]]:
-        """D per group and F per relation, given the pull-back of new states to old states and outputs of ops."""
+    def __call__(self, pull: PullBack) -> tuple[list[AnyBlock], list[Rows]]:
+        """D per group and F per relation, given the pull-back of new states to old states and outputs of ops.
+
+        Of a group that is stacked, D is `Sparse`, and F an array over the slots that the op drives.
+        """
         avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
         zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
-        if len(self.pulls) > SEPARATE_PULLS:
+        if len(self.pulls) > SEPARATE_PULLS or any(layout.stacked for layout in self.layouts):
             return self._all_at_once(pull, zeros)
         blocks, rows = self._blank()
         for probes in self.pulls:
             cotangents = dict(zeros)
             for p in probes:
-                probe = self.layouts[p.group].probe(p.slot, p.colour)
-                cotangents |= {i: c.astype(avals[i].dtype) for i, c in probe.items() if i in zeros}
+                for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
+                    if i in zeros:  # a state that follows from others is not probed
+                        cotangents[i] = cotangents[i] + c.astype(avals[i].dtype)
             h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
-        return blocks, [full(row) for row in rows]
+        return [*blocks], [full(row) for row in rows]
 
     def _blank(self) -> tuple[list[Block], list[list[Entry]]]:
         rows: list[list[Entry]] = [[None] * self.layouts[r.group].size for r in self.relations]
         return [[[None] * g.size for _ in range(g.size)] for g in self.layouts], rows
 
-    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, np.ndarray]) -> tuple[list[Block], list[list[Array]]]:
+    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, np.ndarray]) -> tuple[list[AnyBlock], list[Rows]]:
         """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
         blocks, rows = self._blank()
         stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
@@ -88,8 +111,16 @@ class Pulls:
                     if i in stacked:  # a state that follows from others is not probed
                         stacked[i][n] += c.astype(stacked[i].dtype)
         h_bar, d_bar = mapped(pull, {i: jnp.asarray(c) for i, c in stacked.items()})
+        found: list[AnyBlock] = [*blocks]
+        arrays: dict[int, Array] = {}
+        for g in sorted({g for g, _ in readers if self.layouts[g].stacked}):
+            which = self._readers(g, readers)
+            found[g] = self._stacked_block(g, which, h_bar)
+            arrays |= {k: self._stacked_rows(k, which, d_bar) for k, r in enumerate(self.relations) if r.group == g}
         for (g, s), at in readers.items():
             layout = self.layouts[g]
+            if layout.stacked:
+                continue
             colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
             which = _which(colours, layout.group.num_positions)
             own = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
@@ -99,8 +130,40 @@ class Pulls:
                 blocks[g][s][t] = jnp.take_along_axis(flat, which[None], 0)[0].reshape(layout.shape)
             for k, r in enumerate(self.relations):
                 if r.group == g:
-                    rows[k][s] = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
-        return blocks, [full(row) for row in rows]
+                    value = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
+                    rows[k][s] = value if self.drives[k][s] else jnp.zeros_like(value)
+        return found, [arrays[k] if k in arrays else full(row) for k, row in enumerate(rows)]
+
+    def _readers(self, g: int, readers: Mapping[tuple[int, int], list[int]]) -> np.ndarray:
+        """(S, positions): the number of the pull that reads a slot."""
+        found = []
+        for s in range(self.layouts[g].size):
+            at = readers[g, s]
+            masks = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
+            found.append(np.array(at)[_which(masks, self.layouts[g].group.num_positions)])
+        return np.stack(found)
+
+    def _stacked_block(self, g: int, which: np.ndarray, h_bar: Mapping[int, Array]) -> Sparse:
+        layout = self.layouts[g]
+        pattern = Pattern.of(layout.links)
+        rows, cols = pattern.entries
+        read = jax.vmap(layout.stack)({i: h_bar[i] for i in layout.group.leaves if i in h_bar})
+        if (which == which[:, :1]).all():
+            return Sparse(read[which[rows, 0], cols], pattern)
+        flat = read.reshape(*read.shape[:2], -1)
+        values = flat[which[rows], cols[:, None], np.arange(flat.shape[2])]
+        return Sparse(values.reshape(-1, *layout.shape), pattern)
+
+    def _stacked_rows(self, k: int, which: np.ndarray, d_bar: Mapping[int, Array]) -> Array:
+        """F at the slots that relation k drives."""
+        stack, place = d_bar[self.relations[k].site], self.places[k]
+        which = which[self.drives[k]]
+        if place is None or (which == which[:, :1]).all():
+            found = stack[which[:, 0]]
+        else:
+            at = np.broadcast_to(place, stack.shape[1:])
+            found = jnp.take_along_axis(stack, which[:, np.maximum(at, 0)], 0)
+        return found if place is None or (place >= 0).all() else jnp.where(place >= 0, found, 0)
 
     def _read(
         self,
@@ -120,8 +183,9 @@ class Pulls:
         for k, r in enumerate(self.relations):
             if r.group != p.group:
                 continue
-            value = d_bar[r.site]
-            place = self.places[k]
+            value, place = d_bar[r.site], self.places[k]
+            if not self.drives[k][p.slot]:
+                value = jnp.zeros_like(value)
             if p.colour is not None and place is not None:
                 value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
@@ -140,7 +204,19 @@ class Probes:
     @cached_property
     def reading(self) -> Pulls:
         places = tuple(_beside_loops(self.facts, r) for r in self.relations)
-        return Pulls(self.layouts, self.pulls, self.relations, places)
+        drives = tuple(self.drives(k) for k in range(len(self.relations)))
+        return Pulls(self.layouts, self.pulls, self.relations, places, drives)
+
+    def drives(self, k: int) -> np.ndarray:
+        """(S,): the slots that the op of relation k acts on within its step."""
+        return _drives(self.facts, self.relations[k], self.layouts[self.relations[k].group])
+
+    def by_slot(self, k: int, rows: Rows, lead: int = 0) -> list[tuple[int, Array]]:
+        """F of relation k slot by slot, with so many axes before that of slots, for the slots that its op acts on."""
+        driven = np.flatnonzero(self.drives(k)).tolist()
+        if not isinstance(rows, list):
+            return list(zip(driven, jnp.moveaxis(rows, lead, 0), strict=True))
+        return [(s, rows[s]) for s in driven]
 
     def without_derived(self, g: Mapping[int, Array], states: Sequence[Array]) -> Mapping[int, Array]:
         """Cotangents of states, with those of derived states taken to the states that they are made of."""
@@ -153,13 +229,13 @@ class Probes:
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-    ) -> tuple[list[Block], list[list[Array]]]:
+    ) -> tuple[list[AnyBlock], list[Rows]]:
         """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops."""
         return self.read(*lax.stop_gradient((list(leaves), list(weights), dict(ys))))
 
     def read(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-    ) -> tuple[list[Block], list[list[Array]]]:
+    ) -> tuple[list[AnyBlock], list[Rows]]:
         """The same, as values that can be differentiated in turn."""
         facts, moving = self.facts, self.reading.leaves
         opened = OpenStep(facts.step, facts.sites, facts.cut)
@@ -192,10 +268,18 @@ class Probes:
         traced, tree = jax.make_jaxpr(self, return_shape=True)(*self.stand_ins())
         names = jax.tree.unflatten(jax.tree.structure(tree), number_outputs(traced))
         keys = [
-            (r.group, r.places.shape, r.places.tobytes(), tuple(row))
+            (r.group, r.places.shape, r.places.tobytes(), tuple(jax.tree.leaves(row)))
             for r, row in zip(self.relations, names[1], strict=True)
         ]
         return [keys.index(key) for key in keys]
+
+
+def as_lists(found: tuple[list[AnyBlock], list[Rows]]) -> tuple[list[Block], list[list[Array]]]:
+    """D and F of groups of which none is stacked."""
+    blocks = [d for d in found[0] if not isinstance(d, Sparse)]
+    rows = [f for f in found[1] if isinstance(f, list)]
+    assert (len(blocks), len(rows)) == (len(found[0]), len(found[1]))
+    return blocks, rows
 
 
 def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
@@ -234,13 +318,11 @@ def plan_probes(
     each other.
     """
     needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
-    groups = facts.groups if groups is None else groups
+    known, groups = groups is None, facts.groups if groups is None else groups
     derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced else {}
-    layouts = tuple(
-        layout_of(facts, g, untraced_leaves(facts, g.index) if reduced else ()) for g in groups or facts.groups
-    )
-    if reduced:
-        layouts = tuple(replace(layout, acts=_acts(facts, derived.get(layout.group.index))) for layout in layouts)
+    layouts = tuple(layout_of(facts, g, untraced_leaves(facts, g.index) if reduced else ()) for g in groups)
+    if known:
+        layouts = tuple(linked(facts, layout, derived.get(layout.group.index)) for layout in layouts)
     rounds: list[list[int]] = []
     for g in needed:
         for members in rounds:
@@ -251,9 +333,12 @@ def plan_probes(
             rounds.append([g])
     pulls: list[tuple[Probe, ...]] = []
     for members in rounds:
-        lists = [probes_of(g, layouts[g], colours(facts, facts.groups[g])) for g in members]
+        lists = []
+        for g in members:
+            probes = probes_of(g, layouts[g], colours(facts, facts.groups[g]))
+            lists.append(together(probes, layouts[g], _drivers(facts, relations, layouts[g])))
         for k in range(max(map(len, lists))):
-            pulls.append(tuple(found[k] for found in lists if k < len(found)))
+            pulls.append(tuple(p for found in lists if k < len(found) for p in found[k]))
     layouts = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
     return Probes(facts, layouts, tuple(relations), tuple(pulls), derived)
 
@@ -271,12 +356,42 @@ def untraced_leaves(facts: Facts, group: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*(derived.gone if derived is not None else ()), *unread)))
 
 
-def _acts(facts: Facts, derived: Derived | None) -> frozenset[tuple[int, int]]:
-    """Leaves that act on leaves through the cut step, by themselves or through states that follow from them."""
-    found = {(s.index, t.index) for s, t, _ in facts.edges.between(StateNode, StateNode)}
+def linked(facts: Facts, layout: Layout, derived: Derived | None = None) -> Layout:
+    """A layout that knows which of its slots act on which, by themselves or through states that follow from them."""
+    group, known = layout.group, slot_links(facts.edges, layout.group)
+    own = np.array([s.number for s in layout.slots], np.int64)
+    links = known[np.ix_(own, own)]
     for i, sources in (derived.sources if derived is not None else {}).items():
-        found |= {(k, b) for a, b in found if a == i for k in sources}
-    return frozenset(found)
+        acted_on = known[np.ix_(own, np.unique(group.slot[group.leaves.index(i)]))].any(1)
+        made_of = np.array([s.leaf in sources for s in layout.slots], bool)
+        links |= np.logical_and.outer(acted_on, made_of)
+    return replace(layout, known=links)
+
+
+def _drives(facts: Facts, relation: Relation, layout: Layout) -> np.ndarray:
+    if layout.known is None:
+        return np.ones(layout.size, bool)
+    return driven_slots(facts.edges, relation.site, layout.group)[[s.number for s in layout.slots]]
+
+
+def _drivers(facts: Facts, relations: Sequence[Relation], layout: Layout) -> list[np.ndarray]:
+    """Per relation that reaches the group, the slots that its op acts on."""
+    return [_drives(facts, r, layout) for r in relations if r.group == layout.group.index]
+
+
+def together(probes: Sequence[Probe], layout: Layout, drivers: Sequence[np.ndarray]) -> list[tuple[Probe, ...]]:
+    """Probes of slots that no slot and no op acts on both, as one pull: one is enough for a delay line."""
+    sources = np.concatenate([layout.links, *(d[:, None] for d in drivers)], 1).astype(np.int32)
+    meet = (sources @ sources.T) > 0
+    found: list[list[Probe]] = []
+    for p in probes:
+        for pull in found:
+            if pull[0].colour is p.colour and not any(meet[p.slot, q.slot] for q in pull):
+                pull.append(p)
+                break
+        else:
+            found.append([p])
+    return [tuple(pull) for pull in found]
 
 
 def _empty(layout: Layout) -> Layout:

@@ -13,6 +13,7 @@ from jax import Array
 from ..analysis import Even, evenness
 from ..ir import Role
 from ._plan import Plan
+from ._probes import as_lists
 from ._weights import weights
 
 # block[s][t]; None is an entry that is always zero.
@@ -79,7 +80,7 @@ def structure_of(plan: Plan) -> Structure:
     ) -> tuple[list[list[list[Array | None]]], list[list[Array]], list[list[list[Array | None]]]]:
         # Weights are made here, so that it is seen where one is spread over samples.
         made = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
-        blocks, rows = probes(leaves, made, ys)
+        blocks, rows = as_lists(probes(leaves, made, ys))
         at = [
             [[None if entry is None else gather(entry) for entry in line] for line in blocks[r.group]]
             for r, gather in zip(plan.relations, plan.gathers, strict=True)

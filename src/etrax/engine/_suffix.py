@@ -7,57 +7,116 @@ No trace is touched step by step: P and c_k are as large as states and outputs o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from . import _site_math as site_math
-from ._blocks import Block, block_product, block_times
+from . import _stacked as stacked
+from ._blocks import Block, block_product, block_times, full, total, transposed_times
+from ._layout import Layout, closure
 from ._plan import Plan, wide_dtype, widened
+from ._probes import AnyBlock, Rows
+from ._stacked import Sparse
 from ._transport import WindowData
 
+# A product of blocks: lists, or of a group that is stacked an array (S, S, *positions).
+Whole: TypeAlias = Block | Array
+# A trace: one array per slot, or of a group that is stacked an array (S, …).
+Entries: TypeAlias = tuple[Array, ...] | Array
 
-def suffix_products(plan: Plan, window: WindowData) -> tuple[list[Block], list[list[Array]]]:
+
+def trace_zeros(plan: Plan, k: int) -> Entries:
+    """The trace of relation k of parameters that have not acted yet."""
+    zero, layout = plan.zeros(k), plan.layout(k)
+    return jnp.zeros((layout.size, *zero.shape), zero.dtype) if layout.stacked else tuple(zero for _ in layout.slots)
+
+
+def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: WindowData) -> Array:
+    """Σ_s g_s · ε_s of relation k, of the weight's shape; `signal` is g at the positions."""
+
+    def one(entry: Array, s: Array) -> Array:
+        return plan.apply(k, entry, plan.gathers[k](s).astype(wide_dtype(entry.dtype)), window.fixed)
+
+    if not isinstance(entries, tuple):
+        return jax.vmap(one)(entries, jnp.asarray(signal)).sum(0)
+    first, *rest = (one(e, s) for e, s in zip(entries, signal, strict=True))
+    return sum(rest, first)
+
+
+def suffix_products(plan: Plan, window: WindowData) -> tuple[list[Whole], list[Rows]]:
     """P per group, and c_k per relation and state scalar, stacked over k. A narrow trace is moved by wide products."""
     layouts = plan.probes.layouts
     dtypes = [wide_dtype(d) for d in plan.dtypes]
-    closed = [_closure(layout.links) for layout in layouts]
 
-    def eye(g: int) -> Block:
-        layout = layouts[g]
-        kind = np.result_type(*(real_dtype(layout.avals[i].dtype) for i in layout.group.leaves))
-        one = jnp.ones(layout.shape, kind) + jnp.asarray(window.zero_after_credit, kind)
-        none, n = jnp.zeros(layout.shape, kind), layout.size
-        return [[(one if s == t else none) if closed[g][s, t] else None for t in range(n)] for s in range(n)]
-
-    def body(suffix: list[Block], step: tuple[list[Block], list[list[Array]]]) -> tuple[list[Block], list[list[Array]]]:
+    def body(suffix: list[Whole], step: tuple[list[AnyBlock], list[Rows]]) -> tuple[list[Whole], list[Rows]]:
         d, f = step
-        out = []
-        for k, (r, row) in enumerate(zip(plan.relations, f, strict=True)):
-            site = plan.facts.sites[r.site]
-            at = [
-                [None if q is None else site_math.beside_loops(site, plan.gathers[k](q)) for q in line]
-                for line in suffix[r.group]
-            ]
-            found = block_times(at, row)
-            out.append([jnp.zeros_like(row[0], dtypes[k]) if c is None else c.astype(dtypes[k]) for c in found])
-        new = [_fitted(block_product(q, d[g]), q) for g, q in enumerate(suffix)]
-        return new, out
+        late = [late_rows(plan, k, suffix[r.group], f[k], dtypes[k]) for k, r in enumerate(plan.relations)]
+        return [onward(q, d[g]) for g, q in enumerate(suffix)], late
 
-    return lax.scan(body, [eye(g) for g in range(len(layouts))], window.records, reverse=True)
+    kinds = [np.result_type(*(real_dtype(a.dtype) for a in layout.avals.values())) for layout in layouts]
+    start = [unit(layout, kind, window.zero_after_credit) for layout, kind in zip(layouts, kinds, strict=True)]
+    whole, late = lax.scan(body, start, window.records, reverse=True)
+    return [_masked(q, layout, window.steps) for q, layout in zip(whole, layouts, strict=True)], late
 
 
-def _fitted(product: Block, like: Block) -> Block:
-    """A product in the shape and types of another block, so that a loop can carry it."""
+def unit(layout: Layout, dtype: np.dtype, zero: Array | float = 0.0) -> Whole:
+    """I, in the form of all products of the group's blocks."""
+    one = jnp.ones(layout.shape, dtype) + jnp.asarray(zero, dtype)
+    if layout.stacked:
+        return stacked.identity(layout.size, one)
+    none, closed, n = jnp.zeros(layout.shape, dtype), closure(layout.links), layout.size
+    return [[(one if s == t else none) if closed[s, t] else None for t in range(n)] for s in range(n)]
+
+
+def onward(q: Whole, d: AnyBlock) -> Whole:
+    """q · d, in the form of q, so that a loop can carry it."""
+    if isinstance(d, Sparse):
+        assert not isinstance(q, list)
+        return stacked.product(q, d).astype(q.dtype)
+    assert isinstance(q, list)
     return [
         [
             None if b is None else jnp.zeros_like(b) if a is None else a.astype(b.dtype)
-            for a, b in zip(p, q, strict=True)
+            for a, b in zip(found, like, strict=True)
         ]
-        for p, q in zip(product, like, strict=True)
+        for found, like in zip(block_product(q, d), q, strict=True)
     ]
+
+
+def late_rows(plan: Plan, k: int, q: Whole, row: Rows, dtype: np.dtype) -> Rows:
+    """q · F at the elements of relation k's y."""
+    site, gather = plan.facts.sites[plan.relations[k].site], plan.gathers[k]
+
+    def at(p: Array) -> Array:
+        return site_math.beside_loops(site, gather(p))
+
+    if not isinstance(q, list):
+        driven = q[:, plan.probes.drives(k)]
+        return (jax.vmap(jax.vmap(at))(driven) * jnp.asarray(row)[None]).sum(1).astype(dtype)
+    found = block_times([[None if p is None else at(p) for p in line] for line in q], row)
+    return [jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found]
+
+
+def _masked(q: Whole, layout: Layout, steps: int) -> Whole:
+    """A product of so many blocks, without what is always zero after as many steps."""
+    if not isinstance(q, list):
+        return q
+    links = power(layout.links, steps)
+    return [[p if links[s, t] else None for t, p in enumerate(row)] for s, row in enumerate(q)]
+
+
+def power(links: np.ndarray, steps: int) -> np.ndarray:
+    """Which slots act on which in exactly so many steps."""
+    found, square = np.eye(links.shape[0], dtype=bool), links
+    while steps:
+        if steps & 1:
+            found = (found.astype(np.int64) @ square) > 0
+        square, steps = (square.astype(np.int64) @ square) > 0, steps >> 1
+    return found
 
 
 def real_dtype(dtype: np.dtype) -> np.dtype:
@@ -65,20 +124,12 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64 if dtype.name in ("float64", "complex128") else np.float32)
 
 
-def _closure(links: np.ndarray) -> np.ndarray:
-    """Reflexive transitive _closure."""
-    n = links.shape[0]
-    closed = links | np.eye(n, dtype=bool)
-    for _ in range(max(n.bit_length(), 1)):
-        closed = (closed.astype(np.int64) @ closed.astype(np.int64)) > 0
-    return closed
-
-
-def moved_trace(
-    plan: Plan, k: int, entries: tuple[Array, ...], whole: Block, suffixes: Sequence[Array], window: WindowData
-) -> tuple[Array, ...]:
+def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Rows, window: WindowData) -> Entries:
     """P ε_0 + Σ_k u_k ⊗ c_k for one relation."""
     r, gather = plan.relations[k], plan.gathers[k]
+    if not isinstance(entries, tuple):
+        return _moved_stack(plan, k, entries, jnp.asarray(whole), jnp.asarray(suffixes), window)
+    assert isinstance(whole, list)
     site, fixed, data = plan.facts.sites[r.site], window.fixed[r.site], window.data(r.site)
     if site.rule.moved is not None and not site.loops:
         at = [[None if p is None else gather(p) for p in row] for row in whole]
@@ -89,3 +140,50 @@ def moved_trace(
         fresh = site_math.outer(site, fixed, [widened(u, c.dtype) for u in data], c)
         new.append((fresh if old is None else old + fresh).astype(entry.dtype))
     return tuple(new)
+
+
+def _moved_stack(plan: Plan, k: int, entries: Array, whole: Array, late: Array, window: WindowData) -> Array:
+    """The same for a stack, with late (steps, S, …) and P only where it is not always zero."""
+    links = power(plan.layout(k).links, window.steps)
+    kept, fresh = times_trace(plan, k, whole, entries, window, links), outer_stack(plan, k, late, window)
+    return (jnp.asarray(kept) + jnp.asarray(fresh)).astype(entries.dtype)
+
+
+def times_trace(
+    plan: Plan, k: int, whole: Whole, entries: Entries, window: WindowData, links: np.ndarray | None = None
+) -> Entries:
+    """A full product of blocks times the trace of relation k; `links` are its entries that may differ from zero."""
+    if not isinstance(entries, tuple):
+        at = jax.vmap(jax.vmap(lambda p: plan.at_trace(k, p, window.fixed)))(jnp.asarray(whole))
+        return stacked.full_times(at, entries, closure(plan.layout(k).links) if links is None else links)
+    assert isinstance(whole, list)
+    at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]
+    return tuple(full(block_times(at, entries)))
+
+
+def outer_stack(plan: Plan, k: int, late: Rows, window: WindowData) -> Entries:
+    """Σ_k u_k ⊗ c_k for all slots of relation k."""
+    if not isinstance(late, list):
+        return jax.vmap(lambda c: plan.outer(k, c, window), 1)(late)
+    return tuple(plan.outer(k, c, window) for c in late)
+
+
+def driven_dot(plan: Plan, k: int, rows: Rows, signal: Rows) -> Array:
+    """Σ_s F_s · x_s at the elements of relation k's y, over steps: F is (steps, …), x (steps, positions…)."""
+    site, gather = plan.facts.sites[plan.relations[k].site], plan.gathers[k]
+
+    def at_ops(x: Array) -> Array:
+        return site_math.beside_loops(site, jax.vmap(gather)(x), lead=1)
+
+    if not isinstance(rows, list):
+        signal = jnp.asarray(signal)[:, plan.probes.drives(k)]
+        return (rows * jax.vmap(at_ops, 1, 1)(signal)).sum(1)
+    return total(f * at_ops(x) for f, x in zip(rows, signal, strict=True))
+
+
+def pulled_back(d: AnyBlock, v: Rows) -> Rows:
+    """dᵀ · v, in the form of v."""
+    if isinstance(d, Sparse):
+        return stacked.transposed_times(d, jnp.asarray(v)).astype(jnp.asarray(v).dtype)
+    found = transposed_times(d, list(v))
+    return [jnp.zeros_like(b) if a is None else a.astype(b.dtype) for a, b in zip(found, v, strict=True)]

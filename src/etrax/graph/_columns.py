@@ -17,7 +17,7 @@ import numpy as np
 
 from .._compat import common_dtype
 from ..analysis import Group
-from ..engine import Block, Layout, full, layout_with
+from ..engine import AnyBlock, Layout, Sparse, full, layout_with
 from ..ir import Leaf
 
 
@@ -86,13 +86,13 @@ class Columns:
             at = end
         return out
 
-    def blocks(self, block: Block) -> jax.Array:
+    def blocks(self, block: AnyBlock) -> jax.Array:
         """(*varshape, S, S) from the engine's real blocks.
 
         A complex state's derivative in a complex one is ∂Re h'/∂Re h - i ∂Re h'/∂Im h, which is the derivative itself
         where the step is holomorphic, and what reverse mode gives for the cotangent 1 where it is not.
         """
-        entries, rows = [], [full(row) for row in block]
+        entries, rows = [], block.full() if isinstance(block, Sparse) else [full(row) for row in block]
         for new, new_imaginary in self.slots:
             for old, old_imaginary in self.slots:
                 if old_imaginary is not None:

@@ -25,6 +25,7 @@ from jax.typing import DTypeLike
 from ..analysis import Facts
 from ..engine import (
     EachStep,
+    Entries,
     Probes,
     Transport,
     WindowData,
@@ -38,7 +39,8 @@ from ..engine import (
     plan_probes,
     structure_of,
     suffix_products,
-    wide_dtype,
+    trace_credit,
+    trace_zeros,
 )
 from ._partition import combined_transport
 from ._rule import Rule
@@ -46,9 +48,12 @@ from ._verdicts import by_position_verdict
 
 
 class DiagonalTrace(NamedTuple):
-    """Per relation, one array of its op family's trace shape for each of the S state scalars of a position."""
+    """Per relation, one array of its op family's trace shape for each of the S state scalars of a position.
 
-    entries: list[tuple[Array, ...]]
+    Where S is large, the S arrays are one.
+    """
+
+    entries: list[Entries]
 
 
 def diagonal_transport(
@@ -67,16 +72,14 @@ def diagonal_transport(
     relations = plan.relations
 
     def init() -> DiagonalTrace:
-        return DiagonalTrace([tuple(plan.zeros(k) for _ in plan.layout(k).slots) for k in range(len(relations))])
+        return DiagonalTrace([trace_zeros(plan, k) for k in range(len(relations))])
 
     def credit(trace: DiagonalTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
         g = probes.without_derived(g, window.entry_states)
         for k, (r, entries) in enumerate(zip(relations, trace.entries, strict=True)):
-            signal = plan.layout(k).read({i: g[i] for i in facts.groups[r.group].leaves})
-            for entry, s in zip(entries, signal, strict=True):
-                s = plan.gathers[k](s).astype(wide_dtype(entry.dtype))
-                add_to(out, r.site, plan.apply(k, entry, s, window.fixed))
+            signal = plan.layout(k).read_rows({i: g[i] for i in facts.groups[r.group].leaves})
+            add_to(out, r.site, trace_credit(plan, k, entries, signal, window))
         return out
 
     def move(trace: DiagonalTrace, window: WindowData) -> DiagonalTrace:
@@ -104,13 +107,15 @@ def structured_transport(
 ) -> Transport[Any]:
     """D-RTRL with a trace as small as what is known of D and F allows: narrow where it can be, else whole."""
     relations = carried_relations(facts, sites)
-    plan = plan_of(facts, plan_probes(facts, relations, reduced=True), trace_dtype)
-    known = structure_of(plan)
-    narrow = [k for k in range(len(relations)) if is_narrow(plan, known, k)]
+    layouts = plan_probes(facts, relations, reduced=True).layouts
+    few = [r for r in relations if not layouts[r.group].stacked]  # what is known of many states is too much to ask
+    plan = plan_of(facts, plan_probes(facts, few, reduced=True), trace_dtype)
+    known = structure_of(plan) if few else None
+    narrow = [r for k, r in enumerate(few) if known is not None and is_narrow(plan, known, k)]
     if not narrow:
         return diagonal_transport(facts, sites, trace_dtype)
-    whole = [r for k, r in enumerate(relations) if k not in narrow]
-    some = narrow_transport(facts, [relations[k] for k in narrow], trace_dtype)
+    whole = [r for r in relations if r not in narrow]
+    some = narrow_transport(facts, narrow, trace_dtype)
     if not whole:
         return some
     return combined_transport([diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, whole, True)), some])

@@ -49,7 +49,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -61,27 +61,34 @@ from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
 from ..analysis import Facts
 from ..engine import (
-    Block,
+    AnyBlock,
     CreditElsewhere,
     EachStep,
+    Entries,
     OwnLoss,
     Plan,
+    Rows,
     Signal,
     StepGradients,
     Transport,
+    Whole,
     WindowData,
     add_to,
-    at_ops,
-    block_product,
-    block_times,
     by_site,
-    full,
+    driven_dot,
+    late_rows,
+    moved_trace,
+    onward,
+    outer_stack,
     plan_blocks,
     plan_own_loss,
+    pulled_back,
     site_math,
-    total,
+    suffix_products,
+    times_trace,
     trace_part,
-    transposed_times,
+    trace_zeros,
+    unit,
 )
 from ._d_rtrl import structured_transport
 from ._feedback import feedback_source
@@ -89,12 +96,14 @@ from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport
 from ._verdicts import Verdict, by_position_verdict, other_recurrence_verdict, other_signal_verdict
 
+T = TypeVar("T")
+
 
 class Filtered(NamedTuple):
     """ε and ε̄ of one relation, one array per state scalar each."""
 
-    plain: tuple[Array, ...]
-    filtered: tuple[Array, ...]
+    plain: Entries
+    filtered: Entries
 
 
 class FilteredTrace(NamedTuple):
@@ -113,7 +122,7 @@ class _Filter:
 
     def init(self) -> FilteredTrace:
         plan = self.plan
-        zeros = [tuple(plan.zeros(k) for _ in plan.layout(k).slots) for k in range(len(plan.relations))]
+        zeros = [trace_zeros(plan, k) for k in range(len(plan.relations))]
         return FilteredTrace([Filtered(z, z) for z in zeros])
 
     def signal(
@@ -133,8 +142,7 @@ class _Filter:
             add_to(out, r.site, trace_part(plan, k, pair.plain, plain[r.group], window.fixed))
             add_to(out, r.site, trace_part(plan, k, pair.filtered, filtered[r.group], window.fixed))
             if window.steps > 1:
-                rows = zip(window.records[1][k], late[r.group], strict=True)
-                add_to(out, r.site, plan.grad(k, total(f * at_ops(plan, k, x) for f, x in rows), window))
+                add_to(out, r.site, plan.grad(k, driven_dot(plan, k, window.records[1][k], late[r.group]), window))
         return out
 
     def reads_exit(self, window: WindowData) -> bool:
@@ -145,8 +153,8 @@ class _Filter:
         """δ − F · s at one op of one step, as the gradient of its weight."""
         plan, bar = self.plan, found_loss.ops[j]
         for k in (k for k, r in enumerate(plan.relations) if r.site == j):
-            rows = zip(window.records[1][k], found_loss.new[plan.relations[k].group], strict=True)
-            bar = bar - total(f * at_ops(plan, k, x) for f, x in rows).astype(bar.dtype)
+            new = found_loss.new[plan.relations[k].group]
+            bar = bar - driven_dot(plan, k, window.records[1][k], new).astype(bar.dtype)
         return site_math.grad(plan.facts.sites[j], window.fixed[j], window.data(j), bar)
 
     def credit_at_exit(self, trace: FilteredTrace, window: WindowData) -> dict[int, Array]:
@@ -154,7 +162,7 @@ class _Filter:
         if not self.reads_exit(window):
             return out
         for k, (r, pair) in enumerate(zip(self.plan.relations, trace.pairs, strict=True)):
-            signal = [s[0] for s in window.signals.new[r.group]]
+            signal = jax.tree.map(lambda s: s[0], window.signals.new[r.group])
             add_to(out, r.site, trace_part(self.plan, k, pair.filtered, signal, window.fixed))
         return out
 
@@ -183,127 +191,100 @@ def filtered_transport(
     )
 
 
-Signals: TypeAlias = dict[int, list[Array]]
+Signals: TypeAlias = dict[int, Rows]
 
 
 def _credit_signals(
-    kappa: float, blocks: Sequence[Block], found_loss: StepGradients
+    kappa: float, blocks: Sequence[AnyBlock], found_loss: StepGradients
 ) -> tuple[Signals, Signals, Signals]:
     """D_1ᵀ a_1 and r_1 + κ σ̃_1 per group, at the entry; a_k − s_k, stacked over steps."""
 
     def body(
-        carry: tuple[Signals, Signals], step: tuple[Signals, Signals, Sequence[Block]]
+        carry: tuple[Signals, Signals], step: tuple[Signals, Signals, Sequence[AnyBlock]]
     ) -> tuple[tuple[Signals, Signals], Signals]:
         summed, back = carry  # r_{k+1} + κ σ̃_{k+1}, D_{k+1}ᵀ a_{k+1}
         new, old, d = step
-        late = {g: _sums(summed[g], back[g]) for g in new}
-        before = {
-            g: [r + kappa * (s + more) for r, s, more in zip(old[g], new[g], summed[g], strict=True)] for g in new
-        }
-        onward = {g: _fitted(transposed_times(d[g], _sums(new[g], late[g])), new[g]) for g in new}
-        return (before, onward), late
+        late = _sums(summed, back)
+        before = jax.tree.map(lambda r, s, more: r + kappa * (s + more), old, new, summed)
+        return (before, {g: pulled_back(d[g], a) for g, a in _sums(new, late).items()}), late
 
-    zero = {g: [jnp.zeros_like(s[0]) for s in found] for g, found in found_loss.new.items()}
+    zero = jax.tree.map(lambda s: jnp.zeros_like(s[0]), found_loss.new)
     (filtered, plain), late = lax.scan(body, (zero, zero), (found_loss.new, found_loss.old, blocks), reverse=True)
     return plain, filtered, late
 
 
-def _sums(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
-    return [x + y for x, y in zip(a, b, strict=True)]
-
-
-def _fitted(found: Sequence[Array | None], like: Sequence[Array]) -> list[Array]:
-    """Every entry an array, of the types of others."""
-    return [jnp.zeros_like(b) if a is None else a.astype(b.dtype) for a, b in zip(found, like, strict=True)]
+def _sums(a: T, b: T) -> T:
+    return jax.tree.map(jnp.add, a, b)
 
 
 def _moved(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
     """Both traces at the window's exit."""
-    whole, fresh = _suffixes(plan, kappa, window.records)
+    (product, summed), fresh = _suffixes(plan, kappa, window.records)
     moved = []
     for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
-        product, summed = ([[plan.at_trace(k, p, window.fixed) for p in row] for row in b[r.group]] for b in whole)
-        new = [plan.outer(k, c, window) for c in fresh.plain[k]]
-        new_filtered = [plan.outer(k, c, window) for c in fresh.filtered[k]]
-        old = zip(filtered, full(block_times(summed, plain)), strict=True)
-        late, dtype = [kappa**window.steps * e + more for e, more in old], plan.dtypes[k]
-        moved.append(Filtered(_plus(full(block_times(product, plain)), new, dtype), _plus(late, new_filtered, dtype)))
+        new = outer_stack(plan, k, fresh.plain[k], window)
+        new_filtered = outer_stack(plan, k, fresh.filtered[k], window)
+        old = times_trace(plan, k, summed[r.group], plain, window)
+        late, dtype = jax.tree.map(lambda e, more: kappa**window.steps * e + more, filtered, old), plan.dtypes[k]
+        kept = times_trace(plan, k, product[r.group], plain, window)
+        moved.append(Filtered(_plus(kept, new, dtype), _plus(late, new_filtered, dtype)))
     return FilteredTrace(moved)
 
 
 def _moved_once(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
     """Over one step: ε moves, and then ε̄ ← κ ε̄ + ε, each in its place."""
-    blocks, rows = jax.tree.map(lambda a: a[0], window.records)
+    whole, fresh = suffix_products(plan, window)
     moved = []
     for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
-        one = 1 + jnp.asarray(window.zero_after_credit, plan.dtypes[k])
-        block = [
-            [None if d is None else plan.at_trace(k, d * one, window.fixed) for d in row] for row in blocks[r.group]
-        ]
-        fresh = [plan.outer(k, (f * one)[None].astype(plan.dtypes[k]), window) for f in rows[k]]
-        new = _plus(full(block_times(block, plain)), fresh, plan.dtypes[k])
-        moved.append(Filtered(new, tuple(kappa * old + e for old, e in zip(filtered, new, strict=True))))
+        new = moved_trace(plan, k, plain, whole[r.group], fresh[k], window)
+        moved.append(Filtered(new, jax.tree.map(lambda old, e: kappa * old + e, filtered, new)))
     return FilteredTrace(moved)
 
 
-def _plus(old: Sequence[Array], new: Sequence[Array], dtype: np.dtype) -> tuple[Array, ...]:
-    return tuple(a.astype(dtype) + b for a, b in zip(old, new, strict=True))
+def _plus(old: Entries, new: Entries, dtype: np.dtype) -> Entries:
+    return jax.tree.map(lambda a, b: a.astype(dtype) + b, old, new)
 
 
 class Fresh(NamedTuple):
     """What each step adds at the exit, per relation and state scalar, stacked over steps."""
 
-    plain: list[list[Array]]
-    filtered: list[list[Array]]
+    plain: list[Rows]
+    filtered: list[Rows]
 
 
-# A block of which no entry is always zero.
-FullBlock: TypeAlias = list[list[Array]]
-
-
-def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[FullBlock], list[FullBlock]], Fresh]:
+def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Whole], list[Whole]], Fresh]:
     """(Q_0, R_1 D_1) per group, and Q_k F_k, R_k F_k per relation."""
-    groups = range(len(plan.probes.layouts))
-    dtypes = [_real(plan, g) for g in groups]
 
     def body(
-        carry: tuple[list[FullBlock], list[FullBlock], Array], step: tuple[list[Block], list[list[Array]]]
-    ) -> tuple[tuple[list[FullBlock], list[FullBlock], Array], Fresh]:
+        carry: tuple[list[Whole], list[Whole], Array], step: tuple[list[AnyBlock], list[Rows]]
+    ) -> tuple[tuple[list[Whole], list[Whole], Array], Fresh]:
         suffix, behind, scale = carry  # Q_k, R_{k+1} D_{k+1}, κ^{K−k}
         blocks, rows = step
         summed = [_add_diagonal(b, scale) for b in behind]
         found = Fresh(
-            *([_at(plan, k, b[r.group], rows[k]) for k, r in enumerate(plan.relations)] for b in (suffix, summed))
+            *(
+                [late_rows(plan, k, b[r.group], rows[k], plan.dtypes[k]) for k, r in enumerate(plan.relations)]
+                for b in (suffix, summed)
+            )
         )
-        onward = [[_like(block_product(b[g], blocks[g]), plan, g, dtypes[g]) for g in groups] for b in (suffix, summed)]
-        return (onward[0], onward[1], scale * kappa), found
+        next_suffix, next_behind = ([onward(q, d) for q, d in zip(b, blocks, strict=True)] for b in (suffix, summed))
+        return (next_suffix, next_behind, scale * kappa), found
 
-    start = [_scaled(plan, g, 1.0, dtypes[g]) for g in groups], [_scaled(plan, g, 0.0, dtypes[g]) for g in groups]
-    (suffix, behind, _), found = lax.scan(body, (*start, jnp.ones(())), records, reverse=True)
+    start = [unit(layout, _real(plan, g)) for g, layout in enumerate(plan.probes.layouts)]
+    nothing = jax.tree.map(jnp.zeros_like, start)
+    (suffix, behind, _), found = lax.scan(body, (start, nothing, jnp.ones(())), records, reverse=True)
     return (suffix, behind), found
 
 
-def _at(plan: Plan, k: int, block: FullBlock, row: Sequence[Array]) -> list[Array]:
-    site = plan.facts.sites[plan.relations[k].site]
-    at = [[site_math.beside_loops(site, plan.gathers[k](q)) for q in line] for line in block]
-    return [c.astype(plan.dtypes[k]) for c in full(block_times(at, row))]
-
-
-def _scaled(plan: Plan, g: int, scale: float, dtype: np.dtype) -> FullBlock:
-    """scale · I."""
-    layout = plan.probes.layouts[g]
-    n = layout.size
-    return [[jnp.full(layout.shape, scale if s == t else 0.0, dtype) for t in range(n)] for s in range(n)]
-
-
-def _add_diagonal(block: FullBlock, scale: Array) -> FullBlock:
-    return [[q + scale.astype(q.dtype) if s == t else q for t, q in enumerate(row)] for s, row in enumerate(block)]
-
-
-def _like(block: Block, plan: Plan, g: int, dtype: np.dtype) -> FullBlock:
-    """Every entry an array of the group's type."""
-    zero = jnp.zeros(plan.probes.layouts[g].shape, dtype)
-    return [[zero if q is None else q.astype(dtype) for q in row] for row in block]
+def _add_diagonal(block: Whole, scale: Array) -> Whole:
+    if not isinstance(block, list):
+        return block + jnp.asarray(np.eye(len(block)), block.dtype).reshape(
+            *block.shape[:2], *[1] * (block.ndim - 2)
+        ) * scale.astype(block.dtype)
+    return [
+        [q if s != t or q is None else q + scale.astype(q.dtype) for t, q in enumerate(row)]
+        for s, row in enumerate(block)
+    ]
 
 
 def _real(plan: Plan, g: int) -> np.dtype:

@@ -18,7 +18,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..analysis import ElementGraph, Facts, Node, Relation, StateNode, uncut_edges
-from ..engine import Probe, Probes, Transport, carried_relations, layout_of
+from ..engine import Probe, Probes, Transport, carried_relations, layout_of, linked
 from ..primitives import Dep
 from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
@@ -31,7 +31,7 @@ def whole_transport(
     """OSTL, SnAp-1: the trace of D-RTRL, moved by the blocks of the whole recurrence."""
     relations = carried_relations(facts, sites)
     uncut = replace(facts, cut=frozenset(), edges=uncut_edges(facts))
-    layouts = [layout_of(facts, g) for g in facts.groups]
+    layouts = [linked(uncut, layout_of(facts, g)) for g in facts.groups]
     needed = {r.group for r in relations}
     pulls = []
     for g in sorted(needed):

@@ -23,7 +23,7 @@ from jax.typing import DTypeLike
 
 from .._compat import common_dtype
 from ..analysis import Facts
-from ..engine import EachStep, Transport, WindowData, add_to, by_site, plan_blocks, site_math, total
+from ..engine import EachStep, Rows, Transport, WindowData, add_to, by_site, plan_blocks, site_math
 from ..ops import ALIGNED
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
@@ -50,15 +50,16 @@ def presynaptic_transport(
         one = jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
         return PresynapticTrace(data, one)
 
-    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[list[Array]]:
+    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Rows]:
         return plan.probes(leaves, weights, ys)[1]
 
     def credit(trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
             site = facts.sites[r.site]
-            first = [site_math.sum_loops(site, f[:1])[0].astype(plan.dtypes[k]) for f in window.records[k]]
-            term = total(f * s for f, s in zip(first, plan.signals(k, g), strict=True))
+            signal, term = plan.signals(k, g), jnp.zeros((), plan.dtypes[k])
+            for s, f in plan.probes.by_slot(k, window.records[k], lead=1):
+                term = term + site_math.sum_loops(site, f[:1])[0].astype(plan.dtypes[k]) * signal[s]
             if r.site in dtypes:
                 term = site_math.feature_grad(site, window.fixed[r.site], trace.data[r.site], term)
             else:

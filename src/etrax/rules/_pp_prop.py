@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -30,10 +31,13 @@ from jax.typing import DTypeLike
 from .._arguments import check_decay
 from ..analysis import Facts, OpNode, WeightSite
 from ..engine import (
-    Block,
+    AnyBlock,
     CreditElsewhere,
     EachStep,
+    Entries,
     Plan,
+    Rows,
+    Sparse,
     Transport,
     WindowData,
     add_to,
@@ -43,6 +47,7 @@ from ..engine import (
     plan_of,
     plan_probes,
     site_math,
+    stacked_times,
     total,
 )
 from ..ops import ALIGNED
@@ -58,7 +63,7 @@ class FactoredTrace(NamedTuple):
     """x̂ by site, f̂ (one array per state scalar) of each relation that has its own, and the number of steps t."""
 
     data: dict[int, Array]
-    back: list[tuple[Array, ...]]
+    back: list[Entries]
     steps: Array
 
 
@@ -84,22 +89,29 @@ class _Factors:
         back = []
         for k in self.own:
             shape = site_math.output_shape(sites[plan.relations[k].site])
-            back.append(tuple(jnp.zeros(shape, plan.dtypes[k]) for _ in plan.layout(k).slots))
+            layout = plan.layout(k)
+            one = jnp.zeros(shape, plan.dtypes[k])
+            back.append(jnp.zeros((layout.size, *shape), one.dtype) if layout.stacked else (one,) * layout.size)
         return FactoredTrace(data, back, jnp.zeros((), jnp.int32))
 
     def advance(
-        self, back: list[tuple[Array, ...]], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-    ) -> list[tuple[Array, ...]]:
+        self, back: list[Entries], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> list[Entries]:
         blocks, rows = self.plan.probes(leaves, weights, ys)
         pairs = zip(self.own, back, strict=True)
         return [self._moved(k, entries, blocks[self.plan.relations[k].group], rows[k]) for k, entries in pairs]
 
-    def _moved(self, k: int, entries: tuple[Array, ...], block: Block, row: Sequence[Array]) -> tuple[Array, ...]:
+    def _moved(self, k: int, entries: Entries, block: AnyBlock, row: Rows) -> Entries:
         """f̂ ← α D f̂ + (1 − α) F; of an elementwise weight D f̂ + F."""
         r, gather = self.plan.relations[k], self.plan.gathers[k]
         fade, gain = (self.decay, 1 - self.decay) if r.site in self.factored else (1.0, 1.0)
+        site = self.plan.facts.sites[r.site]
+        if isinstance(block, Sparse):
+            old = stacked_times(Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries))
+            fresh = gain * jax.vmap(lambda f: site_math.sum_loops(site, f[None])[0])(jnp.asarray(row))
+            return (fade * old).at[self.plan.probes.drives(k)].add(fresh).astype(jnp.asarray(entries).dtype)
         old = block_times([[None if d is None else gather(d) for d in line] for line in block], entries)
-        fresh = [gain * site_math.sum_loops(self.plan.facts.sites[r.site], f[None])[0] for f in row]
+        fresh = [gain * site_math.sum_loops(site, f[None])[0] for f in row]
         found = zip(old, fresh, entries, strict=True)
         return tuple((f if e is None else fade * e + f).astype(entry.dtype) for e, f, entry in found)
 
@@ -115,15 +127,21 @@ class _Factors:
             if (r.site in self.plain) is not plain:
                 continue
             if self.shared[k] not in sums:
-                signal = plan.layout(k).read({i: g[i] for i in plan.layout(k).group.leaves})
-                pairs = zip(trace.back[self.own.index(self.shared[k])], signal, strict=True)
-                sums[self.shared[k]] = total(e * plan.gathers[k](s).astype(e.dtype) for e, s in pairs)
+                signal = plan.layout(k).read_rows({i: g[i] for i in plan.layout(k).group.leaves})
+                sums[self.shared[k]] = self._seen(k, trace.back[self.own.index(self.shared[k])], signal)
             term = sums[self.shared[k]]
             if r.site in self.factored:
                 kind = jnp.real(term).dtype
                 term = term / (1 - jnp.asarray(self.decay, kind) ** jnp.maximum(trace.steps, 1).astype(kind))
             add_to(out, r.site, term)
         return out
+
+    def _seen(self, k: int, entries: Entries, signal: Rows) -> Array:
+        """Σ_s g_s f̂_s."""
+        gather = self.plan.gathers[k]
+        if not isinstance(entries, tuple):
+            return (entries * jax.vmap(gather)(jnp.asarray(signal)).astype(entries.dtype)).sum(0)
+        return total(e * gather(s).astype(e.dtype) for e, s in zip(entries, signal, strict=True))
 
     def in_product(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData

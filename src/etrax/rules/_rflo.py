@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..analysis import Facts, OpNode, StateNode
-from ..engine import EachStep, Plan, Transport, WindowData, add_to, by_site, plan_blocks
+from ..analysis import Facts
+from ..engine import EachStep, Transport, WindowData, add_to, by_site, plan_blocks
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 
@@ -40,14 +41,14 @@ def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> Transport[LeakyTrace]:
     plan = plan_blocks(facts, sites, trace_dtype)
-    driven = [_driven(plan, k) for k in range(len(plan.relations))]
+    driven = [np.flatnonzero(plan.probes.drives(k)).tolist() for k in range(len(plan.relations))]
 
     def init() -> LeakyTrace:
         return LeakyTrace([tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)])
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[list[Array]]:
         _, rows = plan.probes(leaves, weights, ys)
-        return [[rows[k][s] for s in slots] for k, slots in enumerate(driven)]
+        return [[f for _, f in plan.probes.by_slot(k, row)] for k, row in enumerate(rows)]
 
     def credit(trace: LeakyTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
@@ -72,16 +73,6 @@ def leaky_transport(
         EachStep(record) if plan.relations else EachStep(),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
     )
-
-
-def _driven(plan: Plan, k: int) -> list[int]:
-    """Slots of the group that the op reaches within its own step."""
-    r = plan.relations[k]
-    return [
-        s
-        for s, slot in enumerate(plan.layout(k).slots)
-        if (OpNode(r.site), StateNode(slot.leaf)) in plan.facts.edges.dep
-    ]
 
 
 def rflo(decay: float) -> Rule:

@@ -131,7 +131,7 @@ class _Guided:
             add_to(out, r.site, term + trace_part(plan, k, entries, a[r.group], window.fixed))
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             r = plan.relations[k]
-            add_to(out, r.site, trace_part(plan, k, [e], [entry[r.group]], window.fixed))
+            add_to(out, r.site, trace_part(plan, k, (e,), [entry[r.group]], window.fixed))
         return out
 
     def move(self, trace: GuidedTrace, window: WindowData) -> GuidedTrace:
