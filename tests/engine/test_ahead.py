@@ -7,8 +7,10 @@ import pytest
 from jax import lax
 
 import etrax
+from etrax._compat import scan_parts
+from etrax.analysis import products_to_part
 from etrax.engine import _probes
-from etrax.engine._ops import known_before
+from etrax.engine._fission import split_scan
 
 B, I, H, T = 3, 4, 5, 7
 RNG = np.random.RandomState(0)
@@ -38,7 +40,7 @@ def weight_first(p, h, x):
 
 
 def two_in_a_row(p, h, x):
-    """The second product reads inputs, but through a weight."""
+    """The second product reads inputs, through a weight."""
     h = 0.5 * h + jnp.tanh(x @ p["w"]) @ p["r"]
     return h, h
 
@@ -63,16 +65,16 @@ MODELS = {
     f.__name__: f
     for f in (plain, joined, joined_in_the_middle, weight_first, two_in_a_row, other_axis, rarely, in_a_loop)
 }
-# Per parameter: the parts of its data that are inputs; () for all of them.
-KNOWN = {
-    "plain": {"w": ()},
-    "joined": {"c": ((0, I),)},
-    "joined_in_the_middle": {"c": ((2, 2 + I),)},
-    "weight_first": {"c": ((0, I),)},
-    "two_in_a_row": {"w": ()},
-    "other_axis": {"w": ()},
-    "rarely": {},
-    "in_a_loop": {},
+# Products that are made ahead, and of products over concatenated data: which parts of these are.
+AHEAD = {
+    "plain": (1, []),
+    "joined": (1, [(True, False)]),
+    "joined_in_the_middle": (1, [(False, True, False)]),
+    "weight_first": (1, [(True, False)]),
+    "two_in_a_row": (2, []),
+    "other_axis": (1, []),
+    "rarely": (0, []),
+    "in_a_loop": (0, []),
 }
 
 
@@ -85,19 +87,16 @@ def used(step):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_known_ahead(name):
-    learner = etrax.compile(MODELS[name], "tbptt", XS[0], params=used(MODELS[name]), hidden=HIDDEN)
-    facts = learner.facts
-    found = {}
-    for j, site in enumerate(facts.sites):
-        if not site.loops and (site.from_inputs or site.parts_from_inputs):
-            found[facts.params_of(j)[0].removeprefix("params").strip("[]'\"")] = (
-                () if site.from_inputs else site.parts_from_inputs
-            )
-    assert found == KNOWN[name]
-    params = learner.program.params(learner.params)
-    ahead = known_before(facts, params, learner.program.weights(params), [XS])
-    assert len(ahead.outputs) + len(ahead.shares) == len(found)
+def test_what_is_made_ahead(name):
+    """Products of inputs, and the shares of inputs in products, whatever the number of rows."""
+    step, params = MODELS[name], used(MODELS[name])
+    program = jax.make_jaxpr(lambda: split_scan(lambda h, x: step(params, h, x), HIDDEN, XS, T))()
+    names = [eqn.primitive.name for eqn in program.eqns]
+    count, parts = AHEAD[name]
+    assert names[: names.index("scan")].count("dot_general") == count
+    loop = scan_parts(jax.make_jaxpr(lambda: lax.scan(lambda h, x: step(params, h, x), HIDDEN, XS))().eqns[-1])
+    found = products_to_part(loop.jaxpr, loop.num_consts, loop.num_carry)
+    assert [p.ahead for p in found.values()] == parts
 
 
 @pytest.mark.parametrize("name", MODELS)

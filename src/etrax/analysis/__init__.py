@@ -1,6 +1,8 @@
 """From a `Step` to frozen facts. Depends on no value of a parameter or an input. See README.md in this folder."""
 
 from ._analyse import analyse as analyse
+from ._apart import Parted as Parted
+from ._apart import products_to_part as products_to_part
 from ._carried import lost_from_op as lost_from_op
 from ._carried import traced_relations as traced_relations
 from ._colours import colours as colours
@@ -24,6 +26,9 @@ from ._reach import find_nodes as find_nodes
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
+from ._schedule import Part as Part
+from ._schedule import Schedule as Schedule
+from ._schedule import schedule as schedule
 from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
 from ._slots import driven_slots as driven_slots

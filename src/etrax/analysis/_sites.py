@@ -26,9 +26,7 @@ class WeightSite:
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
     its data and output have these leading axes. `sliced` says, loop by loop, whether the weight is another one in each
-    iteration (the scan slices it, or it is made of a counter): it then has that leading axis too. The data of a site
-    `from_inputs` are made of the step's inputs and constants alone, and it runs at every step; of data that were
-    concatenated along the axis that the op contracts, `parts_from_inputs` are such: ranges of that axis. `rounded` is
+    iteration (the scan slices it, or it is made of a counter): it then has that leading axis too. `rounded` is
     where the way from parameters to the weight rounds gradients, once for a sequence instead of at each step.
     """
 
@@ -41,8 +39,6 @@ class WeightSite:
     loops: Loops = ()
     sliced: tuple[bool, ...] = ()
     reads_hidden: bool = False
-    from_inputs: bool = False
-    parts_from_inputs: tuple[tuple[int, int], ...] = ()
     rounded: Cause | None = None
 
     @property
@@ -93,24 +89,17 @@ class Addresses:
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a value is made of: parameters (by leaf number), data, hidden states, what weight ops gave.
+    """What a value is made of: parameters (by leaf number), data, hidden states.
 
     A value that is not data can still change inside a loop: `along` are the loops in whose iterations it does.
     `rounded` is where the gradient of a weight is rounded on its way to the parameters.
-    `joined` is the axis of a concatenation, and the ranges of it that came from outside: inputs alone.
     """
 
     params: frozenset[int] = frozenset()
     data: bool = False
     hidden: bool = False
     along: frozenset[Site] = frozenset()
-    learned: bool = False
     rounded: Cause | None = None
-    joined: tuple[int, tuple[tuple[int, int], ...]] | None = None
-
-    @property
-    def outside(self) -> bool:
-        return self.data and not (self.hidden or self.learned or self.params)
 
     @property
     def weight(self) -> bool:
@@ -126,7 +115,6 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
         any(o.data for o in origins),
         any(o.hidden for o in origins),
         frozenset().union(*(o.along for o in origins)),
-        any(o.learned for o in origins),
         next((o.rounded for o in origins if o.rounded), None),
     )
 
@@ -159,7 +147,6 @@ class _Finder:
 
     def __init__(self) -> None:
         self.sites: list[WeightSite] = []
-        self.branches = 0  # how many are open: what is in them may not run
 
     def walk(self, jaxpr: Jaxpr, args: Sequence[_Origin], at: Site, loops: Loops) -> list[_Origin]:
         def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> list[_Origin] | None:
@@ -173,8 +160,6 @@ class _Finder:
 
     def equation(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin]:
         merged = _merge(origins)
-        if eqn.primitive.name == "concatenate" and not merged.params:
-            return [replace(merged, joined=_joined(eqn, origins))]
         if not merged.params or (merged.weight and is_linear_backwards(eqn)):
             merged = replace(merged, rounded=merged.rounded or _rounds(eqn, merged))
             return [self._output(merged, eqn, v) for v in eqn.outvars]
@@ -188,12 +173,8 @@ class _Finder:
             del self.sites[kept:]
         for i, origin in enumerate(origins):
             if origin.weight and _has_gradient(eqn.invars[i].aval) and any(_has_gradient(v.aval) for v in eqn.outvars):
-                self.sites.append(self._operand(at, eqn, i, origins, loops))
+                self.sites.append(_site(at, eqn, i, origins, loops))
         return [_as_data(merged) for _ in eqn.outvars]
-
-    def _operand(self, at: Site, eqn: JaxprEqn, i: int, origins: list[_Origin], loops: Loops) -> WeightSite:
-        site = _site(at, eqn, i, origins, loops)
-        return replace(site, from_inputs=False, parts_from_inputs=()) if self.branches else site
 
     def _output(self, merged: _Origin, eqn: JaxprEqn, var: Any) -> _Origin:
         if merged.weight and (not _has_gradient(var.aval) or eqn.primitive.name == "stop_gradient"):
@@ -201,9 +182,7 @@ class _Finder:
         return merged
 
     def _cond(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
-        self.branches += 1
         branches = [self.walk(body, origins[1:], (*at, b), loops) for b, (body, _) in enumerate(cond_branches(eqn))]
-        self.branches -= 1
         if any(o.weight for found in branches for o in found):
             return None
         outs = [_merge([origins[0], *found]) for found in zip(*branches, strict=True)]
@@ -229,14 +208,14 @@ class _Finder:
         # A weight with which a loop over data begins meets the data there.
         begins = [n + k for k, o in enumerate(carry) if origins[n + k].weight and not o.weight]
         begins = [i for i in begins if _has_gradient(eqn.invars[i].aval)]
-        self.sites[first:first] = [self._operand(at, eqn, i, origins, loops) for i in begins]
+        self.sites[first:first] = [_site(at, eqn, i, origins, loops) for i in begins]
         found = [replace(o, along=o.along - {at}) for o in (*carry, *outs[scan.num_carry :])]
         return [o if o.weight or not o.data else _as_data(o) for o in found]
 
 
 def _as_data(origin: _Origin) -> _Origin:
     """What a weight op gives."""
-    return replace(origin, params=frozenset(), along=frozenset(), data=True, learned=True, rounded=None)
+    return replace(origin, params=frozenset(), along=frozenset(), data=True, rounded=None)
 
 
 def _varying(origin: _Origin, loop: Site) -> _Origin:
@@ -260,30 +239,13 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
         call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
     call = rule.laid_out(call)
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
-    others = [o for i, o in enumerate(origins) if i != operand]
-    outside = any(o.outside for o in others) and all(o.outside or o == _CONST for o in others)
-    axis = rule.contracted(call)
-    parts = tuple(ranges for o in others if o.joined is not None and o.joined[0] == axis for ranges in o.joined[1])
     weight = origins[operand]
     source = source_of_eqn(eqn)
     sliced = tuple(loop in weight.along for loop, _ in loops)
-    return WeightSite(
-        at, operand, call, rule, weight.params, source, loops, sliced, hidden, outside, parts, weight.rounded
-    )
+    return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, weight.rounded)
 
 
 def _rounds(eqn: JaxprEqn, origin: _Origin) -> Cause | None:
     """Where an equation between parameters and a weight rounds gradients on their way back."""
     rounds = origin.weight and eqn.primitive.name == "reduce_precision"
     return Cause(eqn.primitive.name, source_of_eqn(eqn)) if rounds else None
-
-
-def _joined(eqn: JaxprEqn, origins: Sequence[_Origin]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The axis of a concatenation, and which of it came from outside."""
-    axis, at, found = eqn.params["dimension"], 0, []
-    for v, o in zip(eqn.invars, origins, strict=True):
-        n = v.aval.shape[axis]
-        if o.outside:
-            found.append((at, at + n))
-        at += n
-    return axis, tuple(found)

@@ -25,7 +25,6 @@ from .._compat import (
     inner_jaxpr,
     needed_for,
     scan_parts,
-    zeros_of,
 )
 from ..analysis import Addresses, WeightSite
 from ..ir import Role, Site, Step, inline, interpret, mapped
@@ -111,17 +110,6 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array 
         return [tuple(_force(v) if _is_ready(v) else None for v in values) for values in found]
 
 
-def operands_from_inputs(
-    step: Step, sites: Sequence[WeightSite], chosen: Sequence[int], params: Sequence[Array], inputs: Sequence[Array]
-) -> dict[int, tuple[JaxprEqn, list[Array]]]:
-    """The equations of sites and their operands, where these are made of inputs; states count as zero."""
-    finder = _Finder(sites)
-    given = {Role.PARAM: iter(params), Role.INPUT: iter(inputs)}
-    args = [next(given[leaf.role]) if leaf.role in given else zeros_of(leaf.aval) for leaf in step.ins]
-    finder.walk(step.jaxpr, (), [*step.consts, *args], ())
-    return {j: (finder.calls[j][0], [_force(v) for v in finder.calls[j][1]]) for j in chosen}
-
-
 def fixed_examples(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array | np.ndarray, ...]]:
     """The same with zeros for what is a parameter: an example of indices."""
     found = []
@@ -137,7 +125,6 @@ class _Finder:
         self.sites = sites
         self.at = Addresses(sites)
         self.found: dict[int, tuple[Value, tuple[Value, ...]]] = {}
-        self.calls: dict[int, tuple[JaxprEqn, list[Value]]] = {}
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], args: Sequence[Value], at: Site) -> list[Value]:
         return interpret(jaxpr, consts, args, self.handle, at)
@@ -147,7 +134,6 @@ class _Finder:
         for j in self.at.here.get(site, ()):
             s = self.sites[j]
             self.found[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
-            self.calls[j] = (eqn, values)
         if site in self.at.below:
             if name in INLINED:
                 return None

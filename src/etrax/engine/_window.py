@@ -14,7 +14,7 @@ from .._compat import promotes
 from ..analysis import Facts, OpenStep, OpNode
 from ..ir import Role
 from . import _site_math as site_math
-from ._ops import known_before
+from ._fission import split_scan
 from ._probes import differentiable
 from ._transport import CreditElsewhere, Trace, Transport, WindowData
 from ._weights import Weights
@@ -113,34 +113,30 @@ def _run(
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
     fixed_weights = lax.stop_gradient(weights.weight)
-    known = known_before(facts, params, weights, inputs)
     each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
 
     def body(carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:
-        (held, moved), (x, extra, delta, ready) = carry, xs
-        ops = {**weights.ops, **known.ops(*ready)}
+        (held, moved), (x, extra, delta) = carry, xs
         leaves = [*params, *held, *x]
-        outs, seen = opened(leaves, delta, fixed_weights, None, ops)
+        outs, seen = opened(leaves, delta, fixed_weights, None, weights.ops)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j][0] for j in live}
         record = each.record(leaves, fixed_weights, ys)
         moved = lax.stop_gradient(each.advance(moved, leaves, fixed_weights, ys))
-        data = lax.stop_gradient({j: seen[j][1] for j in live if j not in known.data})
+        data = lax.stop_gradient({j: seen[j][1] for j in live})
         signal = of_step(trace, leaves, fixed_weights, extra, loss_of, share) if of_step is not None else ()
         return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, each.begin(trace))
-        (end, carry), (losses, data, seen, extras) = lax.scan(
-            body, begun, (list(inputs), along, deltas, (known.outputs, known.shares)), length=steps
-        )
+        xs = (list(inputs), along, deltas)
+        (end, carry), (losses, data, seen, extras) = split_scan(body, begun, xs, steps)
         return (losses.sum(), {i: end[i] for i in moving}), (end, carry, data, seen, extras)
 
     moving = {i: states[i] for i in differentiable(facts)}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
     (loss, exits), pull_back, (end, carry, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
-    data |= {j: u for j, u in known.data.items() if j in live}
     records, signals = seen
     return _Ran(steps, loss, exits, pull_back, end, carry, data, records, signals, extras)
 

@@ -52,11 +52,8 @@ class OpRule:
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
     | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
     | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None |
-    | `contracted(call)` | the one axis of the data that the op sums over, if there is one |
-    | `narrowed(call, ranges)` | w → (u → y): the op's sum over some ranges of that axis only |
     | `narrow` | whether `outer`, `spread` and `apply` take arrays with axes of one where all along them is equal |
     | `as_data(call, trace)` | a trace that is equal for all outputs, in the form of the op's data: ∂y/∂w · 1 is that |
-    | `joins_steps` | whether many steps are computed faster together than one by one |
     | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
     """
@@ -75,9 +72,6 @@ class OpRule:
     moved: Callable[..., tuple[Array, ...]] | None = None
     rows_last: bool = False
     plan: Callable[[OpCall, Values], Callable[[Array], Callable[..., Array]] | None] = lambda call, fixed: None
-    contracted: Callable[[OpCall], int | None] = lambda call: None
-    narrowed: Callable[..., Callable[[Array], Callable[[Array], Array]]] | None = None
-    joins_steps: bool = False
     narrow: bool = False
     as_data: Callable[[OpCall, Array], Array] | None = None
 

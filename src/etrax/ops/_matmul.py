@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from ._base import OpCall, OpRule, register_weight_op, size
 
@@ -129,39 +128,7 @@ def _starts(own: str, letters) -> bool:
     return own[: len(letters)] == "".join(letters)
 
 
-def _contracted(call: OpCall) -> int | None:
-    (lhs, rhs), _ = call.params["dimension_numbers"]
-    own = rhs if call.weight == 0 else lhs
-    return own[0] if len(own) == 1 else None
-
-
-def _settings(call: OpCall):
-    known = ("dimension_numbers", "precision", "preferred_element_type", "out_sharding")
-    return {k: call.params[k] for k in known if k in call.params}
-
-
-def _narrowed(call, ranges):
-    (lhs, rhs), _ = call.params["dimension_numbers"]
-    data, weight = (rhs[0], lhs[0]) if call.weight == 0 else (lhs[0], rhs[0])
-
-    def some(a, axis):
-        found = [lax.slice_in_dim(a, start, stop, axis=axis) for start, stop in ranges]
-        return found[0] if len(found) == 1 else jnp.concatenate(found, axis)
-
-    def with_weight(w):
-        part = some(w, weight)
-
-        def run(u):
-            first, second = (part, some(u, data)) if call.weight == 0 else (some(u, data), part)
-            return lax.dot_general(first, second, **_settings(call))
-
-        return run
-
-    return with_weight
-
-
 MATMUL = OpRule(
-    "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad,
-    contracted=_contracted, narrowed=_narrowed, joins_steps=True, narrow=True, as_data=_as_data,
+    "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad, narrow=True, as_data=_as_data,
 )  # fmt: skip
 register_weight_op("dot_general", MATMUL)

@@ -1,0 +1,142 @@
+"""The order in which the equations of a loop over steps can run: recurrences in loops, the rest for all steps at once.
+
+What is on a cycle of the step's graph (`_step_graph.py`) runs step by step. A product with a weight that is on none can
+run for all steps of a window at once, which reads the weight once for them all:
+
+    x ──►  X W₁  ──►  loop of layer 1  ──►  Z W₂  ──►  loop of layer 2  ──►  …
+          all steps                       all steps
+
+Such products are what a loop is split for. Everything else goes where least has to be kept between the parts: into the
+loop that it reads from or that reads it, and between products where no loop is in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._compat import INLINED, Jaxpr, JaxprEqn, bodies_of
+from ..primitives import record_of
+from ._step_graph import StepGraph
+
+PRODUCT = "dot_general"
+# A product of more rows than this is no faster for being joined over steps: it no longer waits for its weight.
+ROWS = 64
+# What does not compute but moves, and sums: it may run for all steps at once where that leads to a product.
+MOVING = frozenset(
+    {
+        "argmax", "argmin", "broadcast_in_dim", "concatenate", "expand_dims", "gather", "iota", "pad", "reduce_and",
+        "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reshape", "rev", "slice", "split",
+        "squeeze", "transpose",
+    }
+)  # fmt: skip
+CALLS = INLINED | {"custom_jvp_call", "custom_vjp_call"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Equations that run together, by number, in the order of the step; `states` are those that a loop carries.
+
+    A part that is no loop runs for all steps at once.
+    """
+
+    loop: bool
+    equations: tuple[int, ...]
+    states: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`once` are the equations that give the same at every step, `parts` the others, in order."""
+
+    once: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def is_one_loop(self) -> bool:
+        return len(self.parts) == 1 and self.parts[0].loop and not self.once
+
+
+def schedule(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> Schedule:
+    """When to run the equations of a loop's body, whose inputs are constants, states and slices."""
+    whole = Schedule((), (Part(True, tuple(range(len(jaxpr.eqns))), tuple(range(num_carry))),))
+    if jaxpr.effects or not any(eqn.primitive.name == PRODUCT for eqn in jaxpr.eqns):
+        return whole  # what a step does to the world outside it is done in the order of the steps
+    graph = StepGraph.of(jaxpr, num_consts, num_carry)
+    place = _settled(graph)
+    if all(place[n] == 1 for n in graph.live & graph.varying if n not in graph.states):
+        return whole
+    return _parts(graph, place)
+
+
+def _settled(graph: StepGraph) -> list[int]:
+    """Where nodes run: at 0, 2, 4, … for all steps at once, at 1, 3, 5, … in a loop.
+
+    First as early as can be; then what only one loop reads goes into it.
+    """
+    place = [0] * len(graph.before)
+    for nodes in graph.components:
+        if graph.varying.issuperset(nodes):
+            at = max((place[m] for n in nodes for m in graph.before[n]), default=0)
+            for n in nodes:
+                place[n] = _earliest(graph, n, at)
+    for nodes in reversed(graph.components):
+        if len(nodes) == 1 and place[nodes[0]] % 2 == 0:
+            place[nodes[0]] = _latest(graph, nodes[0], place)
+    for n in graph.states:
+        if n not in graph.live:  # nobody reads it: it is held where it is made
+            place[n] = max((place[m] for m in graph.before[n]), default=0)
+    return place
+
+
+def _earliest(graph: StepGraph, n: int, at: int) -> int:
+    """The first place for a node, given the last one of what it reads."""
+    cyclic = graph.component[n] >= 0
+    if not cyclic and (n in graph.states or is_light(graph.equations[n])):
+        return at
+    joined = not cyclic and is_joined(graph, n)
+    return at + (at % 2 != (0 if joined else 1))
+
+
+def _latest(graph: StepGraph, n: int, place: Sequence[int]) -> int:
+    if not (n in graph.states or is_light(graph.equations[n])):
+        return place[n]
+    readers = {place[m] for m in graph.after[n] if m in graph.live}
+    kept = graph.outputs.intersection(graph.given(n))
+    return readers.pop() if len(readers) == 1 and not kept and min(readers) % 2 else place[n]
+
+
+def is_joined(graph: StepGraph, n: int) -> bool:
+    """Whether an equation is the product of something with a fixed weight, and worth joining over steps."""
+    eqn = graph.equations[n]
+    data = [i for i, v in enumerate(eqn.invars) if graph.varies(v)]
+    if eqn.primitive.name != PRODUCT or len(data) != 1:
+        return False
+    return n not in graph.recurrent or rows_of(eqn, data[0]) <= ROWS
+
+
+def is_light(eqn: JaxprEqn) -> bool:
+    """Whether an equation, and all inside it, costs about what it reads and writes, for one step or for all at once."""
+    name = eqn.primitive.name
+    if name in CALLS:
+        return all(is_light(inner) for body in bodies_of(eqn) for inner in body.eqns)
+    return name in MOVING or (record_of(name).elementwise and not bodies_of(eqn))
+
+
+def rows_of(eqn: JaxprEqn, data: int) -> int:
+    """How many rows of data a product has."""
+    shape = eqn.invars[data].aval.shape
+    contracted, batch = (dims[data] for dims in eqn.params["dimension_numbers"])
+    return math.prod(n for axis, n in enumerate(shape) if axis not in (*contracted, *batch))
+
+
+def _parts(graph: StepGraph, place: Sequence[int]) -> Schedule:
+    equations = [n for n in range(len(graph.equations)) if n in graph.live]
+    parts = []
+    for at in range(max(place) + 1):
+        own = tuple(n for n in equations if place[n] == at and (at % 2 or n in graph.varying))
+        held = tuple(i for i, n in enumerate(graph.states) if place[n] == at) if at % 2 else ()
+        if own or held:
+            parts.append(Part(at % 2 == 1, own, held))
+    return Schedule(tuple(n for n in equations if n not in graph.varying and place[n] == 0), tuple(parts))
