@@ -222,11 +222,8 @@ def test_many_rows_are_not_joined():
     assert parts_of(stack, wide, jnp.zeros((K, 200, N))) == ["at once", (0, 1, 2)]
 
 
-RULES = [
-    "tbptt", "d_rtrl", "pp_prop", "rtrl", "ostl", etrax.rflo(decay=0.8), etrax.ottt(decay=0.8), etrax.snap(1),
-    etrax.e_prop(kappa=0.3),
-    etrax.e_prop(feedback="random", key=1), etrax.uoro(key=1), etrax.kf_rtrl(key=1), "synthetic", "three_factor",
-]  # fmt: skip
+# One of each kind: no trace, records, steps that move, signals, a future.
+RULES = ["tbptt", "d_rtrl", "pp_prop", etrax.snap(1), etrax.e_prop(feedback="random", key=1), "synthetic"]
 
 
 def lif_stack(p, h, x):
@@ -239,8 +236,7 @@ def lif_stack(p, h, x):
     return new, new["r"]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("rule", "masked"), [*((rule, False) for rule in RULES), ("tbptt", True)], ids=str)
 def test_learners_are_the_same(rule, masked, monkeypatch):
     """Loss, gradients, states and trace of every rule, with windows of which the last is shorter."""
     params = {f"w{i}": W[i] for i in range(3)} | {"out": W[3], "b": W[4][0]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -29,8 +29,17 @@ from ..ir import Site, Step, interpret
 from ..ops import ALIGNED
 from ._sites import Addresses, WeightSite
 
-# Per site number: the value of y before it was perturbed, and its varying data operands.
-Seen: TypeAlias = dict[int, tuple[Array, tuple[Array, ...]]]
+
+class SeenOp(NamedTuple):
+    """One op as it ran: y before it was perturbed, its varying data operands, and y as it was passed on."""
+
+    y: Array
+    data: tuple[Array, ...]
+    perturbed: Array
+
+
+# By site number.
+Seen: TypeAlias = dict[int, SeenOp]
 # Perturbations by site; None where there is none.
 Deltas: TypeAlias = dict[int, Array | None]
 # What a scan hands to one iteration: its own slices, perturbations, and slices of weights.
@@ -72,7 +81,7 @@ class OpenStep:
             if len(s.at) == 1 and s.at[0] >= n:
                 k = s.at[0] - n
                 out = outs[k] if weights is None else weights[j]
-                seen[j] = (out, ())
+                seen[j] = SeenOp(out, (), out)
                 outs[k] = _plus(out, deltas.get(j))
         return outs, seen
 
@@ -166,13 +175,14 @@ class _Run:
         else:
             outs = bind(eqn, values)
             outs[0] = rule.kept(outs[0]) if own else outs[0]
-        for j in own:
-            seen[j] = (outs[0], data[j])
+        y = outs[0]
         with source_of(eqn):
             if any(j in self.cut for j in own):
                 outs[0] = lax.stop_gradient(outs[0])
             for j in own:
                 outs[0] = _plus(outs[0], deltas[j])
+            for j in own:
+                seen[j] = SeenOp(y, data[j], outs[0])
             outs[0] = rule.given_back(outs[0]) if own else outs[0]
         return outs
 
@@ -184,7 +194,8 @@ class _Run:
             return values
         w = jnp.broadcast_to(values[site.operand], site.call.out.shape)
         # What a cut product would have passed on is read off before it is cut.
-        seen[j] = (bind(eqn, values)[0] if j in self.cut else w, ())
+        y = bind(eqn, values)[0] if j in self.cut else w
+        seen[j] = SeenOp(y, (), y)
         with source_of(eqn):
             values[site.operand] = _plus(w, deltas[j])
             if j in self.cut:
@@ -219,11 +230,11 @@ class _Run:
         runs = [branch(b, body, consts) for b, (body, consts) in enumerate(cond_branches(eqn))]
         return lax.switch(values[0], runs, values[1:], deltas)
 
-    def blank(self, j: int, at: Site) -> tuple[Array, tuple[Array, ...]]:
+    def blank(self, j: int, at: Site) -> SeenOp:
         """What a branch that was not taken shows of a site in another: zeros."""
         site = self.sites[j]
         loops = [n for where, n in site.loops if where[: len(at)] == at]
         varying = () if site.rule is ALIGNED else site.rule.varying(site.call)
         shapes = [site.call.out, *(site.call.operands[i] for i in varying)]
         y, *u = (jnp.zeros((*loops, *s.shape), s.dtype) for s in shapes)
-        return y, tuple(u)
+        return SeenOp(y, tuple(u), y)

@@ -64,7 +64,7 @@ def reach_edges(
     def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
         old, deltas = dict(zip(diff, moving, strict=False)), dict(enumerate(moving[len(diff) :]))
         outs, found = opened(leaves, deltas, states=old)
-        return [outs[i] for i in diff] + [outs[len(states) + k] for k in outputs] + [found[j][0] for j in seen]
+        return [outs[i] for i in diff] + [outs[len(states) + k] for k in outputs] + [found[j].y for j in seen]
 
     origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]
     targets: list[Node] = [*map(StateNode, diff), *map(OutputNode, outputs), *map(OpNode, seen)]

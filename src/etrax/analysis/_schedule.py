@@ -7,16 +7,16 @@ run for all steps of a window at once, which reads the weight once for them all:
           all steps                       all steps
 
 Such products are what a loop is split for. Everything else goes where least has to be kept between the parts: into the
-loop that it reads from or that reads it, and between products where no loop is in between.
+loop that it reads from or that reads it, or before or after it where it makes less of more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, bodies_of
+from .._compat import INLINED, Jaxpr, JaxprEqn, Var, bodies_of
 from ..primitives import record_of
 from ._step_graph import StepGraph
 
@@ -73,7 +73,7 @@ def schedule(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> Schedule:
 def _settled(graph: StepGraph) -> list[int]:
     """Where nodes run: at 0, 2, 4, … for all steps at once, at 1, 3, 5, … in a loop.
 
-    First as early as can be; then what only one loop reads goes into it.
+    First as early as can be; then what is light goes where least is kept for it.
     """
     place = [0] * len(graph.before)
     for nodes in graph.components:
@@ -82,7 +82,7 @@ def _settled(graph: StepGraph) -> list[int]:
             for n in nodes:
                 place[n] = _earliest(graph, n, at)
     for nodes in reversed(graph.components):
-        if len(nodes) == 1 and place[nodes[0]] % 2 == 0:
+        if graph.component[nodes[0]] < 0:
             place[nodes[0]] = _latest(graph, nodes[0], place)
     for n in graph.states:
         if n not in graph.live:  # nobody reads it: it is held where it is made
@@ -100,11 +100,38 @@ def _earliest(graph: StepGraph, n: int, at: int) -> int:
 
 
 def _latest(graph: StepGraph, n: int, place: Sequence[int]) -> int:
-    if not (n in graph.states or is_light(graph.equations[n])):
-        return place[n]
-    readers = {place[m] for m in graph.after[n] if m in graph.live}
-    kept = graph.outputs.intersection(graph.given(n))
-    return readers.pop() if len(readers) == 1 and not kept and min(readers) % 2 else place[n]
+    """A later place for what is light, where less has to be kept between the parts for it; else the same."""
+    at, readers = place[n], {place[m] for m in graph.after[n] if m in graph.live}
+    kept = not graph.outputs.isdisjoint(graph.given(n))
+    if n in graph.states or not is_light(graph.equations[n]):
+        return readers.pop() if n in graph.states and len(readers) == 1 and at % 2 == 0 else at
+    own = sum(map(_bytes, graph.given(n)))
+    if at % 2 == 0 and not kept and len(readers) == 1 and min(readers) % 2:
+        (loop,) = readers
+        more = [v for v in _changing(graph, n) if not _read_by_others(graph, v, n, [loop], place)]
+        return loop if sum(map(_bytes, more)) <= own else at
+    if at % 2 and at not in readers:
+        later = range(at + 1, max(place) + 1)
+        more = [v for v in _changing(graph, n) if graph.maker.get(v) is not None and place[graph.maker[v]] == at]
+        more = [v for v in more if v not in graph.outputs and not _read_by_others(graph, v, n, later, place)]
+        return at + 1 if sum(map(_bytes, more)) < own else at
+    return at
+
+
+def _changing(graph: StepGraph, n: int) -> list[Var]:
+    """What a node reads that is not the same at every step."""
+    return [v for v in dict.fromkeys(graph.read(n)) if graph.varies(v)]
+
+
+def _read_by_others(graph: StepGraph, v: Var, n: int, at: Container[int], place: Sequence[int]) -> bool:
+    """Whether a node at one of some places reads a variable too."""
+    maker = graph.maker.get(v)
+    others = graph.after[maker] if maker is not None else graph.readers_of_slices.get(v, ())
+    return any(m != n and m in graph.live and place[m] in at and v in graph.read(m) for m in others)
+
+
+def _bytes(v: Var) -> int:
+    return math.prod(v.aval.shape) * getattr(v.aval.dtype, "itemsize", 8)
 
 
 def is_joined(graph: StepGraph, n: int) -> bool:

@@ -71,6 +71,15 @@ class StepGraph:
         return found
 
     @cached_property
+    def readers_of_slices(self) -> dict[Var, list[int]]:
+        found: dict[Var, list[int]] = {v: [] for v in self.slices}
+        for n in range(len(self.before)):
+            for v in dict.fromkeys(self.read(n)):
+                if v in found:
+                    found[v].append(n)
+        return found
+
+    @cached_property
     def components(self) -> list[list[int]]:
         """Strongly connected components, each after those that it reads."""
         return _components(self.before)

@@ -59,7 +59,7 @@ def observe(
             found.append(outs[n + r.index])
         else:
             varying = facts.sites[r.site].rule.varying(facts.sites[r.site].call)
-            found.append(seen[r.site][1][varying.index(r.index)])
+            found.append(seen[r.site].data[varying.index(r.index)])
     return found, outs[:n]
 
 

@@ -120,10 +120,10 @@ def _run(
         leaves = [*params, *held, *x]
         outs, seen = opened(leaves, delta, fixed_weights, None, weights.ops)
         loss, extras = loss_of(outs[n_states:], extra)
-        ys = {j: seen[j][0] for j in live}
+        ys = {j: seen[j].perturbed for j in live}  # by nothing: one value is then kept between parts, not two
         record = each.record(leaves, fixed_weights, ys)
         moved = lax.stop_gradient(each.advance(moved, leaves, fixed_weights, ys))
-        data = lax.stop_gradient({j: seen[j][1] for j in live})
+        data = lax.stop_gradient({j: seen[j].data for j in live})
         signal = of_step(trace, leaves, fixed_weights, extra, loss_of, share) if of_step is not None else ()
         return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
