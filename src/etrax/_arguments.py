@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -125,3 +126,32 @@ def short(value: object) -> str:
     except Exception:  # an object that cannot even be shown
         return f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def format_bytes(n: float) -> str:
+    """
+    >>> format_bytes(0), format_bytes(1536), format_bytes(2.5e9)
+    ('0 B', '1.54 kB', '2.5 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 999.5:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
+
+
+def parse_bytes(name: str, budget: object) -> float | None:
+    """A number of bytes, or a text such as "500 MB".
+
+    >>> parse_bytes("memory", "1.5GB"), parse_bytes("memory", 2048), parse_bytes("memory", None)
+    (1500000000.0, 2048.0, None)
+    """
+    if budget is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
+    if found is not None and float(found[1]) > 0:
+        return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
+    number = float(budget) if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
+    if not 0 < number < math.inf:
+        raise ArgumentError(f"`{name}` is {short(budget)}; expected a number of bytes, or a text such as '2 GB'.")
+    return number

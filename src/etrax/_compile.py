@@ -10,14 +10,14 @@ from typing import Any
 import jax
 
 from . import rules
-from ._arguments import check_flag
+from ._arguments import check_flag, format_bytes, parse_bytes
 from ._compat import is_live, shape_struct
 from ._errors import CompilationError
 from .analysis import Facts, analyse
 from .frontends import bind, compiling
 from .graph import build_graph
 from .ir import Bound, PyTree, Role, Step
-from .learn import Learner, check_trace_dtype, format_bytes, parse_bytes
+from .learn import Learner, check_trace_dtype
 from .report import Report
 from .rules import RULES, Rule, RuleWarning
 
@@ -45,7 +45,7 @@ def compile(
     >>> str(learner.report.verdicts["w",].kind)
     'exact'
     """
-    trace_dtype, budget = check_trace_dtype(trace_dtype), parse_bytes(memory_budget)
+    trace_dtype, budget = check_trace_dtype(trace_dtype), parse_bytes("memory_budget", memory_budget)
     check_flag("check_finite", check_finite)
     if isinstance(rule, str):
         rule = _by_name(rule)
@@ -118,7 +118,7 @@ def _check_budget(facts: Facts, rule: Rule, budget: float, trace_dtype: Any) -> 
     needed = rule.size(facts, trace_dtype)
     if needed <= budget:
         return
-    others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.ottt(0.9), rules.rflo(0.9))
+    others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.d_rtrl(fan_out=0), rules.ottt(0.9), rules.rflo(0.9))
     sizes = {str(r): r.size(facts, trace_dtype) for r in others}
     fitting = [f"{name} ({format_bytes(n)})" for name, n in sorted(sizes.items(), key=lambda kv: -kv[1]) if n <= budget]
     raise CompilationError(

@@ -8,10 +8,11 @@ import pytest
 from tests.zoo import REPORTED, UNUSED, ZOO
 from tests.zoo import __file__ as zoo_file
 
+import etrax
 from etrax.analysis import analyse
 from etrax.ir import Role
 from etrax.rules import Kind
-from etrax.rules._verdicts import by_position_verdict, no_trace_verdict, whole_influence_verdict
+from etrax.rules._verdicts import no_trace_verdict, whole_influence_verdict
 
 from .check import check_facts
 from .oracle import step_of
@@ -32,7 +33,7 @@ def facts_of(name):
 def test_verdicts(name):
     facts, model = facts_of(name), ZOO[name]()
     for i, leaf in enumerate(facts.step.select(Role.PARAM)):
-        verdict, want = by_position_verdict(facts, i), model.expect[leaf.path]
+        verdict, want = etrax.d_rtrl().verdict(facts, i), model.expect[leaf.path]
         found = REPORTS[verdict.kind]
         assert found == want or (leaf.path in model.either and found != UNUSED), (leaf.path, verdict)
         sites = facts.sites_of(i)

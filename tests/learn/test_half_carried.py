@@ -1,7 +1,7 @@
 """A trace that is half of a product is left out, by every rule that carries traces position by position.
 
-Models are those on which `benchmarks/half_carried.py` compares both ways. BPTT is `jax.grad` over `lax.scan`; windows
-are shorter than the sequence.
+`d_rtrl` can carry both halves; here it is told not to. Models are those on which `benchmarks/half_carried.py` compares
+both ways. BPTT is `jax.grad` over `lax.scan`; windows are shorter than the sequence.
 """
 
 import jax
@@ -15,7 +15,7 @@ from jax import lax
 import etrax
 
 T = 8
-RULES = [etrax.d_rtrl(), etrax.pp_prop(), etrax.e_prop(), etrax.ostl(), etrax.rflo(0.9), etrax.ottt(0.9)]
+RULES = [etrax.d_rtrl(fan_out=0), etrax.pp_prop(), etrax.e_prop(), etrax.ostl(), etrax.rflo(0.9), etrax.ottt(0.9)]
 LEFT_OUT = ["linear attention", "delta rule with key norm", "divisive normalisation", "query and key of one weight",
             "attention with a projected value"]  # fmt: skip
 KEPT = ["LayerNorm on one of two paths", "LayerNorm LSTM", "normalised layer above", "fast weights", "two GRU layers",
@@ -53,7 +53,9 @@ def test_a_normaliser_without_its_numerator_does_no_harm():
 
     want = jax.jit(jax.grad(loss))(params)
     for window in (1, 3):
-        found, none = (gradient(learner_of("linear attention", r), window) for r in (etrax.d_rtrl(), etrax.tbptt()))
+        found, none = (
+            gradient(learner_of("linear attention", r), window) for r in (etrax.d_rtrl(fan_out=0), etrax.tbptt())
+        )
         assert cosine(found["w"], want["w"]) >= cosine(none["w"], want["w"]) - 1e-9
         assert cosine(found["w"], want["w"]) > 0.3
 
@@ -77,9 +79,19 @@ def test_every_rule_leaves_it_out_and_says_so(rule):
     assert any("is left out" in record.message for record in learner.graph.diagnostics)
 
 
+def test_both_halves_are_carried_over_pairs():
+    """By default the memory has a trace as well: nothing is left out, and the gradient is that of BPTT."""
+    (step, params, hidden), rng = built("linear attention"), np.random.RandomState(1)
+    x, target = jnp.asarray(rng.standard_normal((T, B, I))), jnp.asarray(rng.standard_normal((T, B, V)))
+    learner = learner_of("linear attention", etrax.d_rtrl())
+    assert learner.report.verdicts["w",].kind == "exact"
+    want = jax.grad(lambda p: squares(lax.scan(lambda s, x: step(p, s, x), hidden, x)[1], target))(params)
+    np.testing.assert_allclose(gradient(learner)["w"] * T, want["w"], rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_left_out(name):
-    learner = learner_of(name, etrax.d_rtrl())
+    learner = learner_of(name, etrax.d_rtrl(fan_out=0))
     assert is_left_out(learner.facts)
     assert learner.report.verdicts["w",].kind == "truncated"
 
@@ -87,7 +99,7 @@ def test_left_out(name):
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name):
     """States that are added, layers above each other, and what only shows another state, keep their traces."""
-    learner = learner_of(name, etrax.d_rtrl())
+    learner = learner_of(name, etrax.d_rtrl(fan_out=0))
     assert not is_left_out(learner.facts)
     verdict = learner.report.verdicts["w",]
     assert verdict.kind == "approximate"
@@ -108,6 +120,6 @@ def as_one_round(step):
 
 @pytest.mark.parametrize("around", [jax.jit, jax.checkpoint, as_branch, as_one_round], ids=lambda f: f.__name__)
 def test_what_stands_around_the_product_does_not_matter(around):
-    learner = learner_of("linear attention", etrax.d_rtrl(), around)
+    learner = learner_of("linear attention", etrax.d_rtrl(fan_out=0), around)
     assert is_left_out(learner.facts)
     assert learner.report.verdicts["w",].kind == "truncated"

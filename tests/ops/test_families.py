@@ -1,6 +1,7 @@
 """Every family of weight ops against the dense Jacobian of the equation itself, in float64."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +12,10 @@ from jax import lax
 from jax.experimental.sparse import BCOO
 
 from etrax._compat import bind, open_jaxpr
+from etrax.analysis import Copies
+from etrax.engine import site_math
 from etrax.ir import interpret
-from etrax.ops import rule_for
+from etrax.ops import rule_for, with_columns
 from etrax.ops._base import call_of
 
 K = 3
@@ -252,6 +255,36 @@ def test_family(name):
     # An element of y has an entry for every element of w that it reads, and shares none with another.
     assert (np.sum(np.asarray(single) != 0, axis=0) <= 1).all()
     same(totals, rows[:, : len(ones)].sum(0))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_columns(name):
+    """An op whose columns stand there several times, or not at all, is the op of weights repeated in the same way."""
+    eqn, weight, operands = calls_of(CASES[name])
+    call = call_of(eqn, weight)
+    rule = rule_for(call)
+    columns = rule.columns(call)
+    if columns is None:
+        assert rule.name == "sparse product" or call.params["feature_group_count"] > 1
+        return
+    if rule.name == "elementwise":
+        call = replace(call, out=call.w)
+    count = 1 if columns.new else call.out.shape[columns.out]
+    of = np.asarray([*range(count), *range(count), 0][1:])
+    wide = with_columns(call, columns, of.size)
+    assert wide.out.shape[columns.out] == of.size and wide.w.shape[columns.weight] == of.size
+    u = [jnp.stack([values[i] for values in operands]) for i in rule.varying(call)]
+    rng = np.random.RandomState(9)
+    c, g = (jnp.asarray(rng.standard_normal(s)) for s in ((K, *wide.out.shape), wide.out.shape))
+    trace = rule.outer(wide, [], u, c)
+    assert trace.shape == tuple(rule.trace_shape(wide))
+    found = site_math.copies_added(Copies(None, columns, of, count, 0, None, None), rule.apply(wide, [], trace, g))
+    each = np.moveaxis(np.asarray(c * g), columns.out, 0)
+    back = np.zeros((count, *each.shape[1:]))
+    np.add.at(back, of, each)
+    want = rule.grad(call, [], u, jnp.asarray(np.moveaxis(back, 0, columns.out)).reshape(K, *call.out.shape))
+    assert found.shape == want.shape
+    np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-12)
 
 
 def test_entries_are_pairs():

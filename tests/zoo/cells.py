@@ -153,7 +153,7 @@ def lru_complex_output(draw):
     return lru_parts(draw, lambda params, h, x: h)
 
 
-@family({"a": EXACT, "w_dt": REPORTED, "w_b": REPORTED, "w_c": EXACT, "d": EXACT}, either=["w_dt", "w_b"])
+@family({"a": EXACT, "w_dt": EXACT, "w_b": EXACT, "w_c": EXACT, "d": EXACT})
 def selective_ssm(draw):
     """A selective state space, slots per channel: step size and input vector are shared along an axis of the state."""
     channels, slots = I, 2

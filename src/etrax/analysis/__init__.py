@@ -13,6 +13,11 @@ from ._elements import ElementGraph as ElementGraph
 from ._facts import Facts as Facts
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
+from ._fan_out import NO_FAN_OUT as NO_FAN_OUT
+from ._fan_out import Copies as Copies
+from ._fan_out import FanOut as FanOut
+from ._fan_out import can_fan_out as can_fan_out
+from ._fan_out import trace_bytes as trace_bytes
 from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients

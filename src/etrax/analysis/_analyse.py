@@ -76,4 +76,5 @@ def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group
             if place is not None:
                 place = sites[j].one_place(place)
             cause = next((d.cause for d in deps.values() if d.cause), None)
-            yield Relation(j, g.index, place, cause)
+            reach = tuple((dep, g.place_of(leaf)) for leaf, dep in deps.items())
+            yield Relation(j, g.index, place, cause, reach)

@@ -24,6 +24,7 @@ from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, cond_branches, 
 from ..ir import Site, interpret
 from ..primitives import record_of
 from ._facts import Facts, Relation
+from ._fan_out import NO_FAN_OUT, FanOut, fanned_out
 from ._lost import LostKind, LostPath, lost_within_step, state_nodes
 from ._nodes import Node, OpNode, StateNode
 
@@ -39,17 +40,21 @@ class Half(NamedTuple):
     beside: int
 
 
-@lru_cache(maxsize=32)
-def traced_relations(facts: Facts) -> tuple[Relation, ...]:
-    """Relations that per-position blocks carry: representable, able to reach an output, and no half of a product."""
-    out = {(h.relation.site, h.relation.group) for h in halves(facts)}
-    return tuple(r for r in _possible(facts) if (r.site, r.group) not in out)
+@lru_cache(maxsize=64)
+def traced_relations(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Relation, ...]:
+    """Relations that per-position blocks carry: representable, able to reach an output, and no half of a product.
+
+    `fan_out` says which of those that reach several positions are representable, by copies of their op's outputs.
+    """
+    out = {(h.relation.site, h.relation.group) for h in halves(facts, fan_out)}
+    return tuple(r for r in _possible(facts, fan_out) if (r.site, r.group) not in out)
 
 
-@lru_cache(maxsize=32)
-def halves(facts: Facts) -> tuple[Half, ...]:
+@lru_cache(maxsize=64)
+def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
     """Relations that could be carried, but are half of a product with a state to which none can be."""
-    pairs = [Half(r, s) for r in _possible(facts) for s in _not_carried(facts, r.site) if _keeps_itself(facts, s)]
+    possible = _possible(facts, fan_out)
+    pairs = [Half(r, s) for r in possible for s in _not_carried(facts, r.site, fan_out) if _keeps_itself(facts, s)]
     if not pairs:
         return ()
     made_of, factors = _origins(facts)
@@ -61,7 +66,7 @@ def halves(facts: Facts) -> tuple[Half, ...]:
     return tuple({(h.relation.site, h.relation.group): h for h in reversed(found)}.values())
 
 
-def lost_from_op(facts: Facts, site: int) -> list[LostPath]:
+def lost_from_op(facts: Facts, site: int, fan_out: FanOut = NO_FAN_OUT) -> list[LostPath]:
     """Paths from a weight op to hidden states that have no trace, within its own step."""
     halved = [
         LostPath(
@@ -70,14 +75,15 @@ def lost_from_op(facts: Facts, site: int) -> list[LostPath]:
             targets=state_nodes(facts.groups[relation.group].leaves),
             beside=state_nodes(facts.groups[beside].leaves),
         )
-        for relation, beside in halves(facts)
+        for relation, beside in halves(facts, fan_out)
         if relation.site == site
     ]
-    return list(dict.fromkeys([*lost_within_step(facts, site), *halved]))
+    return list(dict.fromkeys([*lost_within_step(facts, site, fan_out), *halved]))
 
 
-def _possible(facts: Facts) -> list[Relation]:
-    return [r for r in facts.relations if r.representable and _drives_what_matters(facts, r)]
+def _possible(facts: Facts, fan_out: FanOut) -> list[Relation]:
+    found = (r if r.representable else fanned_out(facts, r, fan_out) for r in facts.relations)
+    return [r for r in found if r is not None and _drives_what_matters(facts, r)]
 
 
 def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
@@ -86,7 +92,7 @@ def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
     return any((OpNode(relation.site), end) in facts.edges.dep for end in ends)
 
 
-def _not_carried(facts: Facts, site: int) -> list[int]:
+def _not_carried(facts: Facts, site: int, fan_out: FanOut) -> list[int]:
     """Groups that an op reaches in its own step, directly or through other ops, with no representable relation."""
     seen: set[Node] = set()
     todo: list[Node] = [OpNode(site)]
@@ -95,7 +101,7 @@ def _not_carried(facts: Facts, site: int) -> list[int]:
         seen |= new
         todo += [node for node in new if isinstance(node, OpNode)]
     reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
-    own = {r.group for r in facts.relations if r.site == site and r.representable}
+    own = {r.group for r in facts.relations if r.site == site and (r.representable or fanned_out(facts, r, fan_out))}
     return sorted(g for g in reached - own if g is not None and facts.matters(g))
 
 

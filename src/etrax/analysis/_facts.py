@@ -11,6 +11,7 @@ from ..ir import Leaf, Role, Step, format_path
 from ..primitives import Cause, Dep, Range, look_up
 from ._casts import complex_casts
 from ._edges import Edges
+from ._fan_out import Copies, Reach
 from ._lost import LostPath, lost_from_group, nonlinear_derivatives
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
@@ -24,13 +25,16 @@ class Relation:
     """A weight op reaches a hidden group; `place[e]` is the position that element e of y reaches (-1: none).
 
     An op in an inner loop has one place for all iterations. `place` is None where an element of y reaches several
-    positions: the relation is not representable.
+    positions: the relation is not representable as it stands, but may be once y is repeated. It is then that of the
+    copies of y (`fanned_out`), which `copies` describes.
     """
 
     site: int
     group: int
     place: np.ndarray | None
     cause: Cause | None = None
+    reach: Reach = ()
+    copies: Copies | None = None
 
     @property
     def representable(self) -> bool:

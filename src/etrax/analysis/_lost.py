@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..primitives import Cause, Precision
+from ._fan_out import FanOut, bytes_over_pairs, can_fan_out, fanned_out
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._propagate import UNKNOWN
 
@@ -35,7 +36,7 @@ class LostPath:
     """One path that is not carried: where it begins, what it reaches, and the place in the model that makes it so.
 
     `beside` are the states that a half of a product is multiplied or divided by; `detail` is what a primitive's record
-    says of a derivative that is not linear.
+    says of a derivative that is not linear; `nbytes` is what a trace over all pairs would take, where one is possible.
     """
 
     kind: LostKind
@@ -44,6 +45,7 @@ class LostPath:
     targets: tuple[Node, ...] = ()
     beside: tuple[Node, ...] = ()
     detail: str = ""
+    nbytes: int | None = None
 
 
 def state_nodes(leaves: Sequence[int]) -> tuple[Node, ...]:
@@ -80,13 +82,16 @@ def _kind_between(facts: Facts, leaf: int, target: int) -> LostKind:
     return LostKind.MIXING if same else LostKind.OTHER_GROUP
 
 
-def lost_within_step(facts: Facts, site: int) -> list[LostPath]:
+def lost_within_step(facts: Facts, site: int, fan_out: FanOut) -> list[LostPath]:
     """Paths from a weight op to hidden states that are not carried, within its own step."""
     here = OpNode(site)
     lost = [facts.nonlinear[0]] if facts.nonlinear and facts.remembers(here) else []
     for r in facts.relations:
-        if r.site == site and not r.representable and facts.matters(r.group):
-            lost.append(LostPath(LostKind.TAIL, r.cause, here, state_nodes(facts.groups[r.group].leaves)))
+        if r.site != site or r.representable or not facts.matters(r.group) or fanned_out(facts, r, fan_out):
+            continue
+        nbytes = bytes_over_pairs(facts, r) if can_fan_out(facts, r) else None
+        ends = state_nodes(facts.groups[r.group].leaves)
+        lost.append(LostPath(LostKind.TAIL, r.cause, here, ends, nbytes=nbytes))
     for target in facts.edges.out(here):
         if isinstance(target, OpNode) and target in facts.live and facts.remembers(target):
             other = facts.sites[target.index]

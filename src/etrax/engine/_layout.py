@@ -64,6 +64,16 @@ class Layout:
             out.append(value.reshape(self.shape))
         return out
 
+    def coordinates(self, tangents: Mapping[int, Array]) -> list[Array]:
+        """Tangents per leaf → real values per slot."""
+        out = []
+        for s in self.slots:
+            value = tangents[s.leaf]
+            value = jnp.imag(value) if s.imaginary else jnp.real(value)
+            value = value.reshape(-1)[s.index] if s.index is not None else value
+            out.append(value.reshape(self.shape))
+        return out
+
     def probe(self, s: int, colour: np.ndarray | None = None) -> dict[int, np.ndarray]:
         """Cotangents per leaf that read slot s at all positions, or at those where `colour` is true."""
         out = {}

@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._compat import common_dtype
-from ..analysis import Facts, Relation, traced_relations
+from ..analysis import NO_FAN_OUT, Facts, FanOut, Relation, WeightSite, traced_relations
 from . import _site_math as site_math
 from ._layout import Gather, Layout, gather_of
 from ._probes import Probes, plan_probes
@@ -32,9 +32,14 @@ class Plan:
     def layout(self, k: int) -> Layout:
         return self.probes.layouts[self.relations[k].group]
 
+    def site(self, k: int) -> WeightSite:
+        """The op of relation k, with its outputs repeated where they reach several positions."""
+        r = self.relations[k]
+        return self.facts.sites[r.site] if r.copies is None else r.copies.site
+
     def zeros(self, k: int) -> Array:
         """One state scalar's share of the trace of relation k."""
-        return jnp.zeros(site_math.trace_shape(self.facts.sites[self.relations[k].site]), self.dtypes[k])
+        return jnp.zeros(site_math.trace_shape(self.site(k)), self.dtypes[k])
 
     def signals(self, k: int, g: Mapping[int, Array]) -> list[Array]:
         """Cotangents of hidden leaves, per state scalar, at the elements of relation k's y."""
@@ -44,19 +49,19 @@ class Plan:
 
     def at_trace(self, k: int, p: Array, fixed: Sequence[Operands]) -> Array:
         """Values per position, broadcastable to the trace of relation k."""
-        r = self.relations[k]
-        return site_math.spread(self.facts.sites[r.site], fixed[r.site], self.gathers[k](p))
+        return site_math.spread(self.site(k), fixed[self.relations[k].site], self.gathers[k](p))
 
     def apply(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
         """A trace against a signal at the elements of y, of the weight's shape."""
         r = self.relations[k]
-        return site_math.apply(self.facts.sites[r.site], fixed[r.site], entry, signal)
+        found = site_math.apply(self.site(k), fixed[r.site], entry, signal)
+        return found if r.copies is None else site_math.copies_added(r.copies, found)
 
     def outer(self, k: int, c: Array, window: WindowData) -> Array:
         """Σ_t u_t ⊗ c_t, in the trace's type."""
         r = self.relations[k]
         data = [widened(u, c.dtype) for u in window.data(r.site)]
-        return site_math.outer(self.facts.sites[r.site], window.fixed[r.site], data, c).astype(self.dtypes[k])
+        return site_math.outer(self.site(k), window.fixed[r.site], data, c).astype(self.dtypes[k])
 
     def grad(self, k: int, c: Array, window: WindowData) -> Array:
         """Σ_t (∂y_t/∂w)ᵀ c_t, of the weight's shape."""
@@ -84,9 +89,11 @@ def widened(u: Array, dtype: DTypeLike) -> Array:
     return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
 
 
-def carried_relations(facts: Facts, sites: frozenset[int] | None = None) -> list[Relation]:
+def carried_relations(
+    facts: Facts, sites: frozenset[int] | None = None, fan_out: FanOut = NO_FAN_OUT
+) -> list[Relation]:
     """Relations of the given sites (None: all) that per-position blocks carry."""
-    return [r for r in traced_relations(facts) if sites is None or r.site in sites]
+    return [r for r in traced_relations(facts, fan_out) if sites is None or r.site in sites]
 
 
 def trace_dtype_of(facts: Facts, relation: Relation, asked: DTypeLike | None) -> np.dtype:

@@ -33,6 +33,7 @@ from ..analysis import (
 from ..ir import mapped, number_outputs
 from ._blocks import Block, Entry, full
 from ._layout import Layout, layout_of
+from ._pushes import Pushes
 from ._stacked import Pattern, Sparse
 from ._transport import PullBack
 from ._weights import weights
@@ -203,9 +204,15 @@ class Probes:
 
     @cached_property
     def reading(self) -> Pulls:
-        places = tuple(_beside_loops(self.facts, r) for r in self.relations)
-        drives = tuple(self.drives(k) for k in range(len(self.relations)))
-        return Pulls(self.layouts, self.pulls, self.relations, places, drives)
+        pulled = {k: r for k, r in enumerate(self.relations) if r.copies is None}
+        places = tuple(_beside_loops(self.facts, r) for r in pulled.values())
+        return Pulls(self.layouts, self.pulls, tuple(pulled.values()), places, tuple(map(self.drives, pulled)))
+
+    @cached_property
+    def pushes(self) -> dict[int, Pushes]:
+        """By the number of the relation."""
+        copied = {k: r for k, r in enumerate(self.relations) if r.copies is not None}
+        return {k: Pushes(self.facts, r, self.layouts[r.group], self.drives(k)) for k, r in copied.items()}
 
     def drives(self, k: int) -> np.ndarray:
         """(S,): the slots that the op of relation k acts on within its step."""
@@ -230,7 +237,10 @@ class Probes:
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
     ) -> tuple[list[AnyBlock], list[Rows]]:
-        """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops."""
+        """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops.
+
+        F of a relation with copies has the shape of these.
+        """
         return self.read(*lax.stop_gradient((list(leaves), list(weights), dict(ys))))
 
     def read(
@@ -250,7 +260,16 @@ class Probes:
             return {i: outs[i] for i in moving}
 
         _, pull = jax.vjp(run, {i: old[i] for i in moving}, opened.no_deltas(used))
-        return self.reading(pull)
+        blocks, pulled = self.reading(pull)
+        rows = iter(pulled)
+
+        def from_all(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
+            none = {i: jnp.zeros_like(old[i]) for i in moving}
+            return pull({**none, **cotangents})
+
+        return blocks, [
+            self.pushes[k](from_all) if k in self.pushes else next(rows) for k in range(len(self.relations))
+        ]
 
     def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]:
         """Shapes and types of what it is called with: leaves of the step, weights, outputs of ops."""

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..analysis import WeightSite
+from ..analysis import Copies, WeightSite
 
 # Operands of an op that do not change from step to step; constants may be numpy's.
 Operands: TypeAlias = Sequence[Array | np.ndarray]
@@ -69,6 +69,33 @@ def apply(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
     """Σ over elements of y of trace · g, of w's shape."""
     both = _together(site, trace), _together(site, g)
     return _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both)
+
+
+def copies_added(copies: Copies, g: Array) -> Array:
+    """The gradient of an op's repeated weights, as that of the weights themselves."""
+    axis = g.ndim + copies.columns.weight
+    regular = _repeated(copies.of, copies.count)
+    if regular is not None:
+        lead, times, trail = regular
+        found = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
+        found = found.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
+    else:
+        found = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
+        found = jnp.moveaxis(found, 0, axis)
+    return found.squeeze(axis) if copies.columns.new else found
+
+
+def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:
+    """(lead, times, trail) of numbers that are counted along the first and last of three axes, if they are."""
+    times = of.size // max(count, 1)
+    if count * times != of.size:
+        return None
+    trail = int(np.argmax(np.append(np.diff(of) != 1, True))) + 1
+    if count % trail:
+        return None
+    lead = count // trail
+    tiled = np.broadcast_to(np.arange(count).reshape(lead, 1, trail), (lead, times, trail))
+    return (lead, times, trail) if np.array_equal(tiled.reshape(-1), of) else None
 
 
 def output_shape(site: WeightSite) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ def onward(q: Whole, d: AnyBlock) -> Whole:
 
 def late_rows(plan: Plan, k: int, q: Whole, row: Rows, dtype: np.dtype) -> Rows:
     """q · F at the elements of relation k's y."""
-    site, gather = plan.facts.sites[plan.relations[k].site], plan.gathers[k]
+    site, gather = plan.site(k), plan.gathers[k]
 
     def at(p: Array) -> Array:
         return site_math.beside_loops(site, gather(p))
@@ -130,7 +130,7 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
     if not isinstance(entries, tuple):
         return _moved_stack(plan, k, entries, jnp.asarray(whole), jnp.asarray(suffixes), window)
     assert isinstance(whole, list)
-    site, fixed, data = plan.facts.sites[r.site], window.fixed[r.site], window.data(r.site)
+    site, fixed, data = plan.site(k), window.fixed[r.site], window.data(r.site)
     if site.rule.moved is not None and not site.loops:
         at = [[None if p is None else gather(p) for p in row] for row in whole]
         return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
@@ -170,7 +170,7 @@ def outer_stack(plan: Plan, k: int, late: Rows, window: WindowData) -> Entries:
 
 def driven_dot(plan: Plan, k: int, rows: Rows, signal: Rows) -> Array:
     """Σ_s F_s · x_s at the elements of relation k's y, over steps: F is (steps, …), x (steps, positions…)."""
-    site, gather = plan.facts.sites[plan.relations[k].site], plan.gathers[k]
+    site, gather = plan.site(k), plan.gathers[k]
 
     def at_ops(x: Array) -> Array:
         return site_math.beside_loops(site, jax.vmap(gather)(x), lead=1)

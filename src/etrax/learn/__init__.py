@@ -11,7 +11,5 @@ from ._checks import check_window as check_window
 from ._finite import NonFiniteError as NonFiniteError
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
-from ._memory import format_bytes as format_bytes
-from ._memory import parse_bytes as parse_bytes
 from ._program import LearnerState as LearnerState
 from ._sequence import Losses as Losses

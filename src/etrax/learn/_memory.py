@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from functools import partial
-from numbers import Real
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .._arguments import short
+from .._arguments import format_bytes
 from .._compat import is_inexact
 from .._errors import ArgumentError
 from ..ir import PyTree, Role
@@ -35,18 +32,6 @@ class Memory(NamedTuple):
     def __str__(self) -> str:
         shown = ", ".join(f"{name} {format_bytes(n)}" for name, n in zip(self._fields, self, strict=True))
         return f"Memory({shown})"
-
-
-def format_bytes(n: float) -> str:
-    """
-    >>> format_bytes(0), format_bytes(1536), format_bytes(2.5e9)
-    ('0 B', '1.54 kB', '2.5 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 999.5:
-            return f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} TB"
 
 
 def predict(program: Program, window: int, steps: int, donate: bool = False) -> Memory:
@@ -99,25 +84,6 @@ def default_budget() -> float:
     """Half of the device's memory."""
     stats = jax.devices()[0].memory_stats() or {}
     return (stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 2
-
-
-def parse_bytes(budget: object) -> float | None:
-    """A number of bytes, or a text such as "500 MB".
-
-    >>> parse_bytes("1.5GB"), parse_bytes(2048), parse_bytes(None)
-    (1500000000.0, 2048.0, None)
-    """
-    if budget is None:
-        return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
-    if found is not None and float(found[1]) > 0:
-        return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
-    number = float(budget) if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
-    if not 0 < number < math.inf:
-        raise ArgumentError(
-            f"`memory_budget` is {short(budget)}; expected a number of bytes, or a text such as '2 GB'."
-        )
-    return number
 
 
 def _any_loss(output: PyTree, target: PyTree) -> jax.Array:

@@ -5,8 +5,10 @@ from . import _lookup as _lookup
 from . import _matmul as _matmul
 from . import _sparse as _sparse
 from ._aligned import ALIGNED as ALIGNED
+from ._base import Columns as Columns
 from ._base import OpCall as OpCall
 from ._base import OpRule as OpRule
 from ._base import call_of as call_of
 from ._base import register_weight_op as register_weight_op
 from ._base import rule_for as rule_for
+from ._base import with_columns as with_columns

@@ -6,7 +6,7 @@ its own for each position that it reaches, which the broadcast provides.
 
 from __future__ import annotations
 
-from ._base import OpRule, added
+from ._base import Columns, OpRule, added
 
 ALIGNED = OpRule(
     name="elementwise",
@@ -18,4 +18,5 @@ ALIGNED = OpRule(
     apply=lambda call, fixed, trace, g: trace * g,
     grad=lambda call, fixed, u, g: added(g),
     narrow=True,
+    columns=lambda call: Columns(-1, -1, new=not call.out.shape),
 )

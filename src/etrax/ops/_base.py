@@ -33,6 +33,19 @@ class OpCall:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The axis of y along which each element reads weights that no other reads: `out` of y, `weight` of w.
+
+    Both are counted from the end. `new` says that neither has such an axis yet (one number a sample, `x @ w` with a
+    vector w): it is put there.
+    """
+
+    out: int
+    weight: int
+    new: bool = False
+
+
+@dataclass(frozen=True)
 class OpRule:
     """A family of weight ops y = op(u, w), linear in w, by its pieces.
 
@@ -52,6 +65,7 @@ class OpRule:
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
     | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
     | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None |
+    | `columns(call)` | the axis along which outputs can be repeated with their weights, if there is one |
     | `narrow` | whether `outer`, `spread` and `apply` take arrays with axes of one where all along them is equal |
     | `as_data(call, trace)` | a trace that is equal for all outputs, in the form of the op's data: ∂y/∂w · 1 is that |
     | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
@@ -74,6 +88,7 @@ class OpRule:
     plan: Callable[[OpCall, Values], Callable[[Array], Callable[..., Array]] | None] = lambda call, fixed: None
     narrow: bool = False
     as_data: Callable[[OpCall, Array], Array] | None = None
+    columns: Callable[[OpCall], Columns | None] = lambda call: None
 
     def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:
         """`grad` for data given as features: the family's own, or `grad` where features are the data."""
@@ -95,6 +110,19 @@ class OpRule:
     def varying(self, call: OpCall) -> tuple[int, ...]:
         """Numbers of the data operands that change from step to step: `u`."""
         return tuple(i for i in range(len(call.operands)) if i != call.weight and i not in self.fixed_operands)
+
+
+def with_columns(call: OpCall, columns: Columns, count: int) -> OpCall:
+    """The same call with `count` columns: outputs of it, and their weights, stand there several times or not at all."""
+
+    def wide(a: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
+        shape = list(a.shape)
+        shape[len(shape) + axis + (1 if columns.new else 0) : len(shape) + axis + 1] = [count]
+        return jax.ShapeDtypeStruct(tuple(shape), a.dtype)
+
+    operands = list(call.operands)
+    operands[call.weight] = wide(call.w, columns.weight)
+    return replace(call, operands=tuple(operands), out=wide(call.out, columns.out))
 
 
 _RULES: dict[str, list[OpRule]] = {}

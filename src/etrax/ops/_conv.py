@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
-from ._base import OpCall, OpRule, register_weight_op, size
+from ._base import Columns, OpCall, OpRule, register_weight_op, size
 
 
 def _accepts(call: OpCall) -> bool:
@@ -58,6 +58,12 @@ def _to_weight(call: OpCall, w):
     return jnp.moveaxis(jnp.moveaxis(w, 2, 1).reshape(shape), range(len(shape)), dims.rhs_spec)
 
 
+def _columns(call: OpCall) -> Columns | None:
+    dims, rank = call.params["dimension_numbers"], len(call.out.shape)
+    one_group = call.params["feature_group_count"] == 1
+    return Columns(dims.out_spec[1] - rank, dims.rhs_spec[0] - rank) if one_group else None
+
+
 CONV = OpRule(
     name="convolution",
     mixes=True,
@@ -69,5 +75,6 @@ CONV = OpRule(
     grad=lambda call, fixed, u, g: _to_weight(
         call, jnp.einsum("knpgc,knpgo->gco", _patches(call, u[0]), _by_group(call, g, 1))
     ),
+    columns=_columns,
 )
 register_weight_op("conv_general_dilated", CONV)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from ._base import OpCall, OpRule, register_weight_op, size
+from ._base import Columns, OpCall, OpRule, register_weight_op, size
 
 
 def _accepts_gather(call: OpCall) -> bool:
@@ -70,6 +70,7 @@ def _rule(accepts) -> OpRule:
         own_feature_grad=lambda call, fixed, x, g: jnp.einsum("kfv,kfo->vo", x, _flat(call, g, 1)).reshape(
             call.w.shape
         ),
+        columns=lambda call: Columns(-1, -1, new=len(call.w.shape) == 1),
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ._base import OpCall, OpRule, register_weight_op, size
+from ._base import Columns, OpCall, OpRule, register_weight_op, size
 
 _WINDOW = "Z"
 _UNROLLED = 64
@@ -128,7 +128,17 @@ def _starts(own: str, letters) -> bool:
     return own[: len(letters)] == "".join(letters)
 
 
+def _columns(call: OpCall) -> Columns:
+    s = _letters(call)
+    free = [letter for letter in s.w if letter in s.y and letter not in s.u]
+    if free:
+        return Columns(s.y.index(free[-1]) - len(s.y), s.w.index(free[-1]) - len(s.w))
+    behind = [letter for letter in s.u if letter in s.y and letter not in s.w] if call.weight == 0 else []
+    return Columns(-1 - len(behind), -1, new=True)
+
+
 MATMUL = OpRule(
     "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad, narrow=True, as_data=_as_data,
+    columns=_columns,
 )  # fmt: skip
 register_weight_op("dot_general", MATMUL)

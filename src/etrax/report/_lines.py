@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..analysis import Facts, Node, OpNode, OutputNode, StateNode, traced_relations
+from ..analysis import Facts, Node, OpNode, OutputNode, StateNode, can_fan_out, traced_relations
 from ..ir import Path, Role, format_path
 from ..rules import Verdict, words_of
 from ._reads import Reads
@@ -88,7 +88,8 @@ def parameter_line(facts: Facts, param: int, verdict: Verdict) -> ParameterLine:
     """The row of a parameter."""
     leaf, sites = facts.step.select(Role.PARAM)[param], facts.sites_of(param)
     ops = tuple(dict.fromkeys(facts.sites[j].rule.name for j in sites))
-    reached = [f"group {r.group}" for r in traced_relations(facts) if r.site in sites]
+    fanned = [r for r in facts.relations if can_fan_out(facts, r) and facts.matters(r.group)]
+    reached = [f"group {r.group}" for r in (*traced_relations(facts), *fanned) if r.site in sites]
     if any(OpNode(j) in facts.live and not facts.remembers(OpNode(j)) for j in sites):
         reached.append("output")
     return ParameterLine(leaf.path, leaf.aval.shape, ops, tuple(dict.fromkeys(reached)), verdict)

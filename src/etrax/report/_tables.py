@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._arguments import format_bytes
 from ..ir import format_path
-from ..learn import format_bytes
 from ._escape import esc, prose
 from ._svg import symbol
 from ._text import ORDER, count_kinds, own_rule, shape_text

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._arguments import format_bytes
 from ..ir import format_path
-from ..learn import format_bytes
 from ..rules import Kind
 
 if TYPE_CHECKING:

@@ -16,13 +16,16 @@ Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..analysis import Facts
+from .._arguments import parse_bytes
+from ..analysis import NO_FAN_OUT, Facts, FanOut
 from ..engine import (
     EachStep,
     Entries,
@@ -61,13 +64,14 @@ def diagonal_transport(
     sites: frozenset[int] | None = None,
     trace_dtype: DTypeLike | None = None,
     probes: Probes | None = None,
+    fan_out: FanOut = NO_FAN_OUT,
 ) -> Transport[DiagonalTrace]:
     """D-RTRL. `probes` may read other blocks.
 
     By default S leaves out states that follow from others; `probes` decide for themselves.
     """
     if probes is None:
-        probes = plan_probes(facts, carried_relations(facts, sites), reduced=True)
+        probes = plan_probes(facts, carried_relations(facts, sites, fan_out), reduced=True)
     plan = plan_of(facts, probes, trace_dtype)
     relations = plan.relations
 
@@ -103,28 +107,56 @@ def diagonal_transport(
 
 
 def structured_transport(
-    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
-) -> Transport[Any]:
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None,
+    fan_out: FanOut = NO_FAN_OUT,
+) -> Transport[Any]:  # fmt: skip
     """D-RTRL with a trace as small as what is known of D and F allows: narrow where it can be, else whole."""
-    relations = carried_relations(facts, sites)
+    relations = carried_relations(facts, sites, fan_out)
     layouts = plan_probes(facts, relations, reduced=True).layouts
-    few = [r for r in relations if not layouts[r.group].stacked]  # what is known of many states is too much to ask
+    # What is known of many states is too much to ask; copies are as narrow as they get.
+    few = [r for r in relations if r.copies is None and not layouts[r.group].stacked]
     plan = plan_of(facts, plan_probes(facts, few, reduced=True), trace_dtype)
     known = structure_of(plan) if few else None
     narrow = [r for k, r in enumerate(few) if known is not None and is_narrow(plan, known, k)]
-    if not narrow:
-        return diagonal_transport(facts, sites, trace_dtype)
     whole = [r for r in relations if r not in narrow]
-    some = narrow_transport(facts, narrow, trace_dtype)
-    if not whole:
-        return some
-    return combined_transport([diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, whole, True)), some])
+    parts: list[Transport[Any]] = []
+    if whole or not narrow:
+        parts.append(diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, whole, reduced=True)))
+    if narrow:
+        parts.append(narrow_transport(facts, narrow, trace_dtype))
+    return parts[0] if len(parts) == 1 else combined_transport(parts)
 
 
-def d_rtrl() -> Rule:
+# By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
+_CHEAP = FanOut(64e6, 8)
+
+
+def d_rtrl(*, fan_out: float | str | None = "auto") -> Rule:
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op feeds a state back across positions.
 
-    >>> print(d_rtrl())
-    d_rtrl()
+    An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
+    attention) has a trace for every pair of an output and a position that it reaches. `fan_out` bounds the size of such
+    a trace, for each op and group of states: bytes, or a text such as "200 MB"; None is no bound, 0 carries none. By
+    default those are carried that take at most 64 MB, if at most eight outputs of an op meet at a position. The report
+    says what is not carried, and what it would take.
+
+    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"))
+    d_rtrl() d_rtrl(fan_out='1 GB')
     """
-    return Rule("d_rtrl", structured_transport, by_position_verdict)
+    limit = _limit(fan_out)
+    return Rule(
+        "d_rtrl",
+        partial(structured_transport, fan_out=limit),
+        partial(by_position_verdict, fan_out=limit),
+        {} if fan_out == "auto" else {"fan_out": fan_out},
+    )
+
+
+def _limit(fan_out: float | str | None) -> FanOut:
+    if fan_out == "auto":
+        return _CHEAP
+    if fan_out is None:
+        return FanOut(math.inf, math.inf)
+    if fan_out == 0 and not isinstance(fan_out, bool):
+        return NO_FAN_OUT
+    return FanOut(parse_bytes("fan_out", fan_out) or math.inf, math.inf)

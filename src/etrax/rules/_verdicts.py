@@ -8,8 +8,20 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from .._arguments import format_bytes
 from .._compat import is_inexact
-from ..analysis import Facts, LostKind, LostPath, OpNode, lost_from_op, rounded_gradients, traced_relations
+from ..analysis import (
+    NO_FAN_OUT,
+    Facts,
+    FanOut,
+    LostKind,
+    LostPath,
+    OpNode,
+    lost_from_op,
+    rounded_gradients,
+    trace_bytes,
+    traced_relations,
+)
 from ..ir import Role
 from ._words import in_words, words_of
 
@@ -60,32 +72,34 @@ def _labels(facts: Facts, sites: list[int]) -> str:
     return ", ".join(dict.fromkeys(facts.sites[j].label for j in sites))
 
 
-def carried_groups(facts: Facts, param: int) -> list[int]:
+def carried_groups(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[int]:
     """Groups to which a trace of this parameter is carried position by position."""
-    return list(dict.fromkeys(r.group for r in traced_relations(facts) if param in facts.sites[r.site].params))
+    traced = traced_relations(facts, fan_out)
+    return list(dict.fromkeys(r.group for r in traced if param in facts.sites[r.site].params))
 
 
-def lost_paths(facts: Facts, param: int) -> list[LostPath]:
+def lost_paths(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[LostPath]:
     """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
     sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
-    lost = [path for j in sites for path in lost_from_op(facts, j)]
+    lost = [path for j in sites for path in lost_from_op(facts, j, fan_out)]
     lost += rounded_gradients(facts, param)
-    for group in carried_groups(facts, param):
+    for group in carried_groups(facts, param, fan_out):
         lost += facts.lost_from_group[group]
     return list(dict.fromkeys(lost))
 
 
-def by_position_verdict(facts: Facts, param: int) -> Verdict:
-    """Per-position blocks with the mixing weight ops cut: D-RTRL."""
+def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> Verdict:
+    """Per-position blocks with the mixing weight ops cut: D-RTRL, with copies of outputs as far as `fan_out` allows."""
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    groups, lost = carried_groups(facts, param), lost_paths(facts, param)
+    groups, lost = carried_groups(facts, param, fan_out), lost_paths(facts, param, fan_out)
     used = _labels(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live])
     states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
     if not lost:
+        reached = _reached(facts, param, fan_out)
         return Verdict(
-            Kind.EXACT, f"each element of {used} acts on one position of {states}, whose recurrence is carried whole"
+            Kind.EXACT, f"each element of {used} acts on {reached} {states}, whose recurrence is carried whole"
         )
     listed = in_words(facts, lost)
     if not groups:
@@ -94,6 +108,16 @@ def by_position_verdict(facts: Facts, param: int) -> Verdict:
         )
     more = f"; {_IN_PART}" if any(path.kind is LostKind.TAIL for path in lost) else ""
     return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}{more}")
+
+
+def _reached(facts: Facts, param: int, fan_out: FanOut) -> str:
+    """How a parameter's ops reach positions: one by one, or as pairs and their cost."""
+    traced = [r for r in traced_relations(facts, fan_out) if param in facts.sites[r.site].params]
+    pairs = sum(r.copies.pairs for r in traced if r.copies is not None)
+    if not pairs:
+        return "one position of"
+    size = format_bytes(sum(trace_bytes(facts, r) for r in traced if r.copies is not None))
+    return f"several positions, and has a trace for each of them ({pairs} pairs, {size}), of"
 
 
 def no_trace_verdict(facts: Facts, param: int) -> Verdict:

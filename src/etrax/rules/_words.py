@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._arguments import format_bytes
 from ..analysis import Facts, LostKind, LostPath, Node, OpNode
 
 _DECLARE = "declare it as one to have it carried"
@@ -21,7 +22,7 @@ def words_of(facts: Facts, lost: LostPath) -> str:
     from_op = isinstance(lost.source, OpNode)
     match lost.kind:
         case LostKind.TAIL:
-            return f"one element of {here} reaches several positions of {there}{where}"
+            return f"one element of {here} reaches several positions of {there}{where}{_cost_of(lost)}"
         case LostKind.THROUGH_OP:
             return f"its output passes through the weight op of {_ops(facts, lost.targets)} before it reaches a state"
         case LostKind.MIXING:
@@ -48,6 +49,13 @@ def words_of(facts: Facts, lost: LostPath) -> str:
             return (
                 f"the gradient of its weight is rounded at {lost.cause}, once for all steps instead of at each of them"
             )
+
+
+def _cost_of(lost: LostPath) -> str:
+    """How to have a path over pairs carried, and what for."""
+    if lost.nbytes is None:
+        return ""
+    return f"; `etrax.d_rtrl(fan_out=None)` carries them all, in a trace of {format_bytes(lost.nbytes)}"
 
 
 def in_words(facts: Facts, lost: Sequence[LostPath]) -> str:
