@@ -9,7 +9,8 @@ import etrax
 
 # A rule that uses the gradient of the loss equals BPTT when one window covers the sequence.
 LOSS_GRADIENT = {
-    "tbptt": "etrax.tbptt()", "d_rtrl": "etrax.d_rtrl()", "pp_prop": "etrax.pp_prop(0.9)", "e_prop": "etrax.e_prop()",
+    "tbptt": "etrax.tbptt()", "d_rtrl": "etrax.d_rtrl()",
+    "d_rtrl(fan_out)": "etrax.d_rtrl(fan_out=None)", "pp_prop": "etrax.pp_prop(0.9)", "e_prop": "etrax.e_prop()",
     "ostl": "etrax.ostl()", "snap(1)": "etrax.snap(1)", "snap(2)": "etrax.snap(2)", "rtrl": "etrax.rtrl()",
     "uoro": "etrax.uoro(0)", "kf_rtrl": "etrax.kf_rtrl(0)", "ottt": "etrax.ottt(0.9)", "rflo": "etrax.rflo(0.9)",
     "synthetic": "etrax.synthetic()",
@@ -21,7 +22,9 @@ OTHER_SIGNAL = {
 }  # fmt: skip
 RULES = LOSS_GRADIENT | OTHER_SIGNAL
 # The gradient of a batch is the sum over its samples: no noise that is shared, no signal that is the batch's own.
-BY_SAMPLE = frozenset(["tbptt", "d_rtrl", "pp_prop", "e_prop", "ostl", "snap(1)", "snap(2)", "rtrl", "ottt", "rflo"])
+BY_SAMPLE = frozenset(
+    ["tbptt", "d_rtrl", "d_rtrl(fan_out)", "pp_prop", "e_prop", "ostl", "snap(1)", "snap(2)", "rtrl", "ottt", "rflo"]
+)
 
 
 def rule_of(name: str) -> Any:

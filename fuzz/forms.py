@@ -160,6 +160,10 @@ TAIL_FORMS = {
 STATE_FORMS = {
     "leaky": "0.9 * {0} + {1}",
     "convex": "{2} * {0} + (1 - {2}) * {1}",
+    "shared_gate": "jax.nn.sigmoid({2})[..., None] * {0} + {1}",
+    "key_value": "0.9 * {0} + {1}[..., :, None] * {2}[..., None, :]",
+    "selective": "jnp.exp(-{1} ** 2)[..., :, None] * {0} + {1}[..., :, None] * {2}[..., None, :]",
+    "delta_rule": "{0} + {1}[..., :, None] * ({2} - jnp.einsum('...a,...ab->...b', {1}, {0}))[..., None, :]",
     "vanilla": "jnp.tanh({0} + {1})",
     "soft_reset": "0.8 * {0} + {1} - spike_jvp({0})",
     "hard_reset": "0.8 * {0} * (1 - spike_vjp({0})) + {1}",

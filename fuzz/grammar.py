@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .draw import Draw, Value
 from .nests import chain, fit, piece
-from .ops import op
+from .ops import matmul, op
 from .spec import Leaf, Model, names_read
 from .tails import tail
 from .weights import weight
@@ -90,6 +90,10 @@ def _update(g: Draw, name: str, old: Value) -> Value:
         return _rotate(g, old, y)
     if old.kind == "b":
         return g.emit("narrow_state", [old, y], old.shape, "b")
+    if old.shape and g.chance(0.3 if len(old.shape) == 2 else 0.06):
+        new = _fanned_out(g, old, y)
+        g.pool.append(new)
+        return new
     form = g.weighted(UPDATES)
     if form in NEEDS_AXIS and not old.shape:
         form = "leaky"
@@ -102,6 +106,16 @@ def _update(g: Draw, name: str, old: Value) -> Value:
         new = g.emit(form, [old, y], old.shape)
     g.pool.append(new)
     return new
+
+
+def _fanned_out(g: Draw, old: Value, y: Value) -> Value:
+    """An update by values that reach a whole axis of the state each: a gate that is shared, a key, a value."""
+    form = g.weighted([(2, "key_value"), (2, "selective"), (1, "delta_rule")]) if len(old.shape) == 2 else ""
+    first = fit(g, g.data((1, 2)) or y, old.shape[:1])
+    if not form or g.chance(0.3):
+        return g.emit("shared_gate", [old, y, fit(g, first, old.shape[:-1])], old.shape)
+    second = matmul(g, first, old.shape[1]) if g.chance(0.3) else fit(g, g.data((1, 2)) or y, old.shape[1:])
+    return g.emit(form, [old, first, second], old.shape)
 
 
 def _rotate(g: Draw, old: Value, y: Value) -> Value:
