@@ -12,6 +12,7 @@ from benchmarks.harness import Row, ratios
 OURS, PP_PROP, LEAN, THEIRS = "etrax d_rtrl K=64", "etrax pp_prop K=10", "etrax pp_prop K=1", "braintrace pp_prop"
 GRU, GRU_1, ONLINE = "gru B16 H256 T1024", "gru B1 H256 T1024", "online gru B16 H256 T32"
 COSTLY = "costly gru B16 H64 T8"
+SELECTIVE = "selective B4 D64 T256"
 ALIF, LARGE = "alif B32 H512 T500", "sparse lif B32 N131072 synapses1048576"
 COUNTERPARTS = {
     "d_rtrl K=1": "D_RTRL default", "pp_prop K=1": "pp_prop default", "e_prop K=1": "EProp default",
@@ -124,6 +125,10 @@ BARS = [
     Bar("GRU B16 H256 K64: d_rtrl / braintrace D_RTRL", 1 / 10, _time(GRU, OURS, "braintrace D_RTRL default")),
     Bar("GRU B16 H256 K64: d_rtrl / its windowed mode", 1 / 1.5, _time(GRU, OURS, "braintrace D_RTRL K=64")),
     Bar("GRU B1 H256 K64: d_rtrl / BPTT", 0.75, _time(GRU_1, OURS, "BPTT")),
+    *(
+        Bar(f"selective B4 D64 K{k}: d_rtrl / BPTT", limit, _time(SELECTIVE, f"etrax d_rtrl K={k}", "BPTT"))
+        for k, limit in ((16, 2.0), (64, 1.5))
+    ),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT", 0.8, _time(ALIF, PP_PROP, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT, memory", 1 / 20, _memory(ALIF, PP_PROP, "BPTT")),
     *(

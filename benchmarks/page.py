@@ -20,7 +20,8 @@ BEGIN, END = "<!-- from benchmarks/page.py -->", "<!-- to here -->"
 TITLES = {
     "gru": "GRU", "online gru": "GRU, a gradient at every step", "costly gru": "GRU, rules that look at pairs of units",
     "alif": "Recurrent spiking network, three layers of ALIF", "lif": "Recurrent spiking network, three layers of LIF",
-    "lstm": "LSTM", "lru": "Linear recurrent unit, complex", "conv lif": "Convolutional recurrent spiking network",
+    "lstm": "LSTM", "lru": "Linear recurrent unit, complex",
+    "selective": "Selective state space", "conv lif": "Convolutional recurrent spiking network",
     "coba": "E/I network with conductances, 10 % sparse", "sparse lif": "Sparse recurrent LIF network",
 }  # fmt: skip
 # What the README shows: the heading of a column, the beginning of its case's name.

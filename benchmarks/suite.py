@@ -13,7 +13,7 @@ from benchmarks.rivals import Rival, bptt, checkpointed, forward, ours
 from benchmarks.workload import Workload
 
 import etrax
-from benchmarks import conv_spiking, gated, lru, peer, sparse, spiking
+from benchmarks import conv_spiking, gated, lru, peer, selective, sparse, spiking
 
 theirs = peer.theirs
 PP = {"decay_or_rank": 0.9}
@@ -83,6 +83,9 @@ def workload_cases(size: str) -> list[Case]:
     h, t = (32, 256) if small else (512, 4096)
     rivals = [bptt(), checkpointed(t), *_pair(64), *_both(64, 2 * few)]
     found.append(case("lru", partial(lru.lru, 8, h), t, rivals, B=8, H=h))
+    d, t = (16, 64) if small else (64, 256)
+    rivals = [bptt(), ours("tbptt", 64), ours("d_rtrl", 16), ours("d_rtrl", 64)]
+    found.append(case("selective", partial(selective.selective, 4, d), t, rivals, B=4, D=d))
     side, t = (8, 20) if small else (32, 100)
     rivals = [bptt(), *_pair(10), *_both(10, few // 4, 20)]
     found.append(case("conv lif", partial(conv_spiking.conv_lif, 8, side), t, rivals, B=8, side=side))

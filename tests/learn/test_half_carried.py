@@ -15,7 +15,7 @@ from jax import lax
 import etrax
 
 T = 8
-RULES = [etrax.d_rtrl(fan_out=0), etrax.pp_prop(), etrax.e_prop(), etrax.ostl(), etrax.rflo(0.9), etrax.ottt(0.9)]
+RULES = [etrax.d_rtrl(fan_out=0), etrax.pp_prop(), etrax.e_prop(0.5), etrax.ostl(), etrax.rflo(0.9), etrax.ottt(0.9)]
 LEFT_OUT = ["linear attention", "delta rule with key norm", "divisive normalisation", "query and key of one weight",
             "attention with a projected value"]  # fmt: skip
 KEPT = ["LayerNorm on one of two paths", "LayerNorm LSTM", "normalised layer above", "fast weights", "two GRU layers",

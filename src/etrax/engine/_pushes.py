@@ -17,6 +17,7 @@ from jax import Array, lax
 
 from ..analysis import Copies, Facts, Relation
 from . import _site_math as site_math
+from ._blocks import total
 from ._layout import Gather, Layout, gather_of
 from ._transport import PullBack
 
@@ -62,7 +63,7 @@ class Pushes:
             return jnp.concatenate([gather(a) for gather, a in zip(self._runs, found, strict=True)], axis)
         site, gather = self.copies.site, self._gather(self.relation.places)
         beside = [site_math.beside_loops(site, gather(a)) for a in found]
-        return sum(jnp.where(self.copies.push == c, a, 0) for c, a in enumerate(beside))  # type: ignore[return-value]
+        return total(jnp.where(self.copies.push == c, a, 0) for c, a in enumerate(beside))
 
     @cached_property
     def _runs(self) -> list[Gather] | None:

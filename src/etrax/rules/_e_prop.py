@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -90,11 +90,11 @@ from ..engine import (
     trace_zeros,
     unit,
 )
-from ._d_rtrl import structured_transport
+from ._d_rtrl import d_rtrl
 from ._feedback import feedback_source
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport
-from ._verdicts import Verdict, by_position_verdict, other_recurrence_verdict, other_signal_verdict
+from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict
 
 T = TypeVar("T")
 
@@ -340,7 +340,7 @@ def _by_feedback(
 
 def _symmetric(kappa: float) -> Rule:
     if kappa == 0:
-        return Rule("e_prop", structured_transport, by_position_verdict, {"kappa": kappa})
+        return replace(d_rtrl(), name="e_prop", options={"kappa": kappa})
 
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
