@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 # Of each hidden leaf of a group that an op reaches: how its elements reach those of the leaf, and their positions.
 Reach: TypeAlias = tuple[tuple[Dep, np.ndarray], ...]
+# Beyond these, pairs are not coloured, or not listed: colours of one word, elements of a row, pairs.
 _MAX_COLOURS = 62
-_MAX_LISTED = 1_000_000
+_MAX_COLOURED = 100_000
+_MAX_LISTED = 20_000_000
 
 
 class FanOut(NamedTuple):
@@ -67,17 +69,20 @@ class Copies:
         return int(self.colour.max()) + 1
 
 
+@lru_cache(maxsize=1024)
 def fanned_out(facts: Facts, relation: Relation, limit: FanOut) -> Relation | None:
     """A relation that is not representable with a place for each of its pairs, if that stays within a limit."""
     if not limit.nbytes or not can_fan_out(facts, relation):
         return None
-    site, count = facts.sites[relation.site], _count(relation.reach)
+    site, count = facts.sites[relation.site], _count(relation)
     if count.meeting > limit.pushes or _bytes_of(facts, site, relation.group, count.least) > limit.nbytes:
         return None
-    found = _with_copies(facts, relation)
-    if found is None or found.copies is None or found.copies.pushes > limit.pushes:
+    if bytes_over_pairs(facts, relation) > limit.nbytes:
         return None
-    return found if trace_bytes(facts, found) <= limit.nbytes else None
+    if np.bincount(_listed(facts, relation).position_of).max() > limit.pushes:
+        return None
+    found = _with_copies(facts, relation)
+    return found if found is not None and found.copies is not None and found.copies.pushes <= limit.pushes else None
 
 
 def can_fan_out(facts: Facts, relation: Relation) -> bool:
@@ -86,11 +91,14 @@ def can_fan_out(facts: Facts, relation: Relation) -> bool:
     return not relation.representable and not facts.nonlinear and site.rule.columns(site.call) is not None
 
 
+@lru_cache(maxsize=1024)
 def bytes_over_pairs(facts: Facts, relation: Relation) -> int:
     """Bytes that a trace over the pairs of a relation takes, or about that many where there are too many to list."""
-    site, about = facts.sites[relation.site], _count(relation.reach).about
-    found = _with_copies(facts, relation) if about <= _MAX_LISTED else None
-    return trace_bytes(facts, found) if found is not None else _bytes_of(facts, site, relation.group, about)
+    site, elements = facts.sites[relation.site], _count(relation).about
+    if elements <= _MAX_LISTED:
+        listed = _listed(facts, relation)
+        elements = listed.kept.rows * int(_most(listed.row, listed.column).sum())
+    return _bytes_of(facts, site, relation.group, elements)
 
 
 def trace_bytes(facts: Facts, relation: Relation) -> int:
@@ -121,9 +129,10 @@ class _Count(NamedTuple):
     meeting: int
 
 
-def _count(reach: Reach) -> _Count:
+@lru_cache(maxsize=1024)
+def _count(relation: Relation) -> _Count:
     least = about = meeting = 0
-    for dep, place in reach:
+    for dep, place in relation.reach:
         sizes = np.bincount(_blocks(dep, place)[0])
         reached = [np.bincount(m[m >= 0], minlength=sizes.size) for m in (m.reshape(-1) for m in dep.maps)]
         pairs = [int((n * sizes).sum()) for n in reached]
@@ -135,11 +144,51 @@ def _count(reach: Reach) -> _Count:
 def _blocks(dep: Dep, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs (block, position in it), each once, ordered."""
     labels, positions = dep.part.all_labels(), place.reshape(-1)
+    if dep.part.labels is None:
+        return labels, positions
     width = int(positions.max(initial=0)) + 1
-    return np.divmod(np.unique(labels.astype(np.int64) * width + positions), width)
+    return np.divmod(_distinct(labels.astype(np.int64) * width + positions), width)
 
 
-def _listed(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(numbers: np.ndarray) -> np.ndarray:
+    """Each number once, ordered; numpy's own way by hashing takes ten times as long."""
+    numbers = np.sort(numbers)
+    return numbers[np.diff(numbers, prepend=-1) != 0]
+
+
+class _Listed(NamedTuple):
+    """All pairs of a relation, ordered: element of y and position.
+
+    Iterations of an inner loop that share a weight are one element of what is kept: `copy` is the number of such an
+    element's pair, which `row`, `column` and `position` describe.
+    """
+
+    element: np.ndarray
+    position_of: np.ndarray
+    copy: np.ndarray
+    kept: _Rows
+    row: np.ndarray
+    column: np.ndarray
+    position: np.ndarray
+
+
+@lru_cache(maxsize=32)
+def _listed(facts: Facts, relation: Relation) -> _Listed:
+    site = facts.sites[relation.site]
+    columns = site.rule.columns(site.call)
+    assert columns is not None
+    e, p = _pairs(relation.reach)
+    kept = _Rows.of((*site.slices, *site.call.out.shape), columns)
+    own = np.arange(kept.rows * kept.columns).reshape(site.beside_loops((*site.slices, *site.call.out.shape)))
+    own = np.broadcast_to(own, site.y_shape).reshape(-1)
+    width = int(p.max()) + 1
+    pair = own[e] * width + p
+    pair, copy = (pair, np.arange(pair.size)) if all(site.sliced) else np.unique(pair, return_inverse=True)
+    element, position = np.divmod(pair, width)
+    return _Listed(e, p, copy, kept, kept.row[element], kept.column[element], position)
+
+
+def _pairs(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (element of y, position), each once, ordered."""
     width = max(int(place.max(initial=0)) for _, place in reach) + 1
     found = []
@@ -152,37 +201,30 @@ def _listed(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
             n = sizes[m[e]]
             within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
             found.append(np.repeat(e, n) * width + position[np.repeat(starts[m[e]], n) + within])
-    return np.divmod(np.unique(np.concatenate(found)), width)
+    return np.divmod(_distinct(np.concatenate(found)), width)
 
 
 @lru_cache(maxsize=256)
 def _with_copies(facts: Facts, relation: Relation) -> Relation | None:
     """A relation with one place for each copy; None if too many elements of y meet at a position."""
-    site = facts.sites[relation.site]
-    columns = site.rule.columns(site.call)
+    site, listed = facts.sites[relation.site], _listed(facts, relation)
+    columns, e = site.rule.columns(site.call), listed.element
     assert columns is not None
-    e, p = _listed(relation.reach)
-    colour = _colours(e, p, _size(site.y_shape), site.y_shape[-1] if site.y_shape else 1)
+    colour = _colours(e, listed.position_of, site.y_shape)
     if colour is None:
         return None
-    kept = _Rows.of((*site.slices, *site.call.out.shape), columns)  # iterations that share a weight are one element
+    first = np.zeros(listed.row.size, np.int64)
+    first[listed.copy[::-1]] = colour[e][::-1]
+    q, of = _numbered(listed, first)
+    place = np.full((listed.kept.rows, of.size), -1, np.int32)
+    place[listed.row, q] = listed.position
     every = _Rows.of(site.y_shape, columns)
-    own = np.arange(kept.rows * kept.columns).reshape(site.beside_loops((*site.slices, *site.call.out.shape)))
-    own = np.broadcast_to(own, site.y_shape).reshape(-1)
-    width = int(p.max()) + 1
-    pair, copy = np.unique(own[e] * width + p, return_inverse=True)
-    element, position = np.divmod(pair, width)
-    row, column = kept.row[element], kept.column[element]
-    first = np.zeros(pair.size, np.int64)
-    first[copy[::-1]] = colour[e][::-1]
-    q, of = _numbered(row, column, position, first)
-    place = np.full((kept.rows, of.size), -1, np.int32)
-    place[row, q] = position
     push = np.full((every.rows, of.size), -1, np.int32)
-    push[every.row[e], q[copy]] = colour[e]
+    push[every.row[e], q[listed.copy]] = colour[e]
     wide = replace(site, call=with_columns(site.call, columns, of.size))
-    copies = Copies(wide, columns, of, kept.columns, e.size, colour.reshape(site.y_shape), every.put_back(push))
-    return replace(relation, place=kept.put_back(place), copies=copies)
+    shaped = colour.reshape(site.y_shape), every.put_back(push)
+    copies = Copies(wide, columns, of, listed.kept.columns, e.size, *shaped)
+    return replace(relation, place=listed.kept.put_back(place), copies=copies)
 
 
 class _Rows(NamedTuple):
@@ -215,21 +257,25 @@ class _Rows(NamedTuple):
         return np.moveaxis(a.reshape(*self.lead, a.shape[-1]), -1, self.axis)
 
 
-def _numbered(
-    row: np.ndarray, column: np.ndarray, position: np.ndarray, colour: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _most(row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """How many pairs an element of each column has, at most."""
+    width = int(column.max()) + 1
+    counts = np.bincount(row * width + column, minlength=(int(row.max()) + 1) * width)
+    return counts.reshape(-1, width).max(0)
+
+
+def _numbered(listed: _Listed, colour: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The number of the copy that each pair has in its row, and the column that each copy is of.
 
     A column has as many copies as its element of most places. Copies of one push stand together in the order of their
     positions: what is read at the positions is then as a rule an array as it stands.
     """
+    row, column, position = listed.row, listed.column, listed.position
     order = np.lexsort((position, column, row))
     new = np.flatnonzero(np.diff(row[order] * (int(column.max()) + 1) + column[order], prepend=-1))
-    counts = np.diff(new, append=row.size)
     rank = np.empty(row.size, np.int64)
-    rank[order] = np.arange(row.size) - np.repeat(new, counts)
-    most = np.zeros(int(column.max()) + 1, np.int64)
-    np.maximum.at(most, column[order][new], counts)
+    rank[order] = np.arange(row.size) - np.repeat(new, np.diff(new, append=row.size))
+    most = _most(row, column)
     q = (np.cumsum(most) - most)[column] + rank
     lowest = np.full(int(row.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(lowest, row, position)
@@ -240,24 +286,36 @@ def _numbered(
     return moved[q], np.repeat(np.arange(most.size), most)[sort]
 
 
-def _colours(e: np.ndarray, p: np.ndarray, elements: int, width: int) -> np.ndarray | None:
+def _colours(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
     """The smallest colour that no other element has at any of the positions that an element reaches (-1: none).
 
-    Rows of `width` elements that never meet are coloured side by side. None if there are too many colours.
+    Rows that never meet (samples, as a rule) are coloured side by side. None if there are too many colours.
     """
-    row_at = np.zeros(int(p.max()) + 1, np.int64)
-    row_at[p] = e // width
-    if (row_at[p] != e // width).any():
-        width = elements
-    found, taken = np.full(elements, -1, np.int64), np.zeros(row_at.size, np.int64)
+    width = _width_of_rows(e, p, shape)
+    found, taken = np.full(_size(shape), -1, np.int64), np.zeros(int(p.max()) + 1, np.int64)
     order = np.argsort(e % width, kind="stable")
     e, p = e[order], p[order]
-    for part in np.split(np.arange(e.size), np.flatnonzero(np.diff(e % width)) + 1):
-        first = np.flatnonzero(np.diff(e[part], prepend=-1))
-        near = np.bitwise_or.reduceat(taken[p[part]], first)
+    ends = np.flatnonzero(np.diff(e % width, append=-1)) + 1
+    if ends.size > _MAX_COLOURED:
+        return None
+    for start, end in zip((0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+        own, at = e[start:end], p[start:end]
+        first = np.flatnonzero(np.diff(own, prepend=-1))
+        near = np.bitwise_or.reduceat(taken[at], first)
         free = ~near & (near + 1)
         if int(free.max()) >= 1 << _MAX_COLOURS:
             return None
-        found[e[part][first]] = np.log2(free).astype(np.int64)
-        taken[p[part]] |= np.repeat(free, np.diff(first, append=part.size))
+        found[own[first]] = np.log2(free).astype(np.int64)
+        taken[at] |= np.repeat(free, np.diff(first, append=own.size))
     return found
+
+
+def _width_of_rows(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> int:
+    """The number of elements behind the most leading axes that keep apart what meets at a position."""
+    row_at = np.zeros(int(p.max()) + 1, np.int64)
+    for k in range(len(shape) - 1, 0, -1):
+        width = _size(shape[k:])
+        row_at[p] = e // width
+        if (row_at[p] == e // width).all():
+            return width
+    return _size(shape)

@@ -128,7 +128,7 @@ def structured_transport(
 
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
-_CHEAP = FanOut(64e6, 8)
+_CHEAP = FanOut(256e6, 8)
 
 
 def d_rtrl(*, fan_out: float | str | None = "auto") -> Rule:
@@ -137,7 +137,7 @@ def d_rtrl(*, fan_out: float | str | None = "auto") -> Rule:
     An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
     attention) has a trace for every pair of an output and a position that it reaches. `fan_out` bounds the size of such
     a trace, for each op and group of states: bytes, or a text such as "200 MB"; None is no bound, 0 carries none. By
-    default those are carried that take at most 64 MB, if at most eight outputs of an op meet at a position. The report
+    default those are carried that take at most 256 MB, if at most eight outputs of an op meet at a position. The report
     says what is not carried, and what it would take.
 
     >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"))
