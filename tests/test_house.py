@@ -35,6 +35,7 @@ LEAVES = {
     "testing": None,
     "graph": None,
     "train": None,
+    "stateful": None,
     "tasks": None,
     "report": None,
 }

@@ -50,7 +50,7 @@ from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
 
 # Imported when first used: they need packages that the core does not.
-_ON_USE = ("nn", "tasks", "testing", "train", "viz")
+_ON_USE = ("nn", "stateful", "tasks", "testing", "train", "viz")
 _OF_TRAIN = ("Trainer", "save", "restore")
 
 
@@ -59,6 +59,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f".{name}", __name__)
+    if name == "Stateful":
+        from .stateful import Stateful
+
+        return Stateful
     if name in _OF_TRAIN:
         from . import train
 

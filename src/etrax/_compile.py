@@ -76,8 +76,7 @@ def compile(
         check_finite=check_finite,
         memory_budget=budget,
         at_batch=at_batch,
-        encode=bound.encode,
-        decode=bound.decode_output,
+        bound=bound,
         graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),
         report=Report.of,
     )

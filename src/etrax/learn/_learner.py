@@ -17,7 +17,7 @@ from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..engine import evolve, prepared, watched
-from ..ir import LossFunction, PyTree
+from ..ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
@@ -39,8 +39,7 @@ class Learner:
         rule: Rule,
         initial: Callable[[], tuple[PyTree, PyTree]],
         *,
-        encode: Callable[..., tuple[PyTree, ...]],
-        decode: Callable[[PyTree], PyTree],
+        bound: Bound,
         graph: Callable[[], Any],
         report: Callable[..., Any],
         trace_dtype: jnp.dtype | None = None,
@@ -48,12 +47,14 @@ class Learner:
         memory_budget: float | None = None,
         at_batch: Callable[[int], Learner] | None = None,
     ):
-        """`initial` gives the parameters and states of the model; `encode` and `decode` are those of `Program`."""
-        self.facts, self.rule, self._initial = facts, rule, initial
+        """`initial` gives the parameters and states of the model, `bound` the way between its own values and leaves."""
+        self.facts, self.rule, self._initial, self.bound = facts, rule, initial, bound
         self._make_graph, self._make_report = graph, report
         transport = rule.transport(facts, None, trace_dtype)
         transport = watched(facts, transport) if check_finite else transport
-        self.program = Program(facts, transport, str(rule), rule.frozen(facts), self.hidden, encode, decode)
+        self.program = Program(
+            facts, transport, str(rule), rule.frozen(facts), self.hidden, bound.encode, bound.decode_output
+        )
         self.check_finite, self._trace_dtype = check_finite, trace_dtype
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch

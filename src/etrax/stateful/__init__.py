@@ -1,0 +1,3 @@
+"""A module that learns online in its own style: states inside, gradients by the library's own transformation."""
+
+from ._brainstate import Stateful as Stateful

@@ -1,0 +1,119 @@
+"""Sequences given to a stateful learner: cut into steps or windows, and run by brainstate's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._arguments import check_arrays, check_flag, check_whole, short
+from .._errors import ArgumentError
+from ..graph import MultiStepData, SingleStepData
+from ..ir import PyTree
+
+
+class Sequences:
+    """Sequences of one length, in windows of `chunk` steps; `calls` counts how often the learner has been called."""
+
+    def __init__(
+        self, brainstate: Any, calls: Callable[[], int], sequences: tuple[PyTree, ...], chunk_size: int | None,
+        mask: Any,
+    ):  # fmt: skip
+        self.brainstate, self.calls = brainstate, calls
+        if not sequences:
+            raise ArgumentError("no sequence was given: pass at least one, with time as its first axis.")
+        marked = lambda x: isinstance(x, MultiStepData | SingleStepData)  # noqa: E731
+        if any(map(marked, jax.tree.leaves(sequences, is_leaf=marked))):
+            raise ArgumentError("sequences are cut here: pass plain arrays, and mark what `step_fn` passes on.")
+        check_arrays("sequences", sequences)
+        self.chunk = 1 if chunk_size is None else check_whole("chunk_size", chunk_size, "steps")
+        self.length = _length(sequences)
+        if self.length % self.chunk:
+            raise ArgumentError(
+                f"`chunk_size` is {self.chunk}, which does not divide the {self.length} steps: use another, or cut the "
+                "sequences."
+            )
+        mask = jnp.ones(self.length) if mask is None else jnp.asarray(mask)
+        if mask.shape != (self.length,):
+            raise ArgumentError(f"`mask` has shape {list(mask.shape)}; expected one weight per step, [{self.length}].")
+        self.weight = mask.astype(jnp.promote_types(mask.dtype, jnp.float32))
+        self.parts = jax.tree.map(self._cut, (sequences, self.weight))
+
+    def _cut(self, a: Any) -> jax.Array:
+        a = jnp.asarray(a)
+        return a if self.chunk == 1 else a.reshape(self.length // self.chunk, self.chunk, *a.shape[1:])
+
+    def _once(self, step_fn: Callable[..., Any], slices: tuple[PyTree, ...]) -> Any:
+        before = self.calls()
+        out = step_fn(*slices)
+        made = self.calls() - before
+        if made != 1:
+            raise ArgumentError(
+                f"`step_fn` called the learner {made} times; it must once: each call advances states and trace."
+            )
+        return out
+
+    def gradients(
+        self, step_fn: Callable[..., Any], weights: Any, reduction: str, loss_output: str, has_aux: bool,
+        return_value: bool,
+    ) -> Any:  # fmt: skip
+        for name, value, known in (("reduction", reduction, ("mean", "sum")), ("loss_output", loss_output, _SHOWN)):
+            if not isinstance(value, str) or value not in known:
+                raise ArgumentError(f"`{name}` is {short(value)}; expected one of {', '.join(map(repr, known))}.")
+        check_flag("has_aux", has_aux)
+        check_flag("return_value", return_value)
+        total = jnp.where(self.weight.sum() == 0, 1, self.weight.sum())
+        share = 1 / total if reduction == "mean" else jnp.ones(())
+        transform = self.brainstate.transform
+
+        def one(carry: PyTree, part: tuple[tuple[PyTree, ...], jax.Array]) -> tuple[PyTree, tuple[jax.Array, PyTree]]:
+            slices, weight = part
+
+            def objective() -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
+                found = self._once(step_fn, slices)
+                losses, aux = found if has_aux else (found, ())
+                self._check_losses(losses)
+                return (losses * (weight * share).astype(losses.dtype)).sum(), (losses, aux)
+
+            grads, (losses, aux) = transform.grad(objective, weights, has_aux=True)()
+            return jax.tree.map(jnp.add, carry, grads), (losses, aux)
+
+        zeros = jax.tree.map(jnp.zeros_like, {k: s.value for k, s in weights.items()})
+        grads, (losses, aux) = transform.scan(one, zeros, self.parts)
+        losses = losses.reshape(self.length)
+        shown = {"per_step": losses, "masked": losses * self.weight, "scalar": (losses * self.weight * share).sum()}
+        out = [grads, *([shown[loss_output]] if return_value else []), *([aux] if has_aux else [])]
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def _check_losses(self, losses: Any) -> None:
+        want = () if self.chunk == 1 else (self.chunk,)
+        if jnp.shape(losses) != want:
+            raise ArgumentError(
+                f"`step_fn` returned a loss of shape {list(jnp.shape(losses))}; expected "
+                f"{'one number' if not want else f'one number for each of {self.chunk} steps'}."
+            )
+
+    def evolve(self, step_fn: Callable[..., Any], return_outputs: bool) -> Any:
+        check_flag("return_outputs", return_outputs)
+
+        def one(part: tuple[PyTree, ...]) -> PyTree:
+            out = self._once(step_fn, part)
+            return out if return_outputs else ()
+
+        outs = self.brainstate.transform.for_loop(one, self.parts[0])
+        if not return_outputs:
+            return None
+        return outs if self.chunk == 1 else jax.tree.map(lambda a: a.reshape(self.length, *a.shape[2:]), outs)
+
+
+_SHOWN = ("per_step", "masked", "scalar")
+
+
+def _length(sequences: tuple[PyTree, ...]) -> int:
+    lengths = {jnp.shape(a)[:1] for a in jax.tree.leaves(sequences)}
+    if len(lengths) != 1 or () in lengths or (0,) in lengths:
+        found = ", ".join(str(n[0]) if n else "none" for n in sorted(lengths))
+        raise ArgumentError(f"sequences must have one length, of at least one step; found {found or 'no arrays'}.")
+    return next(iter(lengths))[0]

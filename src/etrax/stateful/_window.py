@@ -1,0 +1,79 @@
+"""Some steps of a learner as one differentiable function: its derivative is the online gradient.
+
+    outputs, states, trace = window(params, states, trace, inputs)
+
+Its derivative in the parameters is that of the rule: exact through these steps, and for what came before them the
+credit that the trace gives. Nothing goes back into the states and the trace, since that is what the trace stands for;
+so a loop of such windows is differentiated in a memory that does not grow. Inputs get what these steps send back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .._compat import is_inexact
+from ..engine import evolve, prepared, run_window
+from ..ir import PyTree
+from ..learn import Learner
+
+Leaves: TypeAlias = list[Array]
+# (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace)
+Window: TypeAlias = Callable[[Leaves, Leaves, PyTree, Leaves], tuple[Leaves, Leaves, PyTree]]
+
+
+def online_window(learner: Learner) -> Window:
+    """The function above, for as many steps as its inputs have."""
+    facts, program = learner.facts, learner.program
+    n_states = len(facts.states)
+
+    def run(params: Leaves, states: Leaves, trace: PyTree, inputs: Leaves) -> tuple[Leaves, Leaves, PyTree]:
+        weights = prepared(facts, program.weights(params))
+        end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs)
+        return outs, end, trace
+
+    def back(given: tuple[Leaves, Leaves, PyTree, Leaves], bars: tuple[Leaves, Leaves, PyTree]) -> tuple[PyTree, ...]:
+        params, states, trace, inputs = given
+        moving = [k for k, leaf in enumerate(facts.step.outs[n_states:]) if is_inexact(leaf.aval)]
+        along = [bars[0][k] for k in moving]
+
+        def loss_of(outs: list[Array], bar: Sequence[Array]) -> tuple[Array, tuple[()]]:
+            return _real_product([outs[k] for k in moving], bar), ()
+
+        weights = prepared(facts, program.weights(params))
+        found = run_window(facts, program.transport, params, weights, states, trace, inputs, along, loss_of)
+        grads = jax.tree.leaves(program.param_grads(params, found.grads))
+        return _without_integers(params, grads), None, None, _to_inputs(params, states, inputs, along, loss_of)
+
+    def _to_inputs(params: Leaves, states: Leaves, inputs: Leaves, along: Leaves, loss_of: Callable) -> PyTree:
+        varying = {i: x for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
+
+        def total(some: dict[int, Array]) -> Array:
+            def step(held: Leaves, xs: tuple[Leaves, Leaves]) -> tuple[Leaves, Array]:
+                outs = facts.step.run([*params, *held, *xs[0]])
+                return outs[:n_states], loss_of(outs[n_states:], xs[1])[0]
+
+            whole = [some.get(i, x) for i, x in enumerate(inputs)]
+            return lax.scan(step, states, (whole, along))[1].sum()
+
+        found = jax.grad(total)(varying) if varying else {}
+        return [found.get(i) for i in range(len(inputs))]
+
+    window = jax.custom_vjp(run)
+    window.defvjp(lambda *given: (run(*given), given), back)
+    return window
+
+
+def _real_product(outs: Sequence[Array], bars: Sequence[Array]) -> Array:
+    """Σ Re(bar · out): its derivative in the outputs are the bars."""
+    parts = [jnp.real(o * b.astype(o.dtype)).astype(jnp.promote_types(jnp.real(o).dtype, jnp.float32)).sum()
+             for o, b in zip(outs, bars, strict=True)]  # fmt: skip
+    return sum(parts[1:], parts[0]) if parts else jnp.zeros(())
+
+
+def _without_integers(params: Leaves, grads: Leaves) -> list[Array | None]:
+    return [g if jnp.issubdtype(p.dtype, jnp.inexact) else None for p, g in zip(params, grads, strict=True)]
