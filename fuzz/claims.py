@@ -167,20 +167,24 @@ class Checker:
         scale = max([float(np.abs(np.asarray(w, complex)).max(initial=0)) for w in want[1]], default=0.0)
         for i, name in enumerate(names):
             kind = str(verdicts[(name,)].kind)
-            claim = self.leaf_claim(case, kind, got[1][i], want[1][i], i, scale)
+            claim = self.leaf_claim(case, kind, got[1][i], want[1][i], i, scale, abs(float(want[0])))
             if claim:
                 inside = claim.startswith("truncated")
                 error = relative(got[1][i], self.bptt(case, cut=True)[1][i] if inside else want[1][i])
                 return Failure(case, claim, f"params.{name}: verdict {kind}, relative error {error:.3g}")
         return None
 
-    def leaf_claim(self, case: Case, kind: str, g: Any, w: Any, i: int, scale: float) -> str:
-        """The name of a claim that fails for one parameter, or nothing."""
+    def leaf_claim(self, case: Case, kind: str, g: Any, w: Any, i: int, scale: float, loss: float) -> str:
+        """The name of a claim that fails for one parameter, or nothing.
+
+        `scale` is the largest gradient of the model. Where all are zero (an output that is a sum of probabilities),
+        what is left of them is the rounding of a loss of this size.
+        """
         tolerance = tolerance_of(self.model)
         if not np.isfinite(np.asarray(g, complex)).all():
             return "no NaN where BPTT has none"
         by_loss = case.rule in LOSS_GRADIENT
-        floor = 1e-3 * tolerance * scale
+        floor = 1e-3 * tolerance * max(scale, 0.1 * loss)
         if kind == "exact" and not close(g, w, tolerance, floor):
             return "exact is exact"
         if kind == "unused" and (not close(w, 0 * w, tolerance, floor) or not close(g, 0 * g, tolerance, floor)):

@@ -138,3 +138,11 @@ def test_tolerances():
     assert tolerance_of(leaky()) == 1e-9
     assert tolerance_of(leaky(params={"w": Leaf((2, 3), "bfloat16")})) == 5e-2
     assert close(1.0, 1.0 + 1e-10, 1e-9) and not close(1.0, 1.0 + 1e-8, 1e-9)
+
+
+def test_rounding_of_a_gradient_that_is_zero_is_no_failure():
+    """An output that is a sum of probabilities: all gradients are the rounding of the loss."""
+    checker, case = Checker(leaky()), Case("d_rtrl", 1)
+    noise, other = np.full((2, 3), 1e-17), np.full((2, 3), -2e-17)
+    assert checker.leaf_claim(case, "exact", noise, other, 0, 2e-17, 3.0) == ""
+    assert checker.leaf_claim(case, "exact", 1e8 * noise, other, 0, 2e-17, 3.0) == "exact is exact"

@@ -52,9 +52,8 @@ class Learner:
         self._make_graph, self._make_report = graph, report
         transport = rule.transport(facts, None, trace_dtype)
         transport = watched(facts, transport) if check_finite else transport
-        self.program = Program(
-            facts, transport, str(rule), rule.frozen(facts), self.hidden, bound.encode, bound.decode_output
-        )
+        frozen, ways = rule.frozen(facts), (bound.encode, bound.decode_output)
+        self.program = Program(facts, transport, str(rule), frozen, self.hidden, *ways)
         self.check_finite, self._trace_dtype = check_finite, trace_dtype
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch

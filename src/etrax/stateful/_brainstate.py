@@ -72,9 +72,9 @@ class Stateful:
         learner = self.learner
         leaves = [jnp.asarray(a) for a in jax.tree.leaves(learner.bound.encode(args, kwargs, 1 if many else 0))]
         params, hidden, other = learner.bound.read()
-        given = [jax.tree.leaves(params), [*jax.tree.leaves(hidden), *jax.tree.leaves(other)]]
+        held = [*jax.tree.leaves(hidden), *jax.tree.leaves(other)]
         steps = leaves if many else [a[None] for a in leaves]
-        outs, states, trace = self._window(*given, self.trace.value, steps)
+        outs, states, trace = self._window(jax.tree.leaves(params), held, self.trace.value, steps)
         self._write(states)
         self.trace.value = trace
         outs = outs if many else [o[0] for o in outs]
@@ -83,7 +83,7 @@ class Stateful:
     def _write(self, states: list[jax.Array]) -> None:
         """New values into the module's own states, in their units."""
         bound, first = self.learner.bound, self.learner.facts.step.first_state
-        own = dict(self.module.states())
+        own: dict[Path, Any] = dict(self.module.states())
         for entry in bound.states:
             if entry.role is not Role.PARAM:
                 value = bound.decode_state(entry.path, [states[i - first] for i in entry.leaves])
@@ -94,7 +94,7 @@ class Stateful:
         brainstate = self._brainstate
         brainstate.nn.init_all_states(self.module, *(() if batch_size is None else (batch_size,)))
         leaf = next((leaf for leaf in self.learner.facts.step.select(Role.HIDDEN)), None)
-        now = None if leaf is None else jax.tree.leaves(self.learner.bound.read()[1])[0].shape
+        now = () if leaf is None else jax.tree.leaves(self.learner.bound.read()[1])[0].shape
         if leaf is not None and now != leaf.aval.shape:
             if batch_size is None:
                 raise ArgumentError(
@@ -133,10 +133,10 @@ class Stateful:
         return weight
 
     def etrace_grad(
-        self, *sequences: PyTree, step_fn: Callable[..., Any], mask: Any = None, chunk_size: int | None = None,
-        weights: Any = None, reduction: str = "mean", loss_output: str = "per_step", has_aux: bool = False,
+        self, *sequences: PyTree, step_fn: Callable[..., PyTree], mask: PyTree = None, chunk_size: int | None = None,
+        weights: PyTree = None, reduction: str = "mean", loss_output: str = "per_step", has_aux: bool = False,
         return_value: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> PyTree:  # fmt: skip
         """Online gradients over sequences (time first), summed step by step in a memory that does not grow.
 
         `step_fn(*slices)` calls `online` once and returns the loss of the step, or `(loss, aux)` with `has_aux`. With
@@ -151,14 +151,17 @@ class Stateful:
         return run.gradients(step_fn, held, reduction, loss_output, has_aux, return_value)
 
     def etrace_evolve(
-        self, *sequences: PyTree, step_fn: Callable[..., Any] | None = None, chunk_size: int | None = None,
+        self, *sequences: PyTree, step_fn: Callable[..., PyTree] | None = None, chunk_size: int | None = None,
         return_outputs: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> PyTree:  # fmt: skip
         """Advance states and trace over sequences without a gradient; the outputs, stacked, if asked for."""
         run = Sequences(self._brainstate, lambda: self._calls, sequences, chunk_size, None)
         mark = MultiStepData if run.chunk > 1 else SingleStepData
-        step_fn = step_fn or (lambda *slices: self(*(mark(s) for s in slices)))
-        return run.evolve(step_fn, return_outputs)
+
+        def plain(*slices: PyTree) -> PyTree:
+            return self(*(mark(s) for s in slices))
+
+        return run.evolve(plain if step_fn is None else step_fn, return_outputs)
 
 
 def _unmarked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ class Sequences:
     """Sequences of one length, in windows of `chunk` steps; `calls` counts how often the learner has been called."""
 
     def __init__(
-        self, brainstate: Any, calls: Callable[[], int], sequences: tuple[PyTree, ...], chunk_size: int | None,
-        mask: Any,
+        self, brainstate: ModuleType, calls: Callable[[], int], sequences: tuple[PyTree, ...], chunk_size: int | None,
+        mask: PyTree,
     ):  # fmt: skip
         self.brainstate, self.calls = brainstate, calls
         if not sequences:
@@ -41,11 +41,11 @@ class Sequences:
         self.weight = mask.astype(jnp.promote_types(mask.dtype, jnp.float32))
         self.parts = jax.tree.map(self._cut, (sequences, self.weight))
 
-    def _cut(self, a: Any) -> jax.Array:
+    def _cut(self, a: PyTree) -> jax.Array:
         a = jnp.asarray(a)
         return a if self.chunk == 1 else a.reshape(self.length // self.chunk, self.chunk, *a.shape[1:])
 
-    def _once(self, step_fn: Callable[..., Any], slices: tuple[PyTree, ...]) -> Any:
+    def _once(self, step_fn: Callable[..., PyTree], slices: tuple[PyTree, ...]) -> PyTree:
         before = self.calls()
         out = step_fn(*slices)
         made = self.calls() - before
@@ -56,9 +56,9 @@ class Sequences:
         return out
 
     def gradients(
-        self, step_fn: Callable[..., Any], weights: Any, reduction: str, loss_output: str, has_aux: bool,
+        self, step_fn: Callable[..., PyTree], weights: PyTree, reduction: str, loss_output: str, has_aux: bool,
         return_value: bool,
-    ) -> Any:  # fmt: skip
+    ) -> PyTree:  # fmt: skip
         for name, value, known in (("reduction", reduction, ("mean", "sum")), ("loss_output", loss_output, _SHOWN)):
             if not isinstance(value, str) or value not in known:
                 raise ArgumentError(f"`{name}` is {short(value)}; expected one of {', '.join(map(repr, known))}.")
@@ -87,7 +87,7 @@ class Sequences:
         out = [grads, *([shown[loss_output]] if return_value else []), *([aux] if has_aux else [])]
         return out[0] if len(out) == 1 else tuple(out)
 
-    def _check_losses(self, losses: Any) -> None:
+    def _check_losses(self, losses: PyTree) -> None:
         want = () if self.chunk == 1 else (self.chunk,)
         if jnp.shape(losses) != want:
             raise ArgumentError(
@@ -95,7 +95,7 @@ class Sequences:
                 f"{'one number' if not want else f'one number for each of {self.chunk} steps'}."
             )
 
-    def evolve(self, step_fn: Callable[..., Any], return_outputs: bool) -> Any:
+    def evolve(self, step_fn: Callable[..., PyTree], return_outputs: bool) -> PyTree:
         check_flag("return_outputs", return_outputs)
 
         def one(part: tuple[PyTree, ...]) -> PyTree:
