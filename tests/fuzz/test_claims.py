@@ -143,6 +143,7 @@ def test_tolerances():
 def test_rounding_of_a_gradient_that_is_zero_is_no_failure():
     """An output that is a sum of probabilities: all gradients are the rounding of the loss."""
     checker, case = Checker(leaky()), Case("d_rtrl", 1)
+    assert checker.check(case) == 0
     noise, other = np.full((2, 3), 1e-17), np.full((2, 3), -2e-17)
     assert checker.leaf_claim(case, "exact", noise, other, 0, 2e-17, 3.0) == ""
     assert checker.leaf_claim(case, "exact", 1e8 * noise, other, 0, 2e-17, 3.0) == "exact is exact"

@@ -47,7 +47,8 @@ class Stateful:
             )
         import brainstate
 
-        self.module, self._rule, self._options = module, rule, options
+        self.module: Any = module
+        self._rule, self._options = rule, options
         self._example, self._brainstate = example_inputs, brainstate
         self._compile(batch_size)
         self.trace = brainstate.ShortTermState(self.learner.init().trace)
