@@ -14,6 +14,8 @@ GRU, GRU_1, ONLINE = "gru B16 H256 T1024", "gru B1 H256 T1024", "online gru B16 
 COSTLY = "costly gru B16 H64 T8"
 SELECTIVE = "selective B4 D64 T256"
 ALIF, LARGE = "alif B32 H512 T500", "sparse lif B32 N131072 synapses1048576"
+STACKS = [(b, rule, limit + more) for b, limit in ((1, 0.42), (4, 0.45), (32, 0.85))
+          for rule, more in (("tbptt", 0), ("pp_prop", 0.05))]  # fmt: skip
 COUNTERPARTS = {
     "d_rtrl K=1": "D_RTRL default", "pp_prop K=1": "pp_prop default", "e_prop K=1": "EProp default",
     "e_prop random K=1": "EProp random default", "three_factor K=1": "ThreeFactor default",
@@ -129,6 +131,15 @@ BARS = [
         Bar(f"selective B4 D64 K{k}: d_rtrl / BPTT", limit, _time(SELECTIVE, f"etrax d_rtrl K={k}", "BPTT"))
         for k, limit in ((16, 2.0), (64, 1.5))
     ),
+    *(
+        Bar(
+            f"LIF 3×512 feed-forward B{b} K64: {rule} / BPTT",
+            limit,
+            _time(f"stack lif B{b} ", f"etrax {rule} K=64", "BPTT"),
+        )
+        for b, rule, limit in STACKS
+    ),
+    Bar("four LRU layers B4 K64: d_rtrl / BPTT", 0.5, _time("stack lru B4 ", OURS, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT", 0.8, _time(ALIF, PP_PROP, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT, memory", 1 / 20, _memory(ALIF, PP_PROP, "BPTT")),
     *(

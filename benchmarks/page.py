@@ -21,6 +21,7 @@ TITLES = {
     "gru": "GRU", "online gru": "GRU, a gradient at every step", "costly gru": "GRU, rules that look at pairs of units",
     "alif": "Recurrent spiking network, three layers of ALIF", "lif": "Recurrent spiking network, three layers of LIF",
     "lstm": "LSTM", "lru": "Linear recurrent unit, complex",
+    "stack lif": "Feed-forward spiking network, three layers of LIF", "stack lru": "Four linear recurrent units",
     "selective": "Selective state space", "conv lif": "Convolutional recurrent spiking network",
     "coba": "E/I network with conductances, 10 % sparse", "sparse lif": "Sparse recurrent LIF network",
 }  # fmt: skip

@@ -13,7 +13,7 @@ from benchmarks.rivals import Rival, bptt, checkpointed, forward, ours
 from benchmarks.workload import Workload
 
 import etrax
-from benchmarks import conv_spiking, gated, lru, peer, selective, sparse, spiking
+from benchmarks import conv_spiking, gated, lru, peer, selective, sparse, spiking, stacks
 
 theirs = peer.theirs
 PP = {"decay_or_rank": 0.9}
@@ -95,6 +95,18 @@ def workload_cases(size: str) -> list[Case]:
     return found
 
 
+def stack_cases(size: str) -> list[Case]:
+    """Layers whose products can be made for all steps of a window at once; with many rows that no longer pays."""
+    n, t, k = (16, 32, 8) if size == "quick" else (512, 256, 64)
+    found = []
+    for b in (1, 4) if size == "quick" else (1, 4, 32, 128):
+        rivals = [bptt(), ours("tbptt", k), ours("pp_prop", k)]
+        found.append(case("stack lif", partial(stacks.lif_stack, b, n), t, rivals, B=b, H=n))
+    rivals = [bptt(), ours("tbptt", k), ours("d_rtrl", k)]
+    found.append(case("stack lru", partial(stacks.lru_stack, 4, n // 2), t, rivals, B=4, H=n // 2))
+    return found
+
+
 def large_case(b: int, neurons: int, steps: int, few: int) -> Case:
     """The sparse network, too large for BPTT to be asked."""
     rivals = [ours("pp_prop", 1), ours("pp_prop", 5), ours("d_rtrl", 1, few), *_both(5, few, None, ("pp_prop",))]
@@ -139,11 +151,11 @@ def suite(size: str = "default") -> list[Case]:
     if size == "quick":
         found = [gru_cases(4, 16, 64, 8, 16), gru_cases(1, 16, 64, 8, 16), online_case(4, 16, 16)]
         found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5)]
-        found += [*workload_cases(size), *growth_cases(size)]
+        found += [*workload_cases(size), *stack_cases(size), *growth_cases(size)]
     else:
         found = [gru_cases(16, 256, 1024, 64, 64), gru_cases(1, 256, 1024, 64, 64), online_case(16, 256, 32)]
         found += [costly_case(16, 64, 8)]
-        found += [*workload_cases(size), *growth_cases(size)]
+        found += [*workload_cases(size), *stack_cases(size), *growth_cases(size)]
         found += [large_case(32, 131_072, 30, 10) if size == "full" else large_case(32, 131_072, 10, 5)]
         found += full_cases() if size == "full" else []
     if peer.present():

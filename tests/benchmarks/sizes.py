@@ -4,7 +4,7 @@ from functools import partial
 
 from benchmarks.harness import Row
 
-from benchmarks import conv_spiking, gated, lru, sparse, spiking
+from benchmarks import conv_spiking, gated, lru, sparse, spiking, stacks
 
 SMALL = {
     "gru": partial(gated.gru, 2, 8),
@@ -13,6 +13,8 @@ SMALL = {
     "lif": partial(spiking.lif, 2, 8, 2, 5),
     "alif": partial(spiking.alif, 2, 8, 2, 5),
     "conv": partial(conv_spiking.conv_lif, 2, 8, 3),
+    "lif stack": partial(stacks.lif_stack, 2, 8, 2),
+    "lru stack": partial(stacks.lru_stack, 2, 4, 2, 3),
     "coba": partial(sparse.coba, 2, 48, 16),
     "sparse": partial(sparse.sparse_lif, 2, 128, 1024),
 }

@@ -53,7 +53,7 @@ def test_single_precision_throughout(name):
     assert output.shape == targets.shape[1:]
 
 
-@pytest.mark.parametrize("name", ["lif", "alif", "conv", "coba", "sparse"])
+@pytest.mark.parametrize("name", ["lif", "alif", "lif stack", "conv", "coba", "sparse"])
 def test_neurons_fire_and_not_always(name):
     workload = SMALL[name]()
     hidden, rates = workload.hidden, []
@@ -63,7 +63,7 @@ def test_neurons_fire_and_not_always(name):
     assert 0.001 < np.mean(rates) < 0.5
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "lru", "lif", "alif"])
+@pytest.mark.parametrize("name", ["gru", "lstm", "lru", "lif", "alif", "lif stack", "lru stack"])
 def test_products_are_those_of_the_step(name):
     workload = SMALL[name]()
     inputs, _ = workload.data(1)
