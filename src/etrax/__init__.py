@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ._compile import compile as compile
 from ._errors import ArgumentError as ArgumentError
 from ._errors import ArgumentTypeError as ArgumentTypeError
@@ -49,22 +47,21 @@ from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
 
-# Imported when first used: they need packages that the core does not.
-_ON_USE = ("nn", "stateful", "tasks", "testing", "train", "viz")
-_OF_TRAIN = ("Trainer", "save", "restore")
+# Imported when first used: they need packages that the core does not. By name, the module that holds it.
+_ON_USE = {name: f".{name}" for name in ("nn", "tasks", "testing", "train", "viz")}
+_ON_USE |= {"Stateful": ".stateful", "Trainer": ".train", "save": ".train", "restore": ".train"}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ON_USE:
-        import importlib
+def __getattr__(name: str) -> object:
+    if name not in _ON_USE:
+        raise AttributeError(f"module 'etrax' has no attribute {name!r}")
+    import importlib
 
-        return importlib.import_module(f".{name}", __name__)
-    if name == "Stateful":
-        from .stateful import Stateful
+    module = importlib.import_module(_ON_USE[name], __name__)
+    return module if _ON_USE[name] == f".{name}" else getattr(module, name)
 
-        return Stateful
-    if name in _OF_TRAIN:
-        from . import train
 
-        return getattr(train, name)
-    raise AttributeError(f"module 'etrax' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """What users need: public names, those that are imported on use, and no folder of the inside."""
+    inside = {"analysis", "annotations", "engine", "frontends", "graph", "ir", "learn", "ops", "primitives", "stateful"}
+    return sorted({name for name in globals() if not name.startswith("_")} - inside | set(_ON_USE) | {"__version__"})

@@ -16,7 +16,7 @@ from ._errors import CompilationError
 from .analysis import Facts, analyse
 from .frontends import bind, compiling
 from .graph import build_graph
-from .ir import Bound, PyTree, Role, Step
+from .ir import Bound, Path, PyTree, Role, Step, format_path
 from .learn import Learner, check_trace_dtype
 from .report import Report
 from .rules import RULES, Rule, RuleWarning
@@ -54,6 +54,13 @@ def compile(
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
         facts = analyse(bound.step)
+    for path in integer_parameters(facts.step):
+        warnings.warn(
+            f"parameter {format_path(path, 'params')} holds whole numbers, which have no gradient: it will not learn. "
+            "If it is to, pass it as floating-point numbers; if not, close over it.",
+            RuleWarning,
+            stacklevel=2,
+        )
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
     if budget is not None:
@@ -94,6 +101,11 @@ def _initial(bound: Bound) -> Callable[[], tuple[PyTree, PyTree]]:
 
     initial()
     return initial
+
+
+def integer_parameters(step: Step) -> list[Path]:
+    """Parameters that have no gradient whatever the rule: whole numbers and booleans."""
+    return [leaf.path for leaf in step.select(Role.PARAM) if getattr(leaf.aval.dtype, "kind", "") in tuple("biu")]
 
 
 def with_batch(tree: PyTree, step: Step, batch: int) -> PyTree:
