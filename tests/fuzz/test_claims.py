@@ -147,3 +147,13 @@ def test_rounding_of_a_gradient_that_is_zero_is_no_failure():
     noise, other = np.full((2, 3), 1e-17), np.full((2, 3), -2e-17)
     assert checker.leaf_claim(case, "exact", noise, other, 0, 2e-17, 3.0) == ""
     assert checker.leaf_claim(case, "exact", 1e8 * noise, other, 0, 2e-17, 3.0) == "exact is exact"
+
+
+def test_another_gradient_may_be_too_large_for_half_precision():
+    checker, case = Checker(leaky()), Case("ottt", 1)
+    assert checker.check(case) == 0
+    large, want = np.full((2, 3), np.inf, np.float16), np.full((2, 3), 7e3, np.float16)
+    claims = {kind: checker.leaf_claim(case, kind, large, want, 0, 7e3, 1.0) for kind in ("approximate", "exact")}
+    assert claims == {"approximate": "", "exact": "no NaN where BPTT has none"}
+    assert checker.leaf_claim(case, "approximate", large * np.nan, want, 0, 7e3, 1.0)
+    assert checker.leaf_claim(case, "approximate", large.astype(float), want, 0, 7e3, 1.0)
