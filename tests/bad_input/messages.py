@@ -86,6 +86,7 @@ MISTAKES = {
     "a trace of whole numbers": lambda: compiled(trace_dtype=int),
     "a budget in words": lambda: compiled(memory_budget="plenty"),
     "a budget too small": lambda: compiled(memory_budget=10),
+    "pairs in words": lambda: etrax.d_rtrl(fan_out="a lot"),
     "shapes only, then init": lambda: compiled(params=SHAPES[0], hidden=SHAPES[1]).init(),
     "shapes only, then a stream": lambda: compiled(params=SHAPES[0]).online(sgd(), loss),
     "no inputs and nothing that says how long": lambda: clocked().value_and_grad(loss, window=2)(

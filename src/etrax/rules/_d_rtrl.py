@@ -148,15 +148,13 @@ def d_rtrl(*, fan_out: float | str | None = "auto") -> Rule:
         "d_rtrl",
         partial(structured_transport, fan_out=limit),
         partial(by_position_verdict, fan_out=limit),
-        {} if fan_out == "auto" else {"fan_out": fan_out},
+        {} if limit == _CHEAP else {"fan_out": fan_out},
     )
 
 
-def _limit(fan_out: float | str | None) -> FanOut:
-    if fan_out == "auto":
+def _limit(fan_out: object) -> FanOut:
+    if isinstance(fan_out, str) and fan_out == "auto":
         return _CHEAP
-    if fan_out is None:
-        return FanOut(math.inf, math.inf)
-    if fan_out == 0 and not isinstance(fan_out, bool):
+    if isinstance(fan_out, int) and not isinstance(fan_out, bool) and fan_out == 0:
         return NO_FAN_OUT
     return FanOut(parse_bytes("fan_out", fan_out) or math.inf, math.inf)
