@@ -86,6 +86,31 @@ def trailing_matrix(draw):
     return step, {"w": draw(I, H)}, draw(B, H, 3), inputs(normal(B, I))
 
 
+@family({"w": EXACT, "gain": EXACT})
+def thirty_delays(draw):
+    """A line of thirty slots beside each unit, which hears two of them: a shift, and few links."""
+
+    def step(params, state, x):
+        line = state["line"]
+        v = 0.8 * state["v"] + jnp.tanh(params["gain"] * line[..., 2] - line[..., 4]) + x @ params["w"]
+        return {"v": v, "line": jnp.roll(line, 1, axis=-1).at[..., 0].set(jnp.tanh(v))}, v + line[..., 29]
+
+    params = {"w": draw(I, H), "gain": draw(H)}
+    return step, params, {"v": draw(B, H), "line": draw(B, H, 30)}, inputs(normal(B, I))
+
+
+@family({"w": EXACT, "a": EXACT})
+def sixteen_coupled(draw):
+    """Sixteen states of a unit that all act on each other, in one array."""
+    matrix = 0.5 * jnp.eye(16) + draw(16, 16, scale=0.1)
+
+    def step(params, state, x):
+        state = jnp.tanh(params["a"][:, None] * (state @ matrix)).at[..., 3].add(x @ params["w"])
+        return state, state[..., 0] + state[..., 7] ** 2
+
+    return step, {"w": draw(I, H), "a": 1 + 0.3 * draw(H)}, draw(B, H, 16), inputs(normal(B, I))
+
+
 @family({"w": REPORTED, "m": REPORTED}, either=["w", "m"])
 def trailing_matrix_learnt(draw):
     """The coupling of the slots is a parameter: a matmul on the state that stays within a unit."""

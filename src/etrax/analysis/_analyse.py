@@ -51,9 +51,11 @@ def _assemble(step: Step, sites: Sequence[WeightSite], cut: frozenset[int], edge
         if s.index in hidden and t.index in hidden
     ]
     anchors = [
-        Anchor(t.index, d, int(np.prod([n for _, n in sites[s.index].loops], dtype=np.int64)))
+        Anchor(
+            t.index, d, int(np.prod([n for _, n in sites[s.index].loops], dtype=np.int64)), sites[s.index].rule.mixes
+        )
         for s, t, d in edges.between(OpNode, StateNode)
-        if t.index in hidden and sites[s.index].rule.mixes
+        if t.index in hidden
     ]
     groups = tuple(find_groups(states, hidden, links, anchors))
     return Facts(step, tuple(sites), cut, edges, groups, tuple(_relations(sites, edges, groups)))

@@ -17,8 +17,10 @@ from ..ir import Leaf
 from ..primitives import Dep
 from ._elements import ElementGraph
 
-# More state scalars than this at one position, and S×S blocks are no longer worth it.
+# So many state scalars at one position may all act on each other. More of them make a position only where they have
+# no more links than that (a delay line is a shift: as many links as slots), and no weight drives two of them apart.
 MAX_STATES = 64
+MAX_LINKS = MAX_STATES**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +41,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Anchor:
-    """How a weight op that mixes reaches a leaf: used to tell a state axis from positions."""
+    """How a weight op reaches a leaf: used to tell a state axis from positions."""
 
     leaf: int
     dep: Dep
     per_element: int  # elements of y that stand for one (lengths of inner loops)
+    mixes: bool  # whether the op is a product, not a bias or a gain
 
 
 Edge: TypeAlias = tuple[int, int, Dep]
@@ -123,7 +126,10 @@ def _try(
             return None
         per_leaf.append(int(counts[0]))
     states = sum(per_leaf)
-    if states > MAX_STATES or not _separate(leaves, cluster, parts, per_leaf, anchors):
+    many = states > MAX_STATES
+    if many and sum(_links(dep) for *_, dep in edges) > MAX_LINKS * count:
+        return None
+    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many]):
         return None
     reference = per_leaf.index(1) if 1 in per_leaf else 0
     rank = np.empty(count, np.int32)
@@ -132,6 +138,12 @@ def _try(
     place = tuple(rank[p].reshape(s) for p, s in zip(parts, shapes, strict=True))
     slots = _slots(place, per_leaf)
     return Group(-1, cluster, count, states, _varshape(place[reference], per_leaf[reference], count), place, slots)
+
+
+def _links(dep: Dep) -> int:
+    """How many pairs of elements an edge joins, at most."""
+    sizes = np.ones(dep.part.size, np.int64) if dep.part.labels is None else np.bincount(dep.part.labels.reshape(-1))
+    return sum(int(sizes[m[m >= 0]].sum()) for m in dep.maps)
 
 
 def _labels(
