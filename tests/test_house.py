@@ -36,6 +36,7 @@ LEAVES = {
     "graph": None,
     "train": None,
     "stateful": None,
+    "cli": None,
     "tasks": None,
     "report": None,
 }

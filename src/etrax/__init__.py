@@ -49,7 +49,13 @@ from .rules.registered import *  # noqa: F403
 
 # Imported when first used: they need packages that the core does not. By name, the module that holds it.
 _ON_USE = {name: f".{name}" for name in ("nn", "tasks", "testing", "train", "viz")}
-_ON_USE |= {"Stateful": ".stateful", "Trainer": ".train", "save": ".train", "restore": ".train"}
+_ON_USE |= {
+    "Stateful": ".stateful",
+    "Trainer": ".train",
+    "save": ".train",
+    "restore": ".train",
+    "compare_rules": ".testing",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from .graph import build_graph
 from .ir import Bound, Path, PyTree, Role, Step, format_path
 from .learn import Learner, check_trace_dtype
 from .report import Report
-from .rules import RULES, Rule, RuleWarning
+from .rules import Rule, RuleWarning, as_rule
 
 
 def compile(
@@ -47,10 +46,7 @@ def compile(
     """
     trace_dtype, budget = check_trace_dtype(trace_dtype), parse_bytes("memory_budget", memory_budget)
     check_flag("check_finite", check_finite)
-    if isinstance(rule, str):
-        rule = _by_name(rule)
-    if not isinstance(rule, Rule):
-        raise CompilationError(f"`rule` is a {type(rule).__name__}; pass a rule such as `etrax.d_rtrl()`, or its name.")
+    rule = as_rule(rule)
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
         facts = analyse(bound.step)
@@ -136,15 +132,3 @@ def _check_budget(facts: Facts, rule: Rule, budget: float, trace_dtype: Any) -> 
         f"the trace of {rule} takes {format_bytes(needed)}, more than `memory_budget` ({format_bytes(budget)}). These "
         f"would fit: {', '.join(fitting)}. Or use a smaller batch, or `trace_dtype=jnp.bfloat16` for half of it."
     )
-
-
-def _by_name(name: str) -> Rule:
-    if name not in RULES:
-        raise CompilationError(f"there is no rule {name!r}; the rules are {', '.join(sorted(RULES))}.")
-    needed = [p.name for p in signature(RULES[name]).parameters.values() if p.default is p.empty]
-    if needed:
-        shown = ", ".join(f"{n}=..." for n in needed)
-        raise CompilationError(
-            f"the rule {name!r} has no default for {', '.join(needed)}: pass `etrax.{name}({shown})`."
-        )
-    return RULES[name]()

@@ -18,7 +18,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..engine import evolve, prepared, watched
 from ..ir import Bound, LossFunction, PyTree
-from ..rules import Rule, RuleWarning
+from ..rules import Rule, RuleWarning, as_rule
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
@@ -63,6 +63,13 @@ class Learner:
         self._gradient_of = lru_cache(32)(self._new_gradient)
         self._train_by = lru_cache(32)(self._new_train)
         self._evolve = jax.jit(self._plain_evolve)
+
+    def with_rule(self, rule: Rule | str) -> Learner:
+        """The same model under another rule; nothing is traced or analysed again."""
+        return Learner(
+            self.facts, as_rule(rule), self._initial, bound=self.bound, graph=self._make_graph,
+            report=self._make_report, trace_dtype=self._trace_dtype, check_finite=self.check_finite,
+        )  # fmt: skip
 
     @property
     def params(self) -> PyTree:

@@ -6,3 +6,6 @@ from ._compare import compare as compare
 from ._oracles import bptt as bptt
 from ._oracles import dense_rtrl as dense_rtrl
 from ._oracles import finite_differences as finite_differences
+from ._rules import RuleRow as RuleRow
+from ._rules import RuleTable as RuleTable
+from ._rules import compare_rules as compare_rules

@@ -1,0 +1,7 @@
+"""`python -m etrax` is the command `etrax`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,3 @@
+"""The command `etrax`. See README.md in this folder."""
+
+from ._main import main as main

@@ -1,0 +1,185 @@
+"""Rules side by side on one model and its data: what each carries, costs and gives."""
+
+from __future__ import annotations
+
+import html
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path as File
+
+import jax
+import numpy as np
+
+from .._arguments import check_whole, format_bytes, short
+from .._compile import compile as compile_learner
+from .._errors import ArgumentError, EtraxError
+from ..ir import LossFunction, PyTree
+from ..learn import Learner
+from ..rules import RULES, Rule, RuleWarning
+from ._oracles import bptt
+
+DEFAULT = ("tbptt", "pp_prop", "d_rtrl", "rtrl")
+TURNS = 5
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """One rule: bytes of its trace, time as a multiple of BPTT's, cosine of its gradient with BPTT's, verdicts.
+
+    A rule that refuses the model has the reason in `refused`, and nothing else.
+    """
+
+    rule: str
+    trace: int = 0
+    time: float = float("nan")
+    cosine: float = float("nan")
+    verdicts: tuple[tuple[str, int], ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class RuleTable:
+    """The table of `compare_rules`. `print` it, or write it with `to_html`."""
+
+    rows: tuple[RuleRow, ...]
+    window: int
+    steps: int
+
+    HEAD = ("rule", "trace", "time of BPTT", "cosine with BPTT", "parameters")
+
+    def __getitem__(self, rule: str) -> RuleRow:
+        for row in self.rows:
+            if rule in (row.rule, row.rule.partition("(")[0]):
+                return row
+        raise ArgumentError(f"there is no rule {short(rule)} here; there are {', '.join(r.rule for r in self.rows)}.")
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table in words, one tuple a row."""
+        out = []
+        for r in self.rows:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in r.verdicts)
+            shown = (format_bytes(r.trace), f"{r.time:.2f} ×", f"{r.cosine:.4f}", kinds)
+            out.append((r.rule, *(shown if not r.refused else ("", "", "", f"refused: {r.refused}"))))
+        return out
+
+    def __str__(self) -> str:
+        lines = [self.HEAD, *self.cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEAD) - 1)]
+        text = ["  ".join([*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[-1]]) for line in lines]
+        return "\n".join([*text, f"(window {self.window}, {self.steps} steps; times are the best of {TURNS} turns)"])
+
+    __repr__ = __str__
+
+    def to_html(self, file: str | File) -> None:
+        """The table as one page."""
+        row = lambda cells, tag: "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells)  # noqa: E731
+        body = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in self.cells())
+        File(file).write_text(
+            "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Etrax: rules"
+            f"</title><style>{_STYLE}</style><h1>Rules on this model</h1><p>Window {self.window}, {self.steps} steps; "
+            f"times are the best of {TURNS} turns taken by all in one run.</p><div><table><tr>{row(self.HEAD, 'th')}"
+            f"</tr>\n{body}</table></div>\n",
+            encoding="utf-8",
+        )
+
+
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:2em auto;max-width:60em;padding:0 1em}"
+    "div{overflow-x:auto}table{border-collapse:collapse}td,th{text-align:left;padding:.3em 1em .3em 0;"
+    "border-bottom:1px solid #8886}td:nth-child(-n+4){white-space:nowrap;font-variant-numeric:tabular-nums}"
+)
+
+
+def compare_rules(
+    model: object, loss_fn: LossFunction, params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None,
+    rules: Sequence[Rule | str] | None = None, window: int = 10,
+) -> RuleTable:  # fmt: skip
+    """Run rules on one model and its data, beside BPTT: memory, time, cosine of the gradient, verdicts.
+
+    `model` is a step function, or a learner of any front end, of which the rule does not count. `rules` are by default
+    those that most people choose from. All take turns in one run, so that noise moves them together.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> w, h, xs = jnp.ones((3, 4)), jnp.zeros(4), jnp.ones((20, 3))
+    >>> table = etrax.compare_rules(step, lambda o, y: (o**2).mean(), w, h, xs, rules=["tbptt", "d_rtrl"], window=5)
+    >>> round(table["d_rtrl"].cosine, 6), dict(table["d_rtrl"].verdicts)
+    (1.0, {'exact': 1})
+    """
+    check_whole("window", window, "steps")
+    chosen = list(DEFAULT if rules is None else rules)
+    for rule in chosen:
+        if isinstance(rule, str) and rule not in RULES:
+            raise ArgumentError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.")
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    runs: dict[str, Callable[[], PyTree]] = {}
+    rows: list[RuleRow] = []
+    for rule in chosen:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuleWarning)  # what a rule says of its data, the cosine says in numbers
+                learner = _learner(model, rule, params, hidden, inputs)
+                run = _gradient(learner, loss_fn, window, params, hidden, inputs, targets)
+        except EtraxError as error:
+            rows.append(RuleRow(str(rule), refused=str(error).splitlines()[0]))
+            continue
+        kinds = Counter(str(v.kind) for v in learner.report.verdicts.values())
+        runs[str(learner.rule)] = run
+        rows.append(RuleRow(str(learner.rule), learner.program.transport.nbytes, verdicts=tuple(sorted(kinds.items()))))
+    plain = _learner(model, "tbptt", params, hidden, inputs)
+    compiled = jax.jit(lambda *given: bptt(plain, loss_fn)(*given)[1])
+    whole = lambda: compiled(params, hidden, inputs, targets)  # noqa: E731
+    want, best = jax.tree.leaves(jax.block_until_ready(whole())), _times({"": whole, **runs})
+    found = {name: _cosine(jax.tree.leaves(run()), want) for name, run in runs.items()}
+    steps = jax.tree.leaves(inputs)[0].shape[0] if jax.tree.leaves(inputs) else 0
+    done = [r if r.refused else _with(r, best[r.rule] / best[""], found[r.rule]) for r in rows]
+    return RuleTable(tuple(done), window, steps)
+
+
+def _gradient(
+    learner: Learner,
+    loss_fn: LossFunction,
+    window: int,
+    params: PyTree,
+    hidden: PyTree,
+    inputs: PyTree,
+    targets: PyTree,
+) -> Callable[[], PyTree]:
+    """The gradient of a rule, compiled and run once."""
+    gradient, state = learner.value_and_grad(loss_fn, window=window), learner.init(params, hidden)
+
+    def run() -> PyTree:
+        return gradient(params, state, inputs, targets)[0][1]
+
+    jax.block_until_ready(run())
+    return run
+
+
+def _with(row: RuleRow, ratio: float, cosine: float) -> RuleRow:
+    return RuleRow(row.rule, row.trace, ratio, cosine, row.verdicts)
+
+
+def _learner(model: object, rule: Rule | str, params: PyTree, hidden: PyTree, inputs: tuple[PyTree, ...]) -> Learner:
+    if isinstance(model, Learner):
+        return model.with_rule(rule)
+    example = jax.tree.map(lambda a: a[0], inputs)
+    return compile_learner(model, rule, *example, params=params, hidden=hidden)
+
+
+def _times(runs: dict[str, Callable[[], PyTree]]) -> dict[str, float]:
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(TURNS):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def _cosine(got: Sequence[jax.Array], want: Sequence[jax.Array]) -> float:
+    g, w = (np.concatenate([np.asarray(a, complex).ravel() for a in tree] or [np.zeros(0)]) for tree in (got, want))
+    size = float(np.linalg.norm(g)) * float(np.linalg.norm(w))
+    return float(np.real(np.vdot(w, g))) / size if size else float(not g.any() and not w.any())
