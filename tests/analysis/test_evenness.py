@@ -12,7 +12,9 @@ from etrax.analysis import evenness
 CLAIMS = [
     (lambda p, s, x: s * jnp.ones((4, 6)), True, (True, True)),
     (lambda p, s, x: jnp.broadcast_to(p, (4, 6)), True, (True, False)),
-    (lambda p, s, x: x * 0 + s, False, (False, False)),
+    (lambda p, s, x: x * 0 + s, True, (True, True)),
+    (lambda p, s, x: s - jnp.zeros((4, 6)) * jnp.exp(x), True, (True, True)),
+    (lambda p, s, x: x + jnp.cos(x * 0) * p, False, (False, False)),
     (lambda p, s, x: jnp.broadcast_to(x.mean(-1, keepdims=True), (4, 6)), False, (False, True)),
     (lambda p, s, x: jnp.broadcast_to(x[:, :1], (4, 6)).reshape(4, 2, 3), False, (False, True, True)),
     (lambda p, s, x: jnp.broadcast_to(p, (4, 6)).reshape(1, 4, 2, 3, 1), True, (True, True, False, False, True)),

@@ -2,7 +2,8 @@
 
 Read off the jaxpr that computes them. A value is *fixed* if it is made of parameters and constants only, whatever the
 states, inputs and outputs of ops. It is *even* along an axis if all of its elements along that axis are equal, whatever
-the numbers: a broadcast is, a parameter with that axis never is. What is not followed is neither.
+the numbers: a broadcast is, a parameter with that axis never is. What is not followed is neither. Cotangents of states
+that are not asked for are zero, and whatever is multiplied by zero does not count.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from ..primitives import record_of
 
 
 class Even(NamedTuple):
-    """`fixed`: made of parameters and constants only; `along[a]`: whether all elements along axis a are equal."""
+    """`fixed`: made of parameters and constants only; `along[a]`: whether all elements along axis a are equal.
+
+    `zero`: all elements are zero, so that both hold.
+    """
 
     fixed: bool
     along: tuple[bool, ...]
+    zero: bool = False
 
     def both(self, other: Even) -> Even:
         """What holds of two values of one shape."""
@@ -54,7 +59,8 @@ def _of_constant(value: Any) -> Even:
     if not is_concrete(value) or getattr(value, "dtype", np.dtype(float)).kind not in "biufc":
         return Even(True, _short(shape))
     a = np.asarray(value)
-    return Even(True, tuple(bool((a == a.take([0], i)).all()) if n > 1 else True for i, n in enumerate(shape)))
+    along = tuple(bool((a == a.take([0], i)).all()) if n > 1 else True for i, n in enumerate(shape))
+    return Even(True, along, bool((a == 0).all()))
 
 
 def _handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Even] | None:
@@ -62,6 +68,11 @@ def _handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Even] | None:
     if name in INLINED:
         return None
     operands = [_read(v) for v in values]
+    vanishes = record_of(name).zero
+    if vanishes is not None and name != "integer_pow" and vanishes(eqn, [e.zero for e in operands]):
+        return [Even(True, (True,) * len(v.aval.shape), True) for v in eqn.outvars]
+    if name in _SUMS:
+        operands = [e for e in operands if not e.zero] or operands
     fixed = all(e.fixed for e in operands) and not eqn.effects
     if name in CUSTOM:
         body, consts = inner_jaxpr(eqn)
@@ -171,6 +182,7 @@ def _iota(eqn: JaxprEqn, operands: Sequence[Even]) -> list[Along]:
     return [tuple(i != eqn.params["dimension"] for i in range(len(eqn.params["shape"])))]
 
 
+_SUMS = ("add", "add_any", "sub")
 _RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,

@@ -14,6 +14,10 @@ from ._eligibility import eligibility as eligibility
 from ._eligibility import moved_part as moved_part
 from ._eligibility import observe_cut_step as observe_cut_step
 from ._eligibility import trace_part as trace_part
+from ._hop import Hopped as Hopped
+from ._hop import hop_transport as hop_transport
+from ._hop import hopped_with as hopped_with
+from ._hop import possible_hops as possible_hops
 from ._layout import Gather as Gather
 from ._layout import Layout as Layout
 from ._layout import gather_of as gather_of

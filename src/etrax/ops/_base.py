@@ -67,6 +67,7 @@ class OpRule:
     | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None |
     | `columns(call)` | the axis along which outputs can be repeated with their weights, if there is one |
     | `narrow` | whether `outer`, `spread` and `apply` take arrays with axes of one where all along them is equal |
+    | `data_bar(call, w, g)` | (∂y/∂u)ᵀ g of one step, for an op that is linear in its data as well |
     | `as_data(call, trace)` | a trace that is equal for all outputs, in the form of the op's data: ∂y/∂w · 1 is that |
     | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
@@ -89,6 +90,7 @@ class OpRule:
     narrow: bool = False
     as_data: Callable[[OpCall, Array], Array] | None = None
     columns: Callable[[OpCall], Columns | None] = lambda call: None
+    data_bar: Callable[[OpCall, Array, Array], Array] | None = None
 
     def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:
         """`grad` for data given as features: the family's own, or `grad` where features are the data."""

@@ -18,23 +18,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from jax import Array
 from jax.typing import DTypeLike
 
-from .._arguments import parse_bytes
+from .._arguments import parse_bytes, short
+from .._errors import ArgumentError
 from ..analysis import NO_FAN_OUT, Facts, FanOut
 from ..engine import (
     EachStep,
     Entries,
+    Hopped,
     Probes,
     Transport,
     WindowData,
     add_to,
     by_site,
     carried_relations,
+    hop_transport,
     is_narrow,
     moved_trace,
     narrow_transport,
@@ -45,9 +48,10 @@ from ..engine import (
     trace_credit,
     trace_zeros,
 )
+from ._hops import chosen_hops, hop_verdict
 from ._partition import combined_transport
 from ._rule import Rule
-from ._verdicts import by_position_verdict
+from ._verdicts import Verdict, by_position_verdict
 
 
 class DiagonalTrace(NamedTuple):
@@ -129,9 +133,11 @@ def structured_transport(
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
 _CHEAP = FanOut(256e6, 8)
+# By default a hop is carried where the whole trace stays within this many bytes.
+_HOP_BYTES = 512e6
 
 
-def d_rtrl(*, fan_out: float | str | None = "auto") -> Rule:
+def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> Rule:
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op feeds a state back across positions.
 
     An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
@@ -140,16 +146,33 @@ def d_rtrl(*, fan_out: float | str | None = "auto") -> Rule:
     default those are carried that take at most 256 MB, if at most eight outputs of an op meet at a position. The report
     says what is not carried, and what it would take.
 
-    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"))
-    d_rtrl() d_rtrl(fan_out='1 GB')
+    `hops=1` also carries what a layer does to a leaky layer above it (LIF with a leaky readout becomes exact), for as
+    many state scalars more at each of its positions as the leaky layer has; `hops=0` does not. By default it is
+    carried where the trace stays below 512 MB.
+
+    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0))
+    d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0)
     """
     limit = _limit(fan_out)
-    return Rule(
-        "d_rtrl",
-        partial(structured_transport, fan_out=limit),
-        partial(by_position_verdict, fan_out=limit),
-        {} if limit == _CHEAP else {"fan_out": fan_out},
-    )
+    if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool) or hops not in (0, 1)):
+        raise ArgumentError(f"`d_rtrl`: `hops` is {short(hops)}; expected 0, 1, or None for 1 where it is cheap.")
+
+    def carried(facts: Facts) -> Hopped | None:
+        return _hops_within(facts, limit, 0.0 if hops == 0 else _HOP_BYTES if hops is None else math.inf)
+
+    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
+        hopped = carried(facts)
+        if hopped is None:
+            return structured_transport(facts, sites, trace_dtype, limit)
+        return hop_transport(hopped, structured_transport(hopped.wider, sites, trace_dtype, limit))
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        if carried(facts) is None:
+            return by_position_verdict(facts, param, limit)
+        return hop_verdict(facts, param, limit)
+
+    options: dict[str, object] = {} if limit == _CHEAP else {"fan_out": fan_out}
+    return Rule("d_rtrl", transport, verdict, options if hops is None else {**options, "hops": hops})
 
 
 def _limit(fan_out: object) -> FanOut:
@@ -158,3 +181,12 @@ def _limit(fan_out: object) -> FanOut:
     if isinstance(fan_out, int) and not isinstance(fan_out, bool) and fan_out == 0:
         return NO_FAN_OUT
     return FanOut(parse_bytes("fan_out", fan_out) or math.inf, math.inf)
+
+
+@lru_cache(maxsize=64)
+def _hops_within(facts: Facts, fan_out: FanOut, limit: float) -> Hopped | None:
+    """Hops that make a parameter exact, if the whole trace stays within a limit in bytes."""
+    hopped = chosen_hops(facts, fan_out) if limit > 0 else None
+    if hopped is None or limit == math.inf:
+        return hopped
+    return hopped if structured_transport(hopped.wider, fan_out=fan_out).nbytes <= limit else None

@@ -1,0 +1,59 @@
+"""Which hops are worth carrying, and what they make of a verdict: `engine/_hop.py` has the mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from ..analysis import Facts, FanOut, LostKind, LostPath, OpNode
+from ..engine import Hopped, hopped_with, possible_hops
+from ..ir import Role
+from ._verdicts import Kind, Verdict, by_position_verdict, lost_paths
+
+
+@lru_cache(maxsize=32)
+def chosen_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
+    """The hops by which some parameter becomes exact; None if there are none."""
+    possible = possible_hops(facts)
+    ops = {r.site for r in possible}
+    lost = {p: lost_paths(facts, p, fan_out) for p in range(len(facts.step.select(Role.PARAM)))}
+    waiting = [p for p, paths in lost.items() if paths and _without(paths, ops) != paths]
+    if not waiting:
+        return None
+    wider = hopped_with(facts, possible).wider
+    gained = [p for p in waiting if not _without(lost_paths(wider, p, fan_out), ops)]
+    used = {j for p in gained for path in lost[p] for j in _ops_of(path)}
+    chosen = tuple(r for r in possible if r.site in used)
+    return hopped_with(facts, chosen) if chosen else None
+
+
+def hop_verdict(facts: Facts, param: int, fan_out: FanOut) -> Verdict:
+    """D-RTRL's verdict where hops are carried."""
+    plain = by_position_verdict(facts, param, fan_out)
+    hopped = chosen_hops(facts, fan_out)
+    if plain.kind not in (Kind.APPROXIMATE, Kind.TRUNCATED) or hopped is None:
+        return plain
+    ops = {hop.site for hop in hopped.hops}
+    met = {j for path in lost_paths(facts, param, fan_out) for j in _ops_of(path)} & ops
+    if not met or _without(lost_paths(hopped.wider, param, fan_out), ops):
+        return plain
+    above = ", ".join(
+        facts.state_name(i) for hop in hopped.hops if hop.site in met for i in facts.groups[hop.group].leaves
+    )
+    names = ", ".join(name for j in sorted(met) for name in facts.params_of(j))
+    return Verdict(
+        Kind.EXACT,
+        f"its influence is carried position by position, also that on {above} through {names}, which is one leaky sum "
+        f"more at each position; what came before is weighed with {names} as it is now",
+    )
+
+
+def _ops_of(path: LostPath) -> list[int]:
+    """The ops through which a path is lost."""
+    through = path.kind in (LostKind.THROUGH_OP, LostKind.RECURRENT_OP)
+    return [node.index for node in path.targets if isinstance(node, OpNode)] if through else []
+
+
+def _without(paths: Iterable[LostPath], ops: set[int]) -> list[LostPath]:
+    """Paths but for those that all lead through some ops."""
+    return [path for path in paths if not (_ops_of(path) and set(_ops_of(path)) <= ops)]
