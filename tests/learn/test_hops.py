@@ -1,0 +1,198 @@
+"""One hop: layers under leaky layers are exact where the leak is one, and are not called so where it is not."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from tests.learn.cases import spike_jvp, spike_vjp
+from tests.learn.oracle import bptt, relative_error
+
+import etrax
+
+B, I, H, O, T = 2, 3, 4, 2, 10
+
+
+def lif(reset, spike=spike_jvp):
+    def step(p, s, x):
+        v = 0.9 * s["v"] + x @ p["w"] - reset(spike(s["v"] - 0.3))
+        r = 0.8 * s["r"] + 0.2 * (spike(v - 0.3) @ p["out"])
+        return {"v": v, "r": r}, r
+
+    return step
+
+
+def alif(p, s, x):
+    """Spikes are a state that follows from others, and the readout reads those of the step before."""
+    v = 0.8 * s["v"] - 0.5 * s["z"] + x @ p["w"]
+    a = 0.9 * s["a"] + 0.3 * s["z"]
+    r = 0.7 * s["r"] + s["z"] @ p["out"]
+    return {"v": v, "a": a, "z": spike_vjp(v - 0.2 - a), "r": r}, r
+
+
+def learnable(p, s, x):
+    """Leaks, thresholds and biases learn, that of the readout as well."""
+    v = jax.nn.sigmoid(p["leak"]) * s["v"] + x @ p["w"] + p["b"]
+    r = jax.nn.sigmoid(p["kappa"]) * s["r"] + spike_jvp(v - p["th"]) @ p["out"] + p["bo"]
+    return {"v": v, "r": r}, r
+
+
+def two_heads(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = 0.8 * s["r"] + jnp.sin(v) @ p["out"]
+    q = 0.5 * s["q"] + v @ p["other"]
+    return {"v": v, "r": r, "q": q}, (r, q)
+
+
+def two_layers_below(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    q = 0.7 * s["q"] + jnp.sin(x @ p["w2"])
+    r = 0.8 * s["r"] + jnp.sin(v) @ p["out"] + q @ p["other"]
+    return {"v": v, "q": q, "r": r}, r
+
+
+def synapse_and_membrane(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    c = 0.6 * s["c"] + jnp.sin(v) @ p["out"]
+    r = 0.8 * s["r"] + 0.3 * c
+    return {"v": v, "c": c, "r": r}, r
+
+
+def nothing_below(p, s, x):
+    r = 0.8 * s["r"] + jnp.tanh(x @ p["w"]) @ p["out"]
+    return {"r": r}, jnp.sin(r)
+
+
+def beside_inputs(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = 0.8 * s["r"] + jnp.concatenate([jnp.sin(v), x], -1) @ p["wide"]
+    return {"v": v, "r": r}, r
+
+
+def leak_in_time(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = jax.nn.sigmoid(x.mean()) * s["r"] + jnp.sin(v) @ p["out"]
+    return {"v": v, "r": r}, r
+
+
+def rolled(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = 0.8 * s["r"] + jnp.roll(jnp.sin(v), 1, -1) @ p["out"]
+    return {"v": v, "r": r}, r
+
+
+def gated_cell(p, s, x):
+    gate = jax.nn.sigmoid(x @ p["w2"])
+    v = gate * s["v"] + (1 - gate) * jnp.tanh(x @ p["w"])
+    r = 0.8 * s["r"] + v @ p["out"]
+    return {"v": v, "r": r}, r
+
+
+EXACT = {
+    "detached": lif(lax.stop_gradient), "plain": lif(lambda z: z), "vjp": lif(lambda z: z, spike_vjp), "alif": alif,
+    "learnable": learnable, "two_heads": two_heads, "two_layers_below": two_layers_below, "gated_cell": gated_cell,
+    "synapse_and_membrane": synapse_and_membrane, "nothing_below": nothing_below,
+    "leak_in_time": leak_in_time, "rolled": rolled,
+}  # fmt: skip
+
+
+def near_miss(leak=0.8, feed=lambda z, p: z @ p["out"], back=lambda r, p: 0.0):
+    def step(p, s, x):
+        v = 0.9 * s["v"] + jnp.tanh(x @ p["w"]) + back(s["r"], p)
+        r = (leak(p, x) if callable(leak) else leak) * s["r"] + feed(jnp.sin(v), p)
+        return {"v": v, "r": r}, r
+
+    return step
+
+
+def two_hops(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = 0.8 * s["r"] + jnp.sin(v) @ p["out"]
+    q = 0.5 * s["q"] + r @ p["top"]
+    return {"v": v, "r": r, "q": q}, q
+
+
+NOT_EXACT = {
+    "a leak of each": near_miss(lambda p, x: jax.nn.sigmoid(p["leaks"])),
+    "one leak differs": near_miss(np.array([0.8, 0.7])),
+    "a leak of each sample": near_miss(lambda p, x: jax.nn.sigmoid(x[:, :1])),
+    "not linear": near_miss(feed=lambda z, p: jnp.tanh(z @ p["out"])),
+    "a gain of each": near_miss(feed=lambda z, p: p["leaks"] * (z @ p["out"])),
+    "mixed before": near_miss(feed=lambda z, p: (z - z.mean(-1, keepdims=True)) @ p["out"]),
+    "feeds back": near_miss(back=lambda r, p: r @ p["back"]),
+    "two hops": two_hops,
+    "beside inputs": beside_inputs,
+}
+SHAPES = {
+    "w": (I, H), "w2": (I, H), "out": (H, O), "other": (H, O), "wide": (H + I, O), "leak": (H,), "th": (H,), "b": (H,),
+    "bo": (O,), "kappa": (), "leaks": (O,), "back": (O, H), "top": (O, O),
+}  # fmt: skip
+STATES = {"v": H, "a": H, "z": H, "r": O, "c": O, "q": O}
+
+
+class Names(dict):
+    """Remembers which of its entries are read."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.read = {}
+
+    def __getitem__(self, name):
+        self.read[name] = super().__getitem__(name)
+        return self.read[name]
+
+
+def model(step, **states):
+    """Parameters and states that a step reads, a sequence, targets."""
+    rng = np.random.default_rng(0)
+    params = Names({n: jnp.asarray(rng.normal(size=shape)) for n, shape in SHAPES.items()})
+    hidden = Names({n: jnp.asarray(0.1 * rng.normal(size=(B, states.get(n, k)))) for n, k in STATES.items()})
+    xs = jnp.asarray(rng.normal(size=(T, B, I)))
+    output = jax.eval_shape(lambda x: step(params, hidden, x)[1], xs[0])
+    targets = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=(T, *a.shape))), output)
+    return SimpleNamespace(step=step, params=params.read, hidden=hidden.read, loss=loss), xs, targets
+
+
+def loss(output, target):
+    pairs = zip(jax.tree.leaves(output), jax.tree.leaves(target), strict=True)
+    return sum(((o - t) ** 2).mean() + (jnp.sin(o) * t).mean() for o, t in pairs)
+
+
+def gradients(learner, m, xs, targets, window):
+    run = jax.jit(learner.value_and_grad(loss, window=window))
+    (_, found), _ = run(m.params, learner.init(m.params, m.hidden), xs, targets)
+    return found
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_layer_under_a_leaky_layer_is_exact(name):
+    m, xs, targets = model(EXACT[name], **({"q": H} if name == "two_layers_below" else {}))
+    learner = etrax.compile(m.step, "d_rtrl", xs[0], params=m.params, hidden=m.hidden)
+    assert {v.kind for v in learner.report.verdicts.values()} == {"exact"}
+    want = bptt(m, (xs,), targets)
+    for window in (1, 3, 7):
+        for path, g in gradients(learner, m, xs, targets, window).items():
+            assert relative_error(g, want[path]) < 1e-11, (window, path)
+
+
+def test_without_the_hop_it_is_not():
+    m, xs, targets = model(EXACT["detached"])
+    learner = etrax.compile(m.step, etrax.d_rtrl(hops=0), xs[0], params=m.params, hidden=m.hidden)
+    assert learner.report.verdicts["w",].kind == "approximate"
+    got, want = gradients(learner, m, xs, targets, 1), bptt(m, (xs,), targets)
+    assert relative_error(got["w"], want["w"]) > 1e-3
+    assert relative_error(got["out"], want["out"]) < 1e-12
+
+
+@pytest.mark.parametrize("name", NOT_EXACT)
+def test_near_misses_are_not_called_exact(name):
+    m, xs, targets = model(NOT_EXACT[name])
+    learner = etrax.compile(m.step, "d_rtrl", xs[0], params=m.params, hidden=m.hidden)
+    assert learner.report.verdicts["w",].kind != "exact"
+    want = bptt(m, (xs,), targets)
+    got = gradients(learner, m, xs, targets, 3)
+    assert relative_error(got["w"], want["w"]) > 1e-6
+    for (path,), verdict in learner.report.verdicts.items():
+        assert verdict.kind != "exact" or relative_error(got[path], want[path]) < 1e-11, path
