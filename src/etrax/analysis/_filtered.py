@@ -72,7 +72,7 @@ def _filtered(links: np.ndarray) -> Callable[[Array, Sequence[Array], Array], li
 
         new = []
         for s, row in enumerate(links):
-            terms = [times(s, len(old), u), *(times(s, int(t), old[t]) for t in np.flatnonzero(row))]
+            terms = [times(s, len(old), u), *(times(s, t, old[t]) for t in range(len(old)) if row[t])]
             new.append(reduce(lax.add, terms))
         return new
 

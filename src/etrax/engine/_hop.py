@@ -24,7 +24,7 @@ from .._compat import is_complex
 from ..analysis import Facts, Filter, OpNode, Relation, analyse, lost_from_op, traced_relations, with_filters
 from ..ir import Role
 from ._plan import Plan, plan_of
-from ._probes import plan_probes
+from ._probes import as_lists, plan_probes
 from ._structure import Structure, structure_of
 from ._transport import CreditElsewhere, EachStep, Transport, WindowData
 
@@ -100,7 +100,7 @@ class Hopped:
 
     def rates(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Array]:
         """κ and f per hop, (S, S + 1): one number each stands for all positions."""
-        blocks, rows = self.plan.probes(leaves, weights, ys)
+        blocks, rows = as_lists(self.plan.probes(leaves, weights, ys))
         found = []
         for r, row in zip(self.relations, rows, strict=True):
             lines = [[*line, f] for line, f in zip(blocks[r.group], row, strict=True)]
@@ -132,6 +132,7 @@ class Hopped:
         bare = self.plan.probes.without_derived(g, window.entry_states)
         for k, hop in enumerate(self.hops):
             site = self.facts.sites[hop.site]
+            assert site.rule.data_bar is not None  # it would not be a hop
             for i, s in zip(hop.states, self.plan.signals(k, bare), strict=True):
                 found[i] = site.rule.data_bar(site.call, window.weights[hop.site], s.astype(site.call.out.dtype))
         return found

@@ -125,10 +125,8 @@ def _as_data(call, trace):
 
 
 def _data_bar(call, w, g):
-    def op(u):
-        return lax.dot_general(*((w, u) if call.weight == 0 else (u, w)), **_settings(call))
-
-    return jax.linear_transpose(op, call.operands[1 - call.weight])(g)[0]
+    s = _letters(call)
+    return jnp.einsum(f"{s.y},{s.w}->{s.u}", g, w)
 
 
 def _starts(own: str, letters) -> bool:
@@ -146,8 +144,6 @@ def _columns(call: OpCall) -> Columns:
 
 MATMUL = OpRule(
     "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad, narrow=True, as_data=_as_data,
-    columns=_columns,
-    "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad,
-    contracted=_contracted, narrowed=_narrowed, joins_steps=True, narrow=True, as_data=_as_data, data_bar=_data_bar,
+    columns=_columns, data_bar=_data_bar,
 )  # fmt: skip
 register_weight_op("dot_general", MATMUL)
