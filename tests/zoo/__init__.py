@@ -24,6 +24,7 @@ from . import (  # noqa: E402
     reads,
     size,
     sparse,
+    stacks,
     states,
     tails,
     transitions,
@@ -52,6 +53,7 @@ FAMILIES = (
     chosen,
     closures,
     readers,
+    stacks,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}
 

@@ -24,7 +24,8 @@ from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
-from ._narrow import is_narrow as is_narrow
+from ._narrow import NarrowTraces as NarrowTraces
+from ._narrow import find_narrow as find_narrow
 from ._narrow import narrow_transport as narrow_transport
 from ._ops import prepared as prepared
 from ._own_loss import OwnLoss as OwnLoss
@@ -57,7 +58,6 @@ from ._source import observe_step as observe_step
 from ._source import on_activity as on_activity
 from ._stacked import Sparse as Sparse
 from ._stacked import stacked_times as stacked_times
-from ._structure import structure_of as structure_of
 from ._suffix import Entries as Entries
 from ._suffix import Whole as Whole
 from ._suffix import driven_dot as driven_dot

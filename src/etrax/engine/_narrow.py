@@ -95,6 +95,12 @@ class NarrowTraces:
         data = site.call.operands[site.rule.varying(site.call)[0]]
         return data.dtype == site.call.out.dtype == dtype and math.prod(self.shapes[k][s]) == math.prod(data.shape)
 
+    def sizes(self, k: int) -> tuple[int, int]:
+        """Bytes of the trace of relation k, and what it would take without structure."""
+        r, each = self.plan.relations[k], self.plan.dtypes[k].itemsize
+        whole = math.prod(site_math.trace_shape(self.plan.facts.sites[r.site])) * len(self.shapes[k])
+        return each * sum(math.prod(shape) for shape in self.shapes[k]), each * whole
+
     def init(self) -> list[tuple[Array, ...]]:
         pairs = zip(self.shapes, self.plan.dtypes, strict=True)
         return [tuple(jnp.zeros(shape, dtype) for shape in shapes) for shapes, dtype in pairs]
@@ -216,20 +222,33 @@ class NarrowTraces:
         return [[read(q, even) for q, even in zip(line, evens, strict=True)] for line, evens in pairs]
 
 
-def narrow_transport(
+def find_narrow(
     facts: Facts, relations: Sequence[Relation], trace_dtype: DTypeLike | None
-) -> Transport[list[tuple[Array, ...]]]:
+) -> tuple[NarrowTraces | None, list[Relation]]:
+    """The relations whose traces are narrow, and the others."""
+    layouts = plan_probes(facts, relations, reduced=True).layouts
+    # What is known of many states is too much to ask; copies are as narrow as they get.
+    few = [r for r in relations if r.copies is None and not layouts[r.group].stacked]
+    plan = plan_of(facts, plan_probes(facts, few, reduced=True), trace_dtype)
+    known = structure_of(plan) if few else None
+    narrow = [k for k in range(len(few)) if known is not None and is_narrow(plan, known, k)]
+    if known is None or not narrow:
+        return None, list(relations)
+    some = [few[k] for k in narrow]
+    own = plan_of(facts, plan_probes(facts, some, reduced=True), trace_dtype)
+    return NarrowTraces(own, known.of(narrow)), [r for r in relations if r not in some]
+
+
+def narrow_transport(traces: NarrowTraces) -> Transport[list[tuple[Array, ...]]]:
     """The transport of relations that are all narrow."""
-    plan = plan_of(facts, plan_probes(facts, relations, reduced=True), trace_dtype)
-    traces = NarrowTraces(plan, structure_of(plan))
-    bare = plan.probes.without_derived
+    bare = traces.plan.probes.without_derived
     return Transport(
         traces.init,
         lambda trace, g, window: traces.credit(trace, bare(g, window.entry_states), window),
         traces.move,
         EachStep(traces.record),
         elsewhere=CreditElsewhere(lambda trace, g, window: traces.in_product(trace, bare(g, window.entry_states))),
-        parts=lambda trace: by_site([r.site for r in relations], trace),
+        parts=lambda trace: by_site([r.site for r in traces.plan.relations], trace),
     )
 
 

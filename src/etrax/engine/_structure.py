@@ -28,6 +28,10 @@ class Structure:
     rows: tuple[Sequence[Even], ...]
     at_ops: tuple[Evens, ...]
 
+    def of(self, relations: Sequence[int]) -> Structure:
+        """The same for some relations."""
+        return Structure(self.blocks, tuple(self.rows[k] for k in relations), tuple(self.at_ops[k] for k in relations))
+
     def is_fixed(self, group: int) -> bool:
         """Whether D of a group is made of parameters only."""
         return all(e.fixed for line in self.blocks[group] for e in line if e is not None)

@@ -56,8 +56,9 @@ class Report:
             groups=tuple(group_line(facts, reads, g.index) for g in facts.groups),
             parameters=tuple(parameter_line(facts, i, rule.verdict(facts, i)) for i in range(count)),
             memory=memory,
-            notes=tuple(
-                f"{c} casts a complex number to a real one: its imaginary part is dropped" for c in facts.casts
+            notes=(
+                *(f"{c} casts a complex number to a real one: its imaginary part is dropped" for c in facts.casts),
+                *rule.notes(facts),
             ),
             ops=tuple(op_line(facts, reads, j) for j in range(len(facts.sites))),
             outputs=output_names(facts),

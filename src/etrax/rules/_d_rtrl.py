@@ -24,26 +24,26 @@ from typing import Any, NamedTuple
 from jax import Array
 from jax.typing import DTypeLike
 
-from .._arguments import parse_bytes, short
+from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
-from ..analysis import NO_FAN_OUT, Facts, FanOut
+from ..analysis import NO_FAN_OUT, Facts, FanOut, Relation
 from ..engine import (
     EachStep,
     Entries,
     Hopped,
+    NarrowTraces,
     Probes,
     Transport,
     WindowData,
     add_to,
     by_site,
     carried_relations,
+    find_narrow,
     hop_transport,
-    is_narrow,
     moved_trace,
     narrow_transport,
     plan_of,
     plan_probes,
-    structure_of,
     suffix_products,
     trace_credit,
     trace_zeros,
@@ -115,20 +115,42 @@ def structured_transport(
     fan_out: FanOut = NO_FAN_OUT,
 ) -> Transport[Any]:  # fmt: skip
     """D-RTRL with a trace as small as what is known of D and F allows: narrow where it can be, else whole."""
-    relations = carried_relations(facts, sites, fan_out)
-    layouts = plan_probes(facts, relations, reduced=True).layouts
-    # What is known of many states is too much to ask; copies are as narrow as they get.
-    few = [r for r in relations if r.copies is None and not layouts[r.group].stacked]
-    plan = plan_of(facts, plan_probes(facts, few, reduced=True), trace_dtype)
-    known = structure_of(plan) if few else None
-    narrow = [r for k, r in enumerate(few) if known is not None and is_narrow(plan, known, k)]
-    whole = [r for r in relations if r not in narrow]
+    narrow, whole = _kinds(facts, sites, trace_dtype, fan_out)
     parts: list[Transport[Any]] = []
-    if whole or not narrow:
+    if whole or narrow is None:
         parts.append(diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, whole, reduced=True)))
-    if narrow:
-        parts.append(narrow_transport(facts, narrow, trace_dtype))
+    if narrow is not None:
+        parts.append(narrow_transport(narrow))
     return parts[0] if len(parts) == 1 else combined_transport(parts)
+
+
+@lru_cache(maxsize=64)
+def _kinds(
+    facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None, fan_out: FanOut
+) -> tuple[NarrowTraces | None, list[Relation]]:
+    return find_narrow(facts, carried_relations(facts, sites, fan_out), trace_dtype)
+
+
+def structure_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None) -> list[str]:
+    """What was found that makes the trace smaller or carries more, in words, with the bytes that it saves or takes."""
+    facts = facts if hopped is None else hopped.wider
+    narrow, _ = _kinds(facts, None, None, fan_out)
+    found = []
+    for k, r in enumerate(narrow.plan.relations if narrow is not None else ()):
+        assert narrow is not None
+        own, whole = narrow.sizes(k)
+        label = facts.sites[r.site].label
+        if own < whole:
+            even = f"D and F are equal for many outputs of {label}"
+            found.append(f"{even}: its trace takes {format_bytes(own)}, not {format_bytes(whole)}")
+        elif narrow.known.is_known(k, r.group):
+            found.append(f"D and F of {label} do not change in time: their products are not recorded step by step")
+    if hopped is not None:
+        plain = structured_transport(hopped.facts, fan_out=fan_out).nbytes
+        more = structured_transport(hopped.wider, fan_out=fan_out).nbytes - plain
+        names = ", ".join(dict.fromkeys(n for hop in hopped.hops for n in hopped.facts.params_of(hop.site)))
+        found.append(f"what reaches the leaky states behind {names} is carried for {format_bytes(more)} (`hops=1`)")
+    return found
 
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
@@ -172,7 +194,13 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
         return hop_verdict(facts, param, limit)
 
     options: dict[str, object] = {} if limit == _CHEAP else {"fan_out": fan_out}
-    return Rule("d_rtrl", transport, verdict, options if hops is None else {**options, "hops": hops})
+    return Rule(
+        "d_rtrl",
+        transport,
+        verdict,
+        options if hops is None else {**options, "hops": hops},
+        notes=lambda facts: structure_notes(facts, limit, carried(facts)),
+    )
 
 
 def _limit(fan_out: object) -> FanOut:
