@@ -29,7 +29,7 @@ import etrax  # noqa: E402
 KAPPA = 0.9
 # Ours, theirs and its options, and whether BPTT is the judge.
 RULES: dict[str, tuple[etrax.Rule, str, dict[str, Any], bool]] = {
-    "d_rtrl / D_RTRL": (etrax.d_rtrl(), "D_RTRL", {}, True),
+    "d_rtrl / D_RTRL": (etrax.d_rtrl(fan_out=0), "D_RTRL", {}, True),  # braintrace has no traces over pairs
     "pp_prop / pp_prop": (etrax.pp_prop(0.9), "pp_prop", {"decay_or_rank": 0.9}, True),
     "e_prop(0.9) / EProp": (etrax.e_prop(KAPPA), "EProp", {"kappa_filter_decay": KAPPA}, False),
     "ostl / OSTLRecurrent": (etrax.ostl(), "OSTLRecurrent", {}, True),
