@@ -369,3 +369,37 @@ def clipped_gradient_of_a_gate(draw):
         return h, h
 
     return step, {"w": draw(I, H), "gate": draw(I, 1)}, draw(B, H), inputs(normal(B, I))
+
+
+@family({"w": EXACT, "gate": REPORTED})
+def loop_in_the_rule_of_a_gate(draw):
+    """A derivative rule with a loop of unknown length: it can be run backwards, and not be pushed forward."""
+
+    @jax.custom_vjp
+    def sine(x):
+        return jnp.sin(x)
+
+    def backward(x, g):
+        _, half = lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, 0.5 * c[1]), (0, g))
+        return (2 * half * jnp.cos(x),)
+
+    sine.defvjp(lambda x: (jnp.sin(x), x), backward)
+
+    def step(params, h, x):
+        h = jax.nn.sigmoid(sine(x @ params["gate"])) * h + jnp.tanh(x @ params["w"])
+        return h, h
+
+    return step, {"w": draw(I, H), "gate": draw(I, 1)}, draw(B, H), inputs(normal(B, I))
+
+
+@family({"w": EXACT, "gate": EXACT})
+def many_states_under_a_gate(draw):
+    """A dozen states at a position that act on each other, all under one gate."""
+    mixed = draw(12, 12, scale=0.3)
+
+    def step(params, h, x):
+        gate = jax.nn.sigmoid(x @ params["gate"])[:, :, None]
+        h = gate * jnp.tanh(jnp.einsum("bhn,nm->bhm", h, mixed)) + (x @ params["w"])[:, :, None]
+        return h, h.sum(-1) + h[:, :, 0] ** 2
+
+    return step, {"w": draw(I, 2), "gate": draw(I, 1)}, draw(B, 2, 12), inputs(normal(B, I))

@@ -20,11 +20,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from .._compat import common_dtype
+from .._compat import common_dtype, is_inexact
 from ..ops import Columns, with_columns
 from ..primitives import Dep
+from ._cut import OpenStep
 from ._sites import WeightSite
 
 if TYPE_CHECKING:
@@ -88,7 +92,28 @@ def fanned_out(facts: Facts, relation: Relation, limit: FanOut) -> Relation | No
 def can_fan_out(facts: Facts, relation: Relation) -> bool:
     """Whether a trace over the pairs of a relation is possible at all, whatever it costs."""
     site = facts.sites[relation.site]
-    return not relation.representable and not facts.nonlinear and site.rule.columns(site.call) is not None
+    if relation.representable or facts.nonlinear or site.rule.columns(site.call) is None:
+        return False
+    copied = tuple(r for r in facts.relations if not r.representable)
+    return _can_push(facts, copied) or _can_push(facts, (relation,))
+
+
+@lru_cache(maxsize=256)
+def _can_push(facts: Facts, relations: tuple[Relation, ...]) -> bool:
+    """Whether the way back from groups to ops can be transposed; a `while_loop` in a derivative rule cannot."""
+    opened = OpenStep(facts.step, facts.sites, facts.cut)
+    ends = sorted({i for r in relations for i in facts.groups[r.group].leaves if is_inexact(facts.states[i].aval)})
+    deltas = {r.site: facts.sites[r.site].y_struct for r in relations}
+
+    def push(deltas: dict[int, Array], leaves: list[Array]) -> list[Array]:
+        out, pull = jax.vjp(lambda d: [opened(leaves, d)[0][i] for i in ends], deltas)
+        return jax.vjp(lambda bars: pull(bars)[0], [jnp.zeros_like(a) for a in out])[1](deltas)[0]
+
+    try:
+        jax.eval_shape(push, deltas, [leaf.aval for leaf in facts.step.ins])
+    except (ValueError, NotImplementedError):
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)
