@@ -22,7 +22,7 @@ from ._step_graph import StepGraph
 
 PRODUCT = "dot_general"
 # A product of more rows than this is no faster for being joined over steps: it no longer waits for its weight.
-ROWS = 64
+ROWS = 32
 # What does not compute but moves, and sums: it may run for all steps at once where that leads to a product.
 MOVING = frozenset(
     {
