@@ -73,7 +73,7 @@ def workload_cases(size: str) -> list[Case]:
     b = 4 if small else 32
     peers = [theirs("D_RTRL", 10, 20), theirs("pp_prop", None, few, **PP), theirs("pp_prop", 10, 20, **PP)]
     online = [ours("pp_prop", k) for k in (5, 10, 20)]
-    spikes = [bptt(), checkpointed(t), ours("tbptt", 10), *online, ours("d_rtrl", 10, 20), *peers]
+    spikes = [bptt(), checkpointed(t), ours("tbptt", 10), *online, ours("d_rtrl", 10, min(t, 100)), *peers]
     found = [
         case("alif", partial(spiking.alif, b, n, m), t, spikes, B=b, H=n),
         case("lif", partial(spiking.lif, b, n, m), 50 if small else 100, [bptt(), *_pair(10), *peers[1:]], B=b, H=n),

@@ -94,6 +94,11 @@ def _is_short(rounds: np.ndarray) -> bool:
     return 2 * len(rounds) <= rounds.shape[1]
 
 
+def is_shift(links: np.ndarray) -> bool:
+    """Whether rows have few entries each, so that a product reads a few times at other places."""
+    return _is_short(_one_by_one(links))
+
+
 def product(q: Array, d: Sparse) -> Array:
     """q · d, full."""
     rounds, n = d.pattern.by_col, d.pattern.size

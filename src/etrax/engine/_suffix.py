@@ -29,10 +29,20 @@ Whole: TypeAlias = Block | Array
 Entries: TypeAlias = tuple[Array, ...] | Array
 
 
-def trace_zeros(plan: Plan, k: int) -> Entries:
-    """The trace of relation k of parameters that have not acted yet."""
-    zero, layout = plan.zeros(k), plan.layout(k)
-    return jnp.zeros((layout.size, *zero.shape), zero.dtype) if layout.stacked else tuple(zero for _ in layout.slots)
+def trace_zeros(plan: Plan, k: int, by_sample: bool = False) -> Entries:
+    """The trace of relation k of parameters that have not acted yet.
+
+    With `by_sample` it may be one array also where blocks are lists, which `moved_trace` moves sample by sample.
+    """
+    zero, n = plan.zeros(k), plan.layout(k).size
+    whole = plan.layout(k).stacked or (by_sample and _moved_by_sample(plan, k))
+    return jnp.zeros((n, *zero.shape), zero.dtype) if whole else (zero,) * n
+
+
+def _moved_by_sample(plan: Plan, k: int) -> bool:
+    """Whether the op's family holds the traces of several states as one array."""
+    site = plan.site(k)
+    return not site.loops and site.rule.stacks(site.call, plan.layout(k).size)
 
 
 def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: WindowData) -> Array:
@@ -42,6 +52,10 @@ def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: Win
         return plan.apply(k, entry, plan.gathers[k](s).astype(wide_dtype(entry.dtype)), window.fixed)
 
     if not isinstance(entries, tuple):
+        site = plan.site(k)
+        if _moved_by_sample(plan, k) and site.rule.apply_stack is not None and plan.relations[k].copies is None:
+            at = jax.vmap(plan.gathers[k])(jnp.asarray(signal)).astype(wide_dtype(entries.dtype))
+            return site.rule.apply_stack(site.call, entries, at)
         return jax.vmap(one)(entries, jnp.asarray(signal)).sum(0)
     first, *rest = (one(e, s) for e, s in zip(entries, signal, strict=True))
     return sum(rest, first)
@@ -128,7 +142,7 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
     """P ε_0 + Σ_k u_k ⊗ c_k for one relation."""
     r, gather = plan.relations[k], plan.gathers[k]
     if not isinstance(entries, tuple):
-        return _moved_stack(plan, k, entries, jnp.asarray(whole), jnp.asarray(suffixes), window)
+        return _moved_stack(plan, k, entries, whole, suffixes, window)
     assert isinstance(whole, list)
     site, fixed, data = plan.site(k), window.fixed[r.site], window.data(r.site)
     if site.rule.moved is not None and not site.loops:
@@ -142,11 +156,24 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
     return tuple(new)
 
 
-def _moved_stack(plan: Plan, k: int, entries: Array, whole: Array, late: Array, window: WindowData) -> Array:
-    """The same for a stack, with late (steps, S, …) and P only where it is not always zero."""
+def _moved_stack(plan: Plan, k: int, entries: Array, whole: Whole, late: Rows, window: WindowData) -> Array:
+    """The same for a stack, with P only where it is not always zero."""
     links = power(plan.layout(k).links, window.steps)
-    kept, fresh = times_trace(plan, k, whole, entries, window, links), outer_stack(plan, k, late, window)
+    whole = _full(whole, plan.layout(k)) if isinstance(whole, list) else whole
+    stack = jnp.stack(list(late), 1) if isinstance(late, list) else late
+    site, shift = plan.site(k), plan.layout(k).stacked and stacked.is_shift(links)
+    if _moved_by_sample(plan, k) and site.rule.moved_stack is not None and not shift:
+        data = [widened(u, stack.dtype) for u in window.data(plan.relations[k].site)]
+        at = jax.vmap(jax.vmap(plan.gathers[k]))(whole)
+        return site.rule.moved_stack(site.call, at, entries, data, jnp.moveaxis(stack, 1, 0))
+    kept, fresh = times_trace(plan, k, whole, entries, window, links), outer_stack(plan, k, stack, window)
     return (jnp.asarray(kept) + jnp.asarray(fresh)).astype(entries.dtype)
+
+
+def _full(block: Block, layout: Layout) -> Array:
+    """(S, S, *positions), of lists."""
+    zero = jnp.zeros(layout.shape, next((p.dtype for row in block for p in row if p is not None), np.float32))
+    return jnp.stack([jnp.stack([zero if p is None else p for p in row]) for row in block])
 
 
 def times_trace(
@@ -154,7 +181,8 @@ def times_trace(
 ) -> Entries:
     """A full product of blocks times the trace of relation k; `links` are its entries that may differ from zero."""
     if not isinstance(entries, tuple):
-        at = jax.vmap(jax.vmap(lambda p: plan.at_trace(k, p, window.fixed)))(jnp.asarray(whole))
+        whole = _full(whole, plan.layout(k)) if isinstance(whole, list) else whole
+        at = jax.vmap(jax.vmap(lambda p: plan.at_trace(k, p, window.fixed)))(whole)
         return stacked.full_times(at, entries, closure(plan.layout(k).links) if links is None else links)
     assert isinstance(whole, list)
     at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]

@@ -64,6 +64,9 @@ class OpRule:
     | `features(call, fixed, u)` | the data as one array of numbers (k, …) that a factored trace can average |
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
     | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
+    | `stacks(call, n)` | whether n traces are best held as one array (n, …), and moved and read sample by sample |
+    | `moved_stack(call, block, stack, u, c)` | `moved` for one array of traces, block (n, n, *y) and c (n, k, *y) |
+    | `apply_stack(call, stack, g)` | `apply` for one array of traces, summed over them, g (n, *y) |
     | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None |
     | `columns(call)` | the axis along which outputs can be repeated with their weights, if there is one |
     | `narrow` | whether `outer`, `spread` and `apply` take arrays with axes of one where all along them is equal |
@@ -85,6 +88,9 @@ class OpRule:
     features: Callable[[OpCall, Values, Values], Array] = lambda call, fixed, u: u[0]
     own_feature_grad: Callable[[OpCall, Values, Array, Array], Array] | None = None
     moved: Callable[..., tuple[Array, ...]] | None = None
+    stacks: Callable[[OpCall, int], bool] = lambda call, n: False
+    moved_stack: Callable[..., Array] | None = None
+    apply_stack: Callable[..., Array] | None = None
     rows_last: bool = False
     plan: Callable[[OpCall, Values], Callable[[Array], Callable[..., Array]] | None] = lambda call, fixed: None
     narrow: bool = False
@@ -175,6 +181,7 @@ def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def added(a: Array) -> Array:
-    """The sum over the first axis, written out where it is short: one pass at the speed of memory."""
-    return sum(a[k] for k in range(1, a.shape[0])) + a[0] if 1 < a.shape[0] <= 64 else a.sum(0)
+def added(a: Any) -> Array:
+    """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
+    written = isinstance(a, list) or 1 < a.shape[0] <= 64
+    return sum((a[k] for k in range(1, len(a))), a[0]) if written else jnp.sum(a, 0)

@@ -12,11 +12,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from ._base import Columns, OpCall, OpRule, register_weight_op, size
+from ._base import Columns, OpCall, OpRule, added, register_weight_op, size
 
-_WINDOW = "Z"
+_WINDOW, _STACKED = "Z", "Y"
 _UNROLLED = 64
+# On CPU, steps of a window whose products are written out, to be added to the trace in the pass that moves it.
+_FEW_STEPS = 10
+# Bytes of a stack of traces from which on it is worth its loop over samples; and of one that is read by a loop as well.
+_STACK, _LONG_STACK = 2**20, 2**25
 
 
 class _Letters(NamedTuple):
@@ -28,7 +33,7 @@ class _Letters(NamedTuple):
 
 def _letters(call: OpCall) -> _Letters:
     (lhs_c, rhs_c), (lhs_b, rhs_b) = call.params["dimension_numbers"]
-    fresh = iter(string.ascii_letters.replace(_WINDOW, ""))
+    fresh = iter(string.ascii_letters.replace(_WINDOW, "").replace(_STACKED, ""))
     lhs = [""] * len(call.operands[0].shape)
     rhs = [""] * len(call.operands[1].shape)
     batch, contracted = [], []
@@ -62,6 +67,9 @@ def _outer(call, fixed, u, c):
     if c.shape[0] == 1:  # one step: a product of broadcasts, which fuses with whatever reads it
         return _expand(u[0][0], s.u, s.trace) * _expand(c[0], s.y, s.trace)
     if c.shape[1:] == call.out.shape:
+        if c.shape[0] <= _FEW_STEPS and jax.default_backend() == "cpu":
+            pairs = zip(u[0], c, strict=True)
+            return added([_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in pairs])
         return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
     y, wide = _without_ones(_WINDOW + s.y, c, _WINDOW)
     if set(y[1:]) <= set(s.u) and c.shape[0] <= _UNROLLED:  # equal for all outputs: the data summed, in one pass
@@ -105,6 +113,52 @@ def _apply(call, fixed, trace, g):
     return jnp.einsum(f"{rest}->{s.w}", total)
 
 
+def _stacks(call: OpCall, n: int) -> bool:
+    s, shape = _letters(call), _trace_shape(call)
+    by_sample = shape and s.trace[0] in s.u and s.trace[0] in s.y and shape[0] > 1
+    return bool(by_sample) and n > 1 and 4 * n * size(shape) >= _STACK and jax.default_backend() == "cpu"
+
+
+def _moved_stack(call, block, stack, u, c):
+    """Sample by sample and in its place: what is read of the stack is still in the cache when it is written.
+
+    The product is made within the loop; made before, it would be as large as the stack.
+    """
+    s = _letters(call)
+    sample, trace = s.trace[0], s.trace[1:]
+    own_u, own_y, y = s.u.replace(sample, ""), s.y.replace(sample, ""), s.y.index(sample)
+
+    def one(b, stack):
+        def at(a, axis):
+            return lax.dynamic_index_in_dim(a, b, axis, keepdims=False)
+
+        old, p, data, late = at(stack, 1), at(block, 2 + y), at(u[0], 1 + s.u.index(sample)), at(c, 2 + y)
+        spread = jax.vmap(jax.vmap(lambda q: _expand(q, own_y, trace)))(p)
+        new = jnp.einsum(f"{_WINDOW}{own_u},{_STACKED}{_WINDOW}{own_y}->{_STACKED}{trace}", data, late)
+        new = new + added([spread[:, t] * old[t] for t in range(old.shape[0])])
+        return lax.dynamic_update_index_in_dim(stack, new.astype(stack.dtype), b, 1)
+
+    return lax.fori_loop(0, stack.shape[1], one, stack)
+
+
+def _apply_stack(call, stack, g):
+    s = _letters(call)
+    if s.trace[0] in s.w or stack.size * stack.dtype.itemsize < _LONG_STACK:
+        return added([_apply(call, (), stack[t], g[t]) for t in range(stack.shape[0])])
+    sample, trace = s.trace[0], s.trace[1:]
+    own_y, y = s.y.replace(sample, ""), s.y.index(sample)
+
+    def one(b, total):
+        old, signal = (lax.dynamic_index_in_dim(a, b, i, keepdims=False) for a, i in ((stack, 1), (g, 1 + y)))
+        return total + added([old[t] * _expand(signal[t], own_y, trace) for t in range(old.shape[0])])
+
+    start = jnp.zeros(stack.shape[2:], jnp.result_type(stack.dtype, g.dtype))
+    rest = "".join(letter for letter in trace if letter in s.w)
+    summed = lax.fori_loop(0, stack.shape[1], one, start)
+    summed = summed.sum(tuple(i for i, letter in enumerate(trace) if letter not in s.w))
+    return jnp.einsum(f"{rest}->{s.w}", summed)
+
+
 def _grad(call, fixed, u, g):
     s = _letters(call)
     summed = [letter for letter in s.u if letter not in s.w]
@@ -144,6 +198,6 @@ def _columns(call: OpCall) -> Columns:
 
 MATMUL = OpRule(
     "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad, narrow=True, as_data=_as_data,
-    columns=_columns, data_bar=_data_bar,
+    columns=_columns, data_bar=_data_bar, stacks=_stacks, moved_stack=_moved_stack, apply_stack=_apply_stack,
 )  # fmt: skip
 register_weight_op("dot_general", MATMUL)

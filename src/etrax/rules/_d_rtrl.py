@@ -80,7 +80,7 @@ def diagonal_transport(
     relations = plan.relations
 
     def init() -> DiagonalTrace:
-        return DiagonalTrace([trace_zeros(plan, k) for k in range(len(relations))])
+        return DiagonalTrace([trace_zeros(plan, k, by_sample=True) for k in range(len(relations))])
 
     def credit(trace: DiagonalTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}

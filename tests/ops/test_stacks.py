@@ -1,0 +1,42 @@
+"""Traces of several states as one array, moved and read sample by sample, against the same one by one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from etrax.ops import _matmul
+from etrax.ops._base import call_of
+
+PRODUCTS = {
+    "x w": (lambda x, w: x @ w, (3, 4), (4, 5), 1),
+    "w x": (lambda w, x: jnp.einsum("oi,bi->bo", w, x), (5, 4), (3, 4), 0),
+    "two free axes": (lambda x, w: jnp.tensordot(x, w, 1), (3, 2, 4), (4, 5), 1),
+    "heads": (lambda x, w: jnp.einsum("bhi,hio->bho", x, w), (3, 2, 4), (2, 4, 5), 1),
+    "weight first": (lambda w, x: w @ x, (5, 4), (4, 3), 0),
+}
+
+
+@pytest.mark.parametrize("bound", [0, 2**40], ids=["by samples", "written out"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_stacks_move_as_their_traces_do(name, bound, monkeypatch):
+    monkeypatch.setattr(_matmul, "_STACK", 0)
+    monkeypatch.setattr(_matmul, "_LONG_STACK", bound)
+    f, left, right, weight = PRODUCTS[name]
+    rng, n, k = np.random.RandomState(0), 3, 4
+    eqn = next(e for e in jax.make_jaxpr(f)(np.ones(left), np.ones(right)).eqns if e.primitive.name == "dot_general")
+    call, rule = call_of(eqn, weight), _matmul.MATMUL
+    data, shape, out = call.operands[1 - weight].shape, rule.trace_shape(call), call.out.shape
+    assert rule.stacks(call, n) and not rule.stacks(call, 1)
+    stack, block = rng.standard_normal((n, *shape)), rng.standard_normal((n, n, *out))
+    u, c, g = rng.standard_normal((k, *data)), rng.standard_normal((n, k, *out)), rng.standard_normal((n, *out))
+    want = []
+    for s in range(n):
+        kept = sum(rule.spread(call, (), jnp.asarray(block[s, t])) * stack[t] for t in range(n))
+        want.append(kept + rule.outer(call, (), [jnp.asarray(u)], jnp.asarray(c[s])))
+    found = rule.moved_stack(call, *map(jnp.asarray, (block, stack)), [jnp.asarray(u)], jnp.asarray(c))
+    np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-13)
+    credit = sum(np.asarray(rule.apply(call, (), jnp.asarray(stack[s]), jnp.asarray(g[s]))) for s in range(n))
+    np.testing.assert_allclose(
+        rule.apply_stack(call, jnp.asarray(stack), jnp.asarray(g)), credit, rtol=1e-12, atol=1e-13
+    )
