@@ -139,6 +139,23 @@ BARS = [
         )
         for b, rule, limit in STACKS
     ),
+    *(
+        Bar(f"LRU N256 H64 B{b} K64: d_rtrl / BPTT", limit, _time(f"time-invariant B{b} N256", OURS, "BPTT"))
+        for b, limit in ((1, 0.75), (4, 0.55), (16, 0.75))
+    ),
+    *(
+        Bar(
+            f"LIF 512 and leaky readout B{b} K{k}: {rule} / BPTT",
+            limit,
+            _time(f"readout lif B{b} H512", f"etrax {rule} K={k}", "BPTT"),
+        )
+        for rule, k, b, limit in (
+            ("d_rtrl no hop", 10, 32, 0.8),
+            ("d_rtrl no hop", 10, 1, 0.55),
+            ("d_rtrl", 50, 32, 1.6),
+            ("d_rtrl", 50, 1, 0.55),
+        )  # fmt: skip
+    ),
     Bar("four LRU layers B4 K64: d_rtrl / BPTT", 0.5, _time("stack lru B4 ", OURS, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT", 0.8, _time(ALIF, PP_PROP, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT, memory", 1 / 20, _memory(ALIF, PP_PROP, "BPTT")),

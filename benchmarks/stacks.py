@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from benchmarks.workload import F32, Array, Ops, Tree, Workload, gaussian, matrix, spike, spikes
+from jax import lax
 
 OUTPUTS = 10
 
@@ -28,6 +29,20 @@ def lif_stack(batch: int, units: int = 512, layers: int = 3) -> Workload:
     hidden["read"] = jnp.zeros((batch, OUTPUTS), F32)
     products = (layers * units + OUTPUTS) * units
     return Workload(step, params, hidden, spikes((batch, units), 0.1, OUTPUTS), batch, products)
+
+
+def lif_readout(batch: int, units: int = 512) -> Workload:
+    """v' = 0.9 v + W x − stop(z), r' = 0.8 r + V z': a detached reset and one leak, so that the trace of v factors."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = {"w": matrix(keys[0], units, units, 2.0), "out": matrix(keys[1], units, OUTPUTS)}
+
+    def step(ops: Ops, p: Tree, state: Tree, x: Array) -> tuple[Tree, Array]:
+        v = 0.9 * state["v"] + ops.matmul(x, p["w"]) - lax.stop_gradient(spike(state["v"] - 1))
+        read = 0.8 * state["read"] + ops.matmul(spike(v - 1), p["out"])
+        return {"v": v, "read": read}, read
+
+    hidden = {"v": jnp.zeros((batch, units), F32), "read": jnp.zeros((batch, OUTPUTS), F32)}
+    return Workload(step, params, hidden, spikes((batch, units), 0.1, OUTPUTS), batch, (units + OUTPUTS) * units)
 
 
 def lru_stack(batch: int, units: int = 256, layers: int = 4, features: int = 64) -> Workload:

@@ -107,6 +107,21 @@ def stack_cases(size: str) -> list[Case]:
     return found
 
 
+def structure_cases(size: str) -> list[Case]:
+    """Blocks that do not change in time, or are equal for all neurons; a layer one hop below a leaky readout."""
+    small = size == "quick"
+    n, t, k, few = (16, 32, 8, 4) if small else (256, 1024, 64, 10)
+    found = []
+    for b in (1, 4) if small else (1, 4, 16):
+        found.append(case("time-invariant", partial(lru.lru, b, n), t, [bptt(), ours("tbptt", k), *_pair(k)], B=b, N=n))
+    long = 5 * few
+    for b in (1, 4) if small else (1, 32):
+        plain = [ours(etrax.d_rtrl(hops=0), w, label="d_rtrl no hop") for w in (few, long)]
+        rivals = [bptt(), ours("tbptt", few), *plain, ours("d_rtrl", few), ours("d_rtrl", long)]
+        found.append(case("readout lif", partial(stacks.lif_readout, b, 2 * n), 10 * few, rivals, B=b, H=2 * n))
+    return found
+
+
 def large_case(b: int, neurons: int, steps: int, few: int) -> Case:
     """The sparse network, too large for BPTT to be asked."""
     rivals = [ours("pp_prop", 1), ours("pp_prop", 5), ours("d_rtrl", 1, few), *_both(5, few, None, ("pp_prop",))]
@@ -151,11 +166,11 @@ def suite(size: str = "default") -> list[Case]:
     if size == "quick":
         found = [gru_cases(4, 16, 64, 8, 16), gru_cases(1, 16, 64, 8, 16), online_case(4, 16, 16)]
         found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5)]
-        found += [*workload_cases(size), *stack_cases(size), *growth_cases(size)]
+        found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
     else:
         found = [gru_cases(16, 256, 1024, 64, 64), gru_cases(1, 256, 1024, 64, 64), online_case(16, 256, 32)]
         found += [costly_case(16, 64, 8)]
-        found += [*workload_cases(size), *stack_cases(size), *growth_cases(size)]
+        found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
         found += [large_case(32, 131_072, 30, 10) if size == "full" else large_case(32, 131_072, 10, 5)]
         found += full_cases() if size == "full" else []
     if peer.present():

@@ -14,6 +14,7 @@ SMALL = {
     "alif": partial(spiking.alif, 2, 8, 2, 5),
     "conv": partial(conv_spiking.conv_lif, 2, 8, 3),
     "lif stack": partial(stacks.lif_stack, 2, 8, 2),
+    "lif readout": partial(stacks.lif_readout, 2, 8),
     "lru stack": partial(stacks.lru_stack, 2, 4, 2, 3),
     "coba": partial(sparse.coba, 2, 48, 16),
     "sparse": partial(sparse.sparse_lif, 2, 128, 1024),
