@@ -154,7 +154,7 @@ BARS = [
             ("d_rtrl no hop", 10, 1, 0.55),
             ("d_rtrl", 50, 32, 1.6),
             ("d_rtrl", 50, 1, 0.55),
-        )  # fmt: skip
+        )
     ),
     Bar("four LRU layers B4 K64: d_rtrl / BPTT", 0.5, _time("stack lru B4 ", OURS, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT", 0.8, _time(ALIF, PP_PROP, "BPTT")),

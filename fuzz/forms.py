@@ -159,6 +159,8 @@ TAIL_FORMS = {
 # Old state first.
 STATE_FORMS = {
     "leaky": "0.9 * {0} + {1}",
+    "one_leak_differs": "np.where(np.arange({0}.shape[-1]) == 0, 0.7, 0.9) * {0} + {1}",
+    "gate_of_sample": "jax.nn.sigmoid({1}.sum(-1, keepdims=True)) * {0} + {1}",
     "convex": "{2} * {0} + (1 - {2}) * {1}",
     "shared_gate": "jax.nn.sigmoid({2})[..., None] * {0} + {1}",
     "key_value": "0.9 * {0} + {1}[..., :, None] * {2}[..., None, :]",

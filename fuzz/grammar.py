@@ -13,9 +13,10 @@ UPDATES = [
     (6, "leaky"), (2, "vanilla"), (1, "soft_reset"), (1, "hard_reset"), (1, "reset_where"), (0.7, "mean_field"),
     (0.7, "ring"), (0.7, "delay"), (0.7, "product"), (0.7, "assign"), (0.5, "maximum"), (1, "clipped"),
     (0.7, "detached"), (0.5, "write_first"), (0.5, "shift_in"), (0.5, "alternate"),
-    (0.5, "normed"), (0.3, "clip_state"),
+    (0.5, "normed"), (0.3, "clip_state"), (0.5, "one_leak_differs"), (0.5, "gate_of_sample"),
 ]  # fmt: skip
-NEEDS_AXIS = ("mean_field", "ring", "delay", "write_first", "shift_in")
+NEEDS_AXIS = ("mean_field", "ring", "delay", "write_first", "shift_in", "one_leak_differs", "gate_of_sample")
+READOUTS = [(5, "leaky"), (1, "one_leak_differs"), (1, "gate_of_sample"), (1, "vanilla"), (1, "detached")]
 
 
 def draw_model(seed: int) -> Model:
@@ -27,7 +28,12 @@ def draw_model(seed: int) -> Model:
     for _ in range(g.weighted([(4, 0), (4, 1), (2, 2), (0.7, 3), (0.2, 5)])):
         piece(g, g.data() or g.pool[0])
     new = {name: _update(g, name, old[name]) for name in g.rng.sample(sorted(old), len(old))}
-    output = _output(g, [v for v in new.values() if v.kind == "d"])
+    below = [v for v in new.values() if v.kind == "d" and len(v.shape) == 1]
+    shown = [v for v in new.values() if v.kind == "d"]
+    if below and g.chance(0.2):
+        hidden["r"], new["r"] = _readout(g, g.pick(below))
+        shown = [new["r"]] if g.chance(0.8) else [*shown, new["r"]]
+    output = _output(g, shown)
     model = Model(
         params=g.params, hidden=hidden, inputs=inputs, consts=g.consts, body=tuple(g.body),
         new={name: new[name].name for name in hidden}, output=output, batch=g.batch,
@@ -116,6 +122,13 @@ def _fanned_out(g: Draw, old: Value, y: Value) -> Value:
         return g.emit("shared_gate", [old, y, fit(g, first, old.shape[:-1])], old.shape)
     second = matmul(g, first, old.shape[1]) if g.chance(0.3) else fit(g, g.data((1, 2)) or y, old.shape[1:])
     return g.emit(form, [old, first, second], old.shape)
+
+
+def _readout(g: Draw, below: Value) -> tuple[Leaf, Value]:
+    """A state above a layer, which most often leaks and feeds nothing but the output."""
+    shape = (g.dim(),)
+    y = g.emit("matmul", [below, weight(g, (*below.shape, *shape))], shape)
+    return Leaf(shape), g.emit(g.weighted(READOUTS), [Value("s.r", shape, "d"), y], shape)
 
 
 def _rotate(g: Draw, old: Value, y: Value) -> Value:
