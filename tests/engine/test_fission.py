@@ -254,3 +254,13 @@ def test_learners_are_the_same(rule, masked, monkeypatch):
     for one, two in pairs:
         if jnp.issubdtype(one.dtype, jnp.number):
             np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_a_state_that_no_loop_carries_is_read_a_step_later():
+    w = values(0, N, N)
+
+    def step(carry, x):
+        h, g = carry
+        return (jnp.tanh(x @ w), jnp.sin(h)), jnp.cos(g) * h
+
+    assert_same(step, (values(1, B, N), values(2, B, N)), values(3, K, B, N))

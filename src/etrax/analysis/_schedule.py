@@ -158,12 +158,29 @@ def rows_of(eqn: JaxprEqn, data: int) -> int:
     return math.prod(n for axis, n in enumerate(shape) if axis not in (*contracted, *batch))
 
 
+def _rounds(graph: StepGraph, place: Sequence[int], at: int, own: Sequence[int]) -> list[tuple[int, ...]]:
+    """Equations that run for all steps at once, in turn: who reads a state of the step before waits for its maker."""
+    states, turn = frozenset(graph.states), {}
+
+    def turn_of(n: int) -> int:
+        if n not in turn:
+            read = [m for m in graph.before[n] if place[m] == at]
+            turn[n] = max((turn_of(m) + (m in states) for m in read), default=0)
+        return turn[n]
+
+    turns = sorted({turn_of(n) for n in own})
+    return [tuple(n for n in own if turn[n] == t) for t in turns]
+
+
 def _parts(graph: StepGraph, place: Sequence[int]) -> Schedule:
     equations = [n for n in range(len(graph.equations)) if n in graph.live]
     parts = []
     for at in range(max(place) + 1):
         own = tuple(n for n in equations if place[n] == at and (at % 2 or n in graph.varying))
-        held = tuple(i for i, n in enumerate(graph.states) if place[n] == at) if at % 2 else ()
+        if at % 2 == 0:
+            parts += [Part(False, some, ()) for some in _rounds(graph, place, at, own)]
+            continue
+        held = tuple(i for i, n in enumerate(graph.states) if place[n] == at)
         if own or held:
-            parts.append(Part(at % 2 == 1, own, held))
+            parts.append(Part(True, own, held))
     return Schedule(tuple(n for n in equations if n not in graph.varying and place[n] == 0), tuple(parts))
