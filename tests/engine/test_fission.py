@@ -264,3 +264,34 @@ def test_a_state_that_no_loop_carries_is_read_a_step_later():
         return (jnp.tanh(x @ w), jnp.sin(h)), jnp.cos(g) * h
 
     assert_same(step, (values(1, B, N), values(2, B, N)), values(3, K, B, N))
+
+
+def test_a_state_that_a_product_makes_is_read_by_what_is_no_recurrence():
+    """The product runs for all steps at once; what reads its last value waits until all of it is there."""
+
+    def step(h, x):
+        return x @ W[0], jnp.sin(h) + x
+
+    assert_same(step, H[0], X)
+    assert_same(lambda h, x: (x @ W[0], (x @ W[1] + jnp.sin(h)) @ W[2]), H[0], X)
+    assert_same(lambda h, x: ((x @ W[0], h[0]), h[0] * h[1]), (H[0], H[1]), X)  # and the one before it
+    assert_same(lambda h, x: ((x @ W[0], jnp.tanh(h[1] + h[0])), h[1]), (H[0], H[1]), X)  # in a loop
+
+
+@jax.custom_vjp
+def on_the_host(a):
+    return jnp.sin(a)
+
+
+def _cosine(a, g):
+    shape = jax.ShapeDtypeStruct(a.shape, a.dtype)
+    return (jax.pure_callback(lambda b, h: np.asarray(np.cos(b) * h), shape, a, g),)
+
+
+on_the_host.defvjp(lambda a: (jnp.sin(a), a), _cosine)
+
+
+def test_a_derivative_that_cannot_be_batched():
+    """A callback on the way back has no batching rule: what holds it runs step by step."""
+    assert_same(lambda h, x: (0.9 * h + x @ W[0], on_the_host(h @ W[1])), H[0], X)
+    assert_same(lambda h, x: (h, on_the_host(x @ W[1])), H[0], X)

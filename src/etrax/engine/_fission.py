@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .._compat import JaxprEqn, Literal, ScanParts, Var, bind, open_jaxpr, scan_parts
+from .._compat import JaxprEqn, Literal, ScanParts, Var, bind, bodies_of, open_jaxpr, scan_parts
 from ..analysis import Part, Parted, Schedule, products_to_part, schedule
 from ..ir import PyTree, Site, interpret, mapped
 
@@ -171,7 +171,10 @@ class _Run:
             known = self.run(part.equations, {**self.fixed, **dict(zip(names, xs, strict=True))})
             return [known[v] for v in wanted]
 
-        self.stacked.update(zip(wanted, mapped(step, list(outside.values())), strict=True))
+        xs = list(outside.values())
+        rules = any(_has_own_derivative(self.jaxpr.eqns[n]) for n in part.equations)
+        outs = lax.map(step, xs) if rules and not _maps_back(step, xs) else mapped(step, xs)
+        self.stacked.update(zip(wanted, outs, strict=True))
 
     def all_steps(self, v: Var) -> Array:
         """A variable, stacked over the steps; a state that no loop carries is what made it, a step later."""
@@ -188,6 +191,32 @@ class _Run:
         if isinstance(v, Literal) or v in self.fixed:
             return jnp.asarray(_value(v, self.fixed))
         return self.all_steps(v)[-1]
+
+
+def _has_own_derivative(eqn: JaxprEqn) -> bool:
+    """Whether a derivative rule of the model's own is in an equation."""
+    inner = (e for body in bodies_of(eqn) for e in body.eqns)
+    return eqn.primitive.name == "custom_vjp_call" or any(map(_has_own_derivative, inner))
+
+
+def _maps_back(step: Callable[[list[Array]], list[Array]], xs: list[Array]) -> bool:
+    """Whether what the derivative of a step does can be batched: a callback on the way back cannot."""
+
+    def back(xs: list[Array]) -> PyTree:
+        moving = {i: x for i, x in enumerate(xs) if jnp.issubdtype(x.dtype, jnp.inexact)}
+
+        def run(some: dict[int, Array]) -> list[Array]:
+            outs = jax.vmap(step)([some.get(i, x) for i, x in enumerate(xs)])
+            return [o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
+
+        outs, pull = jax.vjp(run, moving)
+        return pull(outs)
+
+    try:
+        jax.eval_shape(back, xs)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _value(v: Var, known: dict[Var, Array]) -> Array:
