@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from numbers import Integral, Real
+from pathlib import Path as Path_
 from typing import Any
 
 import jax
@@ -29,7 +31,7 @@ def struct_of(what: str, value: object) -> jax.ShapeDtypeStruct:
         )
     try:
         found = shape_struct(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = None
     if found is None or getattr(found.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
         kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -117,6 +119,13 @@ def check_key(what: str, key: Any) -> jax.Array:
             f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
         )
     return jnp.asarray(key)
+
+
+def check_path(what: str, value: object) -> Path_:
+    """The name of a file or directory."""
+    if not isinstance(value, str | os.PathLike) or isinstance(value, bytes) or "\0" in str(value):
+        raise ArgumentTypeError(f"`{what}` is {short(value)}; pass the name of a file or directory.")
+    return Path_(value)
 
 
 def short(value: object) -> str:

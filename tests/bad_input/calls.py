@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -358,4 +359,43 @@ def deleted():
     return state
 
 
-CALLS = LEARNER | GRAPH | RULES | TESTING | TRAIN | TASKS | VIZ
+@functools.cache
+def file():
+    path = f"{tempfile.mkdtemp()}/update.etrax"
+    learner().export(path, sgd(), loss)
+    return path
+
+
+@functools.cache
+def directory():
+    path = tempfile.mkdtemp()
+    etrax.save(path, params=PARAMS, learner=learner())
+    return path
+
+
+FILES = {
+    "write_back": call(etrax.write_back, module=lambda: brainstate.nn.Linear(2, 2), params=None, state=None),
+    "load": call(etrax.load, path=file),
+    "artifact": call(
+        lambda **o: etrax.load(file())(**o), params=lambda: PARAMS, opt_state=lambda: sgd().init(PARAMS),
+        state=lambda: learner().init(), inputs=lambda: XS[0], targets=lambda: YS[0],
+    ),
+    "export": call(
+        lambda **o: learner().export(**o), path="exported", optimizer=sgd, loss_fn=held(loss), window=1, target=None,
+        platforms=None,
+    ),
+    "save": call(
+        lambda **o: etrax.save(**o), directory=tempfile.mkdtemp, params=lambda: PARAMS,
+        opt_state=lambda: sgd().init(PARAMS), state=lambda: learner().init(), learner=learner,
+    ),
+    "restore": call(
+        lambda **o: etrax.restore(**o), directory=directory, like=lambda: {"params": PARAMS}, learner=learner
+    ),
+    "compare_rules": call(
+        lambda **o: etrax.compare_rules(**o), model=learner, loss_fn=held(loss), params=lambda: PARAMS,
+        hidden=lambda: HIDDEN, inputs=lambda: XS, targets=lambda: YS, rules=lambda: ["tbptt"], window=2,
+    ),
+    "with_rule": call(lambda **o: learner().with_rule(**o), rule="tbptt"),
+}  # fmt: skip
+
+CALLS = LEARNER | GRAPH | RULES | TESTING | TRAIN | TASKS | VIZ | FILES

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
-from .._arguments import check_arrays
+from .._arguments import check_arrays, check_path
 from .._compat import is_extended, shape_struct
 from .._errors import ArgumentError, EtraxError, MissingPackageError
 from .._version import __version__
@@ -49,6 +49,7 @@ def save_artifact(
 ) -> dict[str, Any]:  # fmt: skip
     """Write one update of a learner to a file; the answer is its manifest."""
     _need_flatbuffers()
+    file = check_path("path", path)
     check_optimizer(optimizer)
     window = check_window(window)
     structs = _structs(learner, optimizer, loss_fn, window, target)
@@ -77,7 +78,7 @@ def save_artifact(
         "flops": _flops(jitted, args),
         "sha256": hashlib.sha256(lowered).hexdigest(),
     }
-    _write(Path(path), {MANIFEST: json.dumps(manifest, indent=1).encode(), PROGRAM: lowered})
+    _write(file, {MANIFEST: json.dumps(manifest, indent=1).encode(), PROGRAM: lowered})
     return manifest
 
 
@@ -216,7 +217,7 @@ def _named_tuples(tree: PyTree) -> set[type]:
 def load(path: str | os.PathLike[str]) -> Artifact:
     """An artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it."""
     _need_flatbuffers()
-    file = Path(path)
+    file = check_path("path", path)
     if not file.is_file():
         raise ArtifactError(f"there is no file {str(path)!r}.")
     try:

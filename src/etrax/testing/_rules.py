@@ -13,9 +13,9 @@ from pathlib import Path as File
 import jax
 import numpy as np
 
-from .._arguments import check_whole, format_bytes, short
+from .._arguments import check_arrays, check_whole, format_bytes, short
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError, EtraxError
+from .._errors import ArgumentError, ArgumentTypeError, EtraxError
 from ..ir import LossFunction, PyTree
 from ..learn import Learner
 from ..rules import RULES, Rule, RuleWarning
@@ -110,10 +110,9 @@ def compare_rules(
     (1.0, {'exact': 1})
     """
     check_whole("window", window, "steps")
-    chosen = list(DEFAULT if rules is None else rules)
-    for rule in chosen:
-        if isinstance(rule, str) and rule not in RULES:
-            raise ArgumentError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.")
+    chosen = _chosen(rules)
+    for what, tree in (("params", params), ("hidden", hidden), ("inputs", inputs), ("targets", targets)):
+        check_arrays(what, tree)
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     runs: dict[str, Callable[[], PyTree]] = {}
     rows: list[RuleRow] = []
@@ -137,6 +136,17 @@ def compare_rules(
     steps = jax.tree.leaves(inputs)[0].shape[0] if jax.tree.leaves(inputs) else 0
     done = [r if r.refused else _with(r, best[r.rule] / best[""], found[r.rule]) for r in rows]
     return RuleTable(tuple(done), window, steps)
+
+
+def _chosen(rules: Sequence[Rule | str] | None) -> list[Rule | str]:
+    if rules is None:
+        return list(DEFAULT)
+    if not isinstance(rules, list | tuple) or not all(isinstance(r, Rule | str) for r in rules):
+        raise ArgumentTypeError(f"`rules` is {short(rules)}; pass a list of rules, or of their names.")
+    for rule in rules:
+        if isinstance(rule, str) and rule not in RULES:
+            raise ArgumentError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.")
+    return list(rules)
 
 
 def _gradient(

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 from jax import tree as trees
 
-from .._arguments import check_arrays
+from .._arguments import check_arrays, check_path
 from .._errors import ArgumentError, ArgumentTypeError
 from ..ir import PyTree
 from ..learn import Learner, check_learner
@@ -60,7 +60,7 @@ def restore(directory: str | Path, *, like: Mapping[str, PyTree], learner: Learn
         raise ArgumentTypeError(
             "`like` must be a dictionary with examples of what was saved, under 'params', 'opt_state', 'state'."
         )
-    if not Path(directory).is_dir():
+    if not check_path("directory", directory).is_dir():
         raise CheckpointError(f"there is no directory {str(directory)!r}.")
     tree, where = _checked(dict(like)), str(directory)
 

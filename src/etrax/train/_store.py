@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._arguments import check_path
 from .._errors import MissingPackageError
 from ..ir import PyTree
 from ._lock import Lock
@@ -35,7 +36,7 @@ class Store:
             raise MissingPackageError(
                 f"`{argument}` needs orbax-checkpoint: install it with `pip install 'etrax[train]'`."
             ) from error
-        self.ocp, self.argument, self.directory = ocp, argument, Path(directory).resolve()
+        self.ocp, self.argument, self.directory = ocp, argument, check_path(argument, directory).resolve()
         if self.directory.exists() and not self.directory.is_dir():
             raise CheckpointError(f"`{argument}` is {str(directory)!r}, which is a file; expected a directory.")
         self._lock = Lock(self.directory, argument)
