@@ -88,8 +88,8 @@ def test_bounds_hold(name):
             x = rng.standard_normal(H) * 2
             x = jnp.asarray(np.abs(x) if positive else x)
             outs, seen = opened([*jax.tree.leaves(params), h, x], {})
-            for j, (_, data) in seen.items():
-                for u in data:
+            for j, op in seen.items():
+                for u in op.data:
                     assert ranges[j].lo <= float(u.min()) and float(u.max()) <= ranges[j].hi
             h = jnp.clip(outs[0], -3, 3)
 

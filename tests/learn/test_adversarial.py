@@ -65,7 +65,7 @@ def switch(p, h, x):
     return h, h
 
 
-@model({"a": draw(I, H), "b": draw(I, H)}, draw(B, H))
+@model({"a": draw(I, H), "b": draw(I, H)}, draw(B, H), exact="ab")
 def weight_chosen_by_data(p, h, x):
     w = lax.cond(x[0, 0] > 0, lambda: p["a"], lambda: p["b"])
     h = 0.9 * h + x @ w
@@ -142,20 +142,20 @@ def gain_on_the_state(p, h, x):
     return h, h
 
 
-@model({"w": draw(I, H)}, draw(B, H))
+@model({"w": draw(I, H)}, draw(B, H), exact="w")
 def normalised_across_samples(p, h, x):
     y = x @ p["w"]
     h = 0.9 * h + y - y.mean(0)
     return h, h
 
 
-@model({"w": draw(I, H)}, draw(B, H))
+@model({"w": draw(I, H)}, draw(B, H), exact="w")
 def written_where_data_says(p, h, x):
     h = 0.9 * h.at[:, (x[0, 0] > 0).astype(int)].add(x @ p["w"][:, 0])
     return h, h
 
 
-@model({"k": draw(I, H), "v": draw(I, H), "q": draw(I, H)}, draw(B, H, H), exact="q")
+@model({"k": draw(I, H), "v": draw(I, H), "q": draw(I, H)}, draw(B, H, H), exact="kqv")
 def fast_weights(p, h, x):
     h = 0.9 * h + (x @ p["k"])[:, :, None] * (x @ p["v"])[:, None, :]
     return h, jnp.einsum("bij,bi->bj", h, x @ p["q"])

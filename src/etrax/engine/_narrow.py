@@ -28,6 +28,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from .._compat import promotes
 from ..analysis import Even, Facts, Relation
 from . import _site_math as site_math
 from ._blocks import Block, block_product, block_times
@@ -79,6 +80,7 @@ class NarrowTraces:
         """Per relation and state scalar, the shape of its trace."""
         return [[self._shape(k, along) for along in slots] for k, slots in enumerate(self.slots)]
 
+    @promotes
     def _shape(self, k: int, along: Sequence[bool]) -> tuple[int, ...]:
         site = self.plan.facts.sites[self.plan.relations[k].site]
         c = jax.ShapeDtypeStruct((1, *_short(site.call.out.shape, along)), self.plan.dtypes[k])
