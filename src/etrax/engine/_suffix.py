@@ -111,7 +111,7 @@ def late_rows(plan: Plan, k: int, q: Whole, row: Rows, dtype: np.dtype) -> Rows:
     if not isinstance(q, list):
         driven = q[:, plan.probes.drives(k)]
         return (jax.vmap(jax.vmap(at))(driven) * jnp.asarray(row)[None]).sum(1).astype(dtype)
-    found = block_times([[None if p is None else at(p) for p in line] for line in q], row)
+    found = block_times([[None if p is None else at(p) for p in line] for line in q], list(row))
     return [jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found]
 
 

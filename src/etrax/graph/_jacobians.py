@@ -66,7 +66,7 @@ def jacobians(probes: Probes, leaves: Sequence[jax.Array]) -> Jacobians:
     columns = [Columns(layout) for layout in probes.layouts]
     h2w: dict[Key, HiddenToWeight] = {}
     for r, row in zip(probes.relations, rows, strict=True):
-        data, df = seen[r.site].data, columns[r.group].rows(row)
+        data, df = seen[r.site].data, columns[r.group].rows(list(row))
         piece = HiddenToWeight(data[0] if data else None, df, data, found.fixed[r.site], sites[r.site])
         h2w |= {(params[p].path, r.site, r.group): piece for p in sorted(sites[r.site].params)}
     return Jacobians(outs, h2w, [c.blocks(block) for c, block in zip(columns, blocks, strict=True)])

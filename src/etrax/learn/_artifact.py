@@ -87,7 +87,8 @@ def _structs(
 ) -> tuple[PyTree, PyTree, LearnerState, PyTree, PyTree]:
     """Shapes and types of what one update takes."""
     params, hidden = (jax.tree.map(shape_struct, tree) for tree in (learner.params, learner.hidden))
-    state = LearnerState(hidden, jax.eval_shape(learner.program.transport.init), jax.ShapeDtypeStruct((), jnp.int32))
+    trace = jax.eval_shape(learner.program.transport.init)
+    state = jax.eval_shape(lambda h, t: LearnerState(h, t, jnp.zeros((), jnp.int32)), hidden, trace)
     step = learner.facts.step
     inputs = jax.tree.unflatten(step.trees[Role.INPUT], [leaf.aval for leaf in step.select(Role.INPUT)])
     wanted = _output_struct(learner) if target is None else target

@@ -58,7 +58,7 @@ class Learner:
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
         check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
-        register_for_export(LearnerState(None, jax.eval_shape(transport.init), None))
+        register_for_export(jax.eval_shape(lambda: LearnerState(None, transport.init(), jnp.zeros((), jnp.int32))))
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
         self._gradient_of = lru_cache(32)(self._new_gradient)
         self._train_by = lru_cache(32)(self._new_train)

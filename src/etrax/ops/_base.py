@@ -183,5 +183,6 @@ def size(shape: Sequence[int]) -> int:
 
 def added(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
-    written = isinstance(a, list) or 1 < a.shape[0] <= 64
-    return sum((a[k] for k in range(1, len(a))), a[0]) if written else jnp.sum(a, 0)
+    if isinstance(a, list) or 1 < a.shape[0] <= 64:
+        return sum((a[k] for k in range(1, len(a))), a[0])
+    return jnp.sum(a, 0)

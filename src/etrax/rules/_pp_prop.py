@@ -110,7 +110,7 @@ class _Factors:
             old = stacked_times(Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries))
             fresh = gain * jax.vmap(lambda f: site_math.sum_loops(site, f[None])[0])(jnp.asarray(row))
             return (fade * old).at[self.plan.probes.drives(k)].add(fresh).astype(jnp.asarray(entries).dtype)
-        old = block_times([[None if d is None else gather(d) for d in line] for line in block], entries)
+        old = block_times([[None if d is None else gather(d) for d in line] for line in block], list(entries))
         fresh = [gain * site_math.sum_loops(site, f[None])[0] for f in row]
         found = zip(old, fresh, entries, strict=True)
         return tuple((f if e is None else fade * e + f).astype(entry.dtype) for e, f, entry in found)
