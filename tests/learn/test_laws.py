@@ -23,9 +23,9 @@ from etrax.ir import leaves_with_paths
 pytestmark = pytest.mark.timeout(3600)  # many models in one test
 
 T = 6
-FOLLOWING = [etrax.tbptt(), etrax.d_rtrl(), etrax.pp_prop(), etrax.e_prop(0.5), etrax.uoro(0), etrax.ottt(0.7),
+FOLLOWING = [etrax.tbptt(), etrax.d_rtrl(), etrax.pp_prop(), etrax.e_prop(), etrax.uoro(0), etrax.ottt(0.7),
              etrax.rflo(0.7), etrax.ostl(), etrax.snap(2), etrax.synthetic(), etrax.rtrl()]  # fmt: skip
-EVERY = [*FOLLOWING, etrax.e_prop(feedback="random", key=0), etrax.three_factor()]
+EVERY = [*FOLLOWING, etrax.e_prop(0.5), etrax.e_prop(feedback="random", key=0), etrax.three_factor()]
 
 # A split of the sequence into pieces, each with a window length of its own.
 splits = st.lists(st.tuples(st.integers(1, T), st.integers(1, 3)), min_size=1, max_size=T)
