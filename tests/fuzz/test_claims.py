@@ -94,9 +94,9 @@ def test_a_wrong_transport_is_found_and_made_short(monkeypatch, change, claim):
 
 
 def test_a_false_verdict_is_found(monkeypatch):
-    monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda facts, param, **_: Verdict(Kind.UNUSED, "no"))
+    monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda *_, **__: Verdict(Kind.UNUSED, "no"))
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "unused means zero"
-    monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda facts, param, **_: Verdict(Kind.TRUNCATED, "no"))
+    monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda *_, **__: Verdict(Kind.TRUNCATED, "no"))
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "truncated is BPTT inside the window"
 
 
