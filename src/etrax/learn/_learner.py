@@ -160,7 +160,7 @@ class Learner:
         `batch` asks for another batch size than that of the compiled model, `donate` for a state that is used up.
 
         >>> import etrax, jax.numpy as jnp
-        >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+        >>> step = lambda w, h, x: (jnp.tanh(h + x @ w),) * 2
         >>> x, w, h = jnp.ones((8, 3)), jnp.ones((3, 4)), jnp.zeros((8, 4))
         >>> learner = etrax.compile(step, "d_rtrl", x, params=w, hidden=h)
         >>> learner.memory(window=16).trace == 8 * 3 * 4 * 4  # samples, inputs, outputs, bytes
