@@ -29,6 +29,7 @@ def facts_of(name):
     return analyse(step_of(ZOO[name]()))
 
 
+@pytest.mark.fast_seconds(100)
 @pytest.mark.parametrize("name", ZOO)
 def test_verdicts(name):
     facts, model = facts_of(name), ZOO[name]()
@@ -93,6 +94,7 @@ NOT_DENSE = {
 DENSE = [name for name in ZOO if name not in NOT_DENSE]
 
 
+@pytest.mark.fast_seconds(8)
 @pytest.mark.parametrize("name", DENSE)
 def test_facts_against_dense_jacobians(name):
     check_facts(facts_of(name), ZOO[name]())

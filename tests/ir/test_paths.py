@@ -46,3 +46,11 @@ def test_paths(tree, paths):
 )
 def test_text(path, text):
     assert format_path(path, "params") == text
+
+
+def test_descriptions_as_keys_are_short_and_told_apart():
+    said = "(<class 'brainpy.state.Expon'>, (100,), {{'tau': '{} ms'}}) // (<class 'brainpy.state.CUBA'>, (), {{}})"
+    assert format_path(("post", said.format(5), "g")) == "'post.Expon(tau=5 ms) // CUBA().g'"
+    assert format_path(("post", said.format(5), "g")) != format_path(("post", said.format(10), "g"))
+    long = [format_path(("a" * 90 + end,)) for end in "bc"]
+    assert long[0] != long[1] and max(map(len, long)) <= 62

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import Primitive
 
 from etrax._compat import INLINED, open_jaxpr
 from etrax._errors import CompilationError, EtraxError
@@ -223,3 +224,17 @@ def test_malformed_steps_are_refused():
     ):
         with pytest.raises(EtraxError, match="malformed"):
             check_step(broken(step, **changes))
+
+
+def test_markers_of_braintrace_are_ordinary_products():
+    """A model made of that library's marker ops is what it computes: nothing has to be rewritten."""
+
+    class ETPPrimitive(Primitive):
+        """Named as braintrace's is."""
+
+    marker = ETPPrimitive("etp_mm")
+    marker.def_impl(lambda x, w: x @ w)
+    marker.def_abstract_eval(lambda x, w: x.update(shape=(x.shape[0], w.shape[1])))
+    step = lambda p, h, o, x: (0.9 * h + marker.bind(x, p), o, h)
+    found = trace_step(step, jnp.ones((3, 4)), jnp.ones((2, 4)), (jnp.ones((2, 3)),))
+    assert [eqn.primitive.name for eqn in found.jaxpr.eqns] == ["mul", "dot_general", "add"]

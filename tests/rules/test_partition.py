@@ -48,7 +48,7 @@ def test_each_parameter_follows_its_rule():
 
 def test_memory_is_the_sum():
     learner = learner_of("vanilla", etrax.partition({"wh": etrax.rtrl(), "b": etrax.frozen()}, default=etrax.d_rtrl()))
-    assert learner.report.memory["partition"] == 8 * B * (H * H * H + I * H)
+    assert learner.report.memory["partition"] == 8 * B * (H * H * H + I + H)
     assert str(learner.rule) == "partition(wh: rtrl(), b: frozen(), default: d_rtrl())"
 
 

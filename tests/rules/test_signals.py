@@ -95,7 +95,7 @@ def test_verdicts():
 
 
 def test_memory_of_the_matrix():
-    plain = compiled("vanilla", etrax.e_prop()).report.memory["e_prop"]
+    plain = compiled("vanilla", etrax.three_factor()).report.memory["three_factor"]
     assert compiled("vanilla", etrax.e_prop(feedback="random", key=KEY)).report.memory["e_prop"] == plain
     assert compiled("vanilla", etrax.e_prop(feedback="adaptive", key=KEY)).report.memory["e_prop"] == plain + 8 * O * H
 

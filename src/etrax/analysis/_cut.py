@@ -19,8 +19,8 @@ from .._compat import (
     JaxprEqn,
     Literal,
     ScanParts,
-    bind,
     cond_branches,
+    run_equation,
     scan_parts,
     source_of,
     zeros_of,
@@ -137,7 +137,7 @@ class _Run:
             first, *inner = site
             if inner or first not in self.held:
                 return outs
-            outs = list(bind(eqn, values) if outs is None else outs)
+            outs = list(run_equation(eqn, values) if outs is None else outs)
             for k, delta in self.held[first]:
                 outs[k] = _plus(lax.stop_gradient(outs[k]), delta)
             return outs
@@ -173,8 +173,8 @@ class _Run:
             # At the top of a step nothing reads further outputs of an op that has a kernel: they are its work space.
             outs = [self.kernels[own[0]](*data[own[0]]), *(zeros_of(v.aval) for v in eqn.outvars[1:])]
         else:
-            outs = bind(eqn, values)
-            outs[0] = rule.kept(outs[0]) if own else outs[0]
+            outs = run_equation(eqn, values)
+            outs[0] = rule.rows_moved_last(outs[0]) if own else outs[0]
         y = outs[0]
         with source_of(eqn):
             if any(j in self.cut for j in own):
@@ -183,7 +183,7 @@ class _Run:
                 outs[0] = _plus(outs[0], deltas[j])
             for j in own:
                 seen[j] = SeenOp(y, data[j], outs[0])
-            outs[0] = rule.given_back(outs[0]) if own else outs[0]
+            outs[0] = rule.rows_moved_first(outs[0]) if own else outs[0]
         return outs
 
     def perturbed(self, j: int, eqn: JaxprEqn, values: Sequence[Array], deltas: Deltas, seen: Seen) -> list[Array]:
@@ -194,7 +194,7 @@ class _Run:
             return values
         w = jnp.broadcast_to(values[site.operand], site.call.out.shape)
         # What a cut product would have passed on is read off before it is cut.
-        y = bind(eqn, values)[0] if j in self.cut else w
+        y = run_equation(eqn, values)[0] if j in self.cut else w
         seen[j] = SeenOp(y, (), y)
         with source_of(eqn):
             values[site.operand] = _plus(w, deltas[j])

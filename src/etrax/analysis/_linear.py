@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 from jax import Array
 
-from .._compat import CUSTOM, JaxprEqn, bind, bodies_of, is_inexact
+from .._compat import CUSTOM, JaxprEqn, bodies_of, is_inexact, run_equation
 from ..ir import equations
 from ._transpose import reach_through
 
@@ -29,7 +29,7 @@ def is_linear_backwards(eqn: JaxprEqn) -> bool:
 
     def run(some: Sequence[Array], values: Sequence[Array]) -> list[Array]:
         given = dict(enumerate(values)) | dict(zip(moving, some, strict=True))
-        outs = bind(eqn, list(given.values()))
+        outs = run_equation(eqn, list(given.values()))
         return [outs[k] for k in kept]
 
     _, problems = reach_through(run, [avals[i] for i in moving], avals, kept)

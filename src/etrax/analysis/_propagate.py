@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import jax
 import numpy as np
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, bind, is_extended
+from .._compat import INLINED, Jaxpr, JaxprEqn, is_extended, run_equation
 from .._errors import CompilationError
 from ..ir import Site, interpret, source_of_eqn
 from ..primitives import Call, Cause, Constant, Dep, Deps, Precision, conservative, identity, record_of
@@ -113,7 +113,7 @@ def _fold(eqn: JaxprEqn, values: Sequence[_Value], output: int) -> np.ndarray | 
     if any(a is None for a in args):
         return None
     with jax.ensure_compile_time_eval():
-        return _as_array(bind(eqn, [a if is_extended(a) else jax.numpy.asarray(a) for a in args])[output])
+        return _as_array(run_equation(eqn, [a if is_extended(a) else jax.numpy.asarray(a) for a in args])[output])
 
 
 def _as_array(x: Any) -> Any:

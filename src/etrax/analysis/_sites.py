@@ -237,7 +237,7 @@ def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: 
         rule = ALIGNED
     if rule is ALIGNED and not record_of(eqn.primitive.name).elementwise:
         call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
-    call = rule.laid_out(call)
+    call = rule.with_rows_last(call)
     hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
     weight = origins[operand]
     source = source_of_eqn(eqn)

@@ -24,9 +24,13 @@ from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
+from ._momentary import momentary_leaves as momentary_leaves
+from ._momentary import momentary_transport as momentary_transport
+from ._momentary import without_momentary as without_momentary
 from ._narrow import NarrowTraces as NarrowTraces
 from ._narrow import find_narrow as find_narrow
 from ._narrow import narrow_transport as narrow_transport
+from ._ops import planned as planned
 from ._ops import prepared as prepared
 from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients

@@ -43,14 +43,18 @@ def observe_cut_step(visible: Visible, plan: Plan, leaves: Sequence[Array], weig
 
 
 def eligibility(
-    visible: Visible, plan: Plan, observed: ObservedStep, groups: Sequence[int], errors: Mapping[int, Array] | None
-) -> Eligibility:
-    """r and q of the activity itself, or (with errors) of the outputs that show it, weighted by their errors."""
+    visible: Visible, plan: Plan, observed: ObservedStep, groups: Sequence[int], errors: Mapping[int, Array] | None,
+    old: Sequence[Array],
+) -> Eligibility:  # fmt: skip
+    """r and q of the activity itself, or (with errors) of the outputs that show it, weighted by their errors.
+
+    `old` are the states before the step: r of one that follows from others is theirs.
+    """
     found = Eligibility({}, {})
     for g in groups:
         one = jnp.ones(visible.facts.groups[g].num_positions) if errors is None else None
         h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors or {}))
-        layout = plan.probes.layouts[g]
+        layout, h_bar = plan.probes.layouts[g], plan.probes.without_derived(h_bar, old)
         found.r[g] = jax.tree.map(_wide, layout.read_rows({i: h_bar[i] for i in layout.group.leaves}))
         found.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
     return found

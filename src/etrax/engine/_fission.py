@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .._compat import JaxprEqn, Literal, ScanParts, Var, bind, bodies_of, open_jaxpr, scan_parts
+from .._compat import JaxprEqn, Literal, ScanParts, Var, bodies_of, open_jaxpr, run_equation, scan_parts
 from ..analysis import Part, Parted, Schedule, products_to_part, schedule
 from ..ir import PyTree, Site, interpret, mapped
 
@@ -66,7 +66,7 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
         if n in kept:
             kept[n] = values
         if n not in parted:
-            return bind(eqn, values)
+            return run_equation(eqn, values)
         p, values = parted[n], list(values)
         made = loop.jaxpr.eqns[p.concatenation]
         axis, other = made.params["dimension"], 1 - p.operand
@@ -79,7 +79,7 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
             values[p.operand] = lax.concatenate([kept[p.concatenation][k] for k in own], axis)
             pieces = [lax.slice_in_dim(weight, int(ends[k]), int(ends[k + 1]), axis=at) for k in own]
             values[other] = lax.concatenate(pieces, at)
-            terms.append(bind(eqn, values)[0])
+            terms.append(run_equation(eqn, values)[0])
         return [terms[0] + terms[1]]
 
     return interpret(loop.jaxpr, loop.consts, args, handle)
@@ -117,7 +117,7 @@ class _Run:
         """The variables that equations give, of what is known at one step."""
         for n in equations:
             eqn = self.jaxpr.eqns[n]
-            outs = bind(eqn, [v.val if isinstance(v, Literal) else known[v] for v in eqn.invars])
+            outs = run_equation(eqn, [v.val if isinstance(v, Literal) else known[v] for v in eqn.invars])
             known.update(zip(eqn.outvars, outs, strict=True))
         return known
 

@@ -12,6 +12,7 @@ V as it is now. It does not go two hops up: there the derivative in between stay
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -39,12 +40,12 @@ class Hop(NamedTuple):
 
 @lru_cache(maxsize=32)
 def possible_hops(facts: Facts) -> tuple[Relation, ...]:
-    """Ops that feed a leaky group with one leak, which feeds nothing but outputs; one relation each."""
+    """Ops that feed a leaky group with one leak, which feeds nothing but outputs, and no other group."""
     found = [r for r in traced_relations(facts) if _feeds_leaky(facts, r)]
     layouts = plan_probes(facts, found, reduced=True).layouts
     found = [r for r in found if not layouts[r.group].stacked]
-    sites = [r.site for r in found]
-    found = [r for r in found if sites.count(r.site) == 1 and not lost_from_op(facts, r.site)]
+    groups = Counter(r.site for r in facts.relations if facts.matters(r.group))
+    found = [r for r in found if groups[r.site] == 1 and not lost_from_op(facts, r.site)]
     if not found:
         return ()
     plan = plan_of(facts, plan_probes(facts, found, reduced=True), None)

@@ -11,15 +11,21 @@ from sample to sample). All columns of ε are then equal, ε[i, o] = x̂[i], and
 
     x̂ ← D x̂ + F u        credit: Σ_b x̂[b, i] (∂L/∂h_0)[b, o], which is one row more in the window's own product
 
-Both are one thing: arrays have an axis of length one wherever all along it is equal, and so has the trace.
+A gain c[o] for each output, made of parameters only, does not hinder that: with F = c[o] it is ε[i, o] = c[o] x̂[i],
+x̂ ← D x̂ + u, and c, as it is now, is multiplied with the credit.
+
+*Shared*: two ops on the same data whose F differ by a turn R that D commutes with (real and imaginary part of a complex
+matrix) have traces that differ by it. One is kept, and the other's credit is taken of it: g · R ε = (Rᵀ g) · ε.
+
+All are one thing: arrays have an axis of length one wherever all along it is equal, and so has the trace.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -34,21 +40,28 @@ from . import _site_math as site_math
 from ._blocks import Block, block_product, block_times
 from ._layout import Layout
 from ._plan import Plan, plan_of, wide_dtype, widened
-from ._probes import Probes, as_lists, plan_probes
+from ._probes import Probes, as_lists
 from ._structure import Evens, Structure, products, structure_of
 from ._suffix import real_dtype
 from ._transport import CreditElsewhere, EachStep, Transport, WindowData, add_to, by_site
 
 # More states at a position than this, and powers of blocks are taken one by one.
 UNROLLED = 4
+# What the products of blocks that do not change are called in a compiled program.
+POWERS = "powers_of_blocks"
+
+
+def can_be_narrow(facts: Facts, relation: Relation) -> bool:
+    """Whether the axes of y are those of F and of D, so that what holds along them can be compared."""
+    site = facts.sites[relation.site]
+    plain = site.rule.narrow and not site.loops and relation.copies is None
+    return plain and relation.places.shape == site.call.out.shape
 
 
 def is_narrow(plan: Plan, known: Structure, k: int) -> bool:
     """Whether the trace of relation k gains by what is known of D and F."""
     r = plan.relations[k]
     site = plan.facts.sites[r.site]
-    if not site.rule.narrow or site.loops or r.places.shape != site.call.out.shape:
-        return False
     saved = any(e and n > 1 for slot in known.slots(k) for e, n in zip(slot.along, site.call.out.shape, strict=True))
     return saved or known.is_fixed(r.group)
 
@@ -63,8 +76,9 @@ class NarrowTraces:
     @cached_property
     def _changing(self) -> Probes:
         """Probes for what changes from step to step."""
-        relations = [r for k, r in enumerate(self.plan.relations) if not self.known.is_known(k, r.group)]
-        return plan_probes(self.plan.facts, relations, reduced=True)
+        own = ((k, r) for k, r in enumerate(self.plan.relations) if k not in self.known.shared)
+        relations = [r for k, r in own if not self.known.is_known(k, r.group)]
+        return self.plan.probes.of(relations)
 
     @cached_property
     def groups(self) -> list[int]:
@@ -101,10 +115,12 @@ class NarrowTraces:
         """Bytes of the trace of relation k, and what it would take without structure."""
         r, each = self.plan.relations[k], self.plan.dtypes[k].itemsize
         whole = math.prod(site_math.trace_shape(self.plan.facts.sites[r.site])) * len(self.shapes[k])
-        return each * sum(math.prod(shape) for shape in self.shapes[k]), each * whole
+        own = () if k in self.known.shared else self.shapes[k]
+        return each * sum(math.prod(shape) for shape in own), each * whole
 
     def init(self) -> list[tuple[Array, ...]]:
-        pairs = zip(self.shapes, self.plan.dtypes, strict=True)
+        own = [() if k in self.known.shared else shapes for k, shapes in enumerate(self.shapes)]
+        pairs = zip(own, self.plan.dtypes, strict=True)
         return [tuple(jnp.zeros(shape, dtype) for shape in shapes) for shapes, dtype in pairs]
 
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
@@ -144,38 +160,69 @@ class NarrowTraces:
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
         found = self.plan.probes([*window.params, *nothing, *window.steady], window.weights, none)
         blocks, rows = as_lists(found)
-        return self._kept(blocks, dict(enumerate(rows)), True)
+        gains = {k: _narrow(rows[k][s], c.along) for k, (s, c) in self.known.gains.items()}
+        ones = {
+            k: [jnp.ones_like(f) if s == self.known.gains[k][0] else f for s, f in enumerate(rows[k])] for k in gains
+        }
+        return self._kept(blocks, {**dict(enumerate(rows)), **ones}, True), gains
 
     def credit(self, trace: list[tuple[Array, ...]], g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
-        for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
-            for s, (entry, signal) in enumerate(zip(entries, self._signals(k, g), strict=True)):
-                if not self.factored(k, s):
-                    signal = signal.astype(wide_dtype(entry.dtype))
-                    add_to(out, r.site, self.plan.apply(k, entry, signal, window.fixed))
+        for k, entry, signal, factored in self._met(trace, g, window):
+            if not factored:
+                signal = signal.astype(wide_dtype(entry.dtype))
+                add_to(out, self.plan.relations[k].site, self.plan.apply(k, entry, signal, window.fixed))
         return out
 
-    def _signals(self, k: int, g: Mapping[int, Array]) -> list[Array]:
-        layout = self.plan.layout(k)
-        return [self.plan.gathers[k](s) for s in layout.read({i: g[i] for i in layout.group.leaves})]
+    def _met(
+        self, trace: list[tuple[Array, ...]], g: Mapping[int, Array], window: WindowData
+    ) -> Iterator[tuple[int, Array, Array, bool]]:
+        """Per relation and state scalar its trace, the signal that it meets, and whether it is of the data's form.
 
-    def in_product(self, trace: list[tuple[Array, ...]], g: Mapping[int, Array]) -> dict[int, tuple[Array, Array]]:
+        A trace that is another's, turned, is that one, and the signal is turned back.
+        """
+        for k, signals in enumerate(self._signals(g, window)):
+            shared = self.known.shared.get(k)
+            if shared is not None:
+                pairs = zip(shared.places, shared.signs, signals, strict=True)
+                turned = {place: signal if sign > 0 else -signal for place, sign, signal in pairs}
+                signals = [turned[s] for s in range(len(turned))]
+            m = k if shared is None else shared.source
+            for s, (entry, signal) in enumerate(zip(trace[m], signals, strict=True)):
+                yield k, entry, signal, self.factored(m, s)
+
+    def _signals(self, g: Mapping[int, Array], window: WindowData) -> list[list[Array]]:
+        """Per relation and state scalar, g at the elements of y, times what was taken out of the trace."""
+        gains = self._known_before(window)[1] if self.known.gains else {}
+        out = []
+        for k, gather in enumerate(self.plan.gathers):
+            layout = self.plan.layout(k)
+            found = [gather(s) for s in layout.read({i: g[i] for i in layout.group.leaves})]
+            out.append([s * gains[k].astype(s.dtype) for s in found] if k in gains else found)
+        return out
+
+    def in_product(
+        self, trace: list[tuple[Array, ...]], g: Mapping[int, Array], window: WindowData
+    ) -> dict[int, tuple[Array, Array]]:
         """Credit of factored traces, as rows of the window's products."""
         rows: dict[int, list[tuple[Array, Array]]] = {}
-        for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
-            site = self.plan.facts.sites[r.site]
-            for s, (entry, signal) in enumerate(zip(entries, self._signals(k, g), strict=True)):
-                if self.factored(k, s) and site.rule.as_data is not None:
-                    pair = site.rule.as_data(site.call, entry), signal.astype(site.call.out.dtype)
-                    rows.setdefault(r.site, []).append(pair)
+        for k, entry, signal, factored in self._met(trace, g, window):
+            j = self.plan.relations[k].site
+            site = self.plan.facts.sites[j]
+            if factored and site.rule.as_data is not None:
+                pair = site.rule.as_data(site.call, entry), signal.astype(site.call.out.dtype)
+                rows.setdefault(j, []).append(pair)
         return {j: (jnp.stack([u for u, _ in found]), jnp.stack([c for _, c in found])) for j, found in rows.items()}
 
     def move(self, trace: list[tuple[Array, ...]], window: WindowData) -> list[tuple[Array, ...]]:
-        (blocks, rows), (changing, seen) = self._known_before(window), window.records
+        (blocks, rows), (changing, seen) = self._known_before(window)[0], window.records
         steps, known, out = window.steps, self.known, []
         made = {g: _Products(self.plan.probes.layouts[g], known.blocks[g], g, blocks, changing) for g in self.groups}
         found = {g: p.powers(steps) if known.is_fixed(g) else p.suffixes(steps) for g, p in made.items()}
         for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
+            if k in known.shared:
+                out.append(())
+                continue
             row = [seen[k, s] if (k, s) in seen else rows[k, s][None] for s in range(len(entries))]
             out.append(self._moved(k, entries, *found[r.group], row, window))
         return out
@@ -187,13 +234,14 @@ class NarrowTraces:
         r, dtype = self.plan.relations[k], wide_dtype(self.plan.dtypes[k])
         site, fixed = self.plan.facts.sites[r.site], window.fixed[r.site]
         late = block_times(self._at_op(k, stack, 1), row)
-        old = block_times(self._at_trace(k, whole, window), entries)
+        rows = self._at_trace(k, whole, window)
         data, new = [widened(u, dtype) for u in window.data(r.site)], []
-        for entry, kept, c, along in zip(entries, old, late, self.slots[k], strict=True):
+        for own, (entry, line, c, along) in enumerate(zip(entries, rows, late, self.slots[k], strict=True)):
             if c is not None:
                 c = jnp.broadcast_to(c, (window.steps, *_short(site.call.out.shape, along)))
-                fresh = site_math.outer(site, fixed, data, c.astype(dtype))
-                kept = fresh if kept is None else kept + fresh
+                kept = site_math.moved(site, fixed, line, entries, own, data, c.astype(dtype))
+            else:
+                (kept,) = block_times([line], entries)
             new.append(entry if kept is None else jnp.broadcast_to(kept, entry.shape).astype(entry.dtype))
         return tuple(new)
 
@@ -225,19 +273,20 @@ class NarrowTraces:
 
 
 def find_narrow(
-    facts: Facts, relations: Sequence[Relation], trace_dtype: DTypeLike | None
+    facts: Facts, probes: Probes, trace_dtype: DTypeLike | None
 ) -> tuple[NarrowTraces | None, list[Relation]]:
-    """The relations whose traces are narrow, and the others."""
-    layouts = plan_probes(facts, relations, reduced=True).layouts
+    """The relations of a plan whose traces are narrow, and the others."""
+    relations, layouts = probes.relations, probes.layouts
     # What is known of many states is too much to ask; copies are as narrow as they get.
-    few = [r for r in relations if r.copies is None and not layouts[r.group].stacked]
-    plan = plan_of(facts, plan_probes(facts, few, reduced=True), trace_dtype)
-    known = structure_of(plan) if few else None
+    few = [r for r in relations if can_be_narrow(facts, r) and not layouts[r.group].stacked]
+    plan = plan_of(facts, probes.of(few), trace_dtype)
+    real = [k for k, dtype in enumerate(plan.dtypes) if not np.issubdtype(dtype, np.complexfloating)]
+    known = structure_of(plan).with_gains(real) if few else None
     narrow = [k for k in range(len(few)) if known is not None and is_narrow(plan, known, k)]
     if known is None or not narrow:
         return None, list(relations)
     some = [few[k] for k in narrow]
-    own = plan_of(facts, plan_probes(facts, some, reduced=True), trace_dtype)
+    own = plan_of(facts, probes.of(some), trace_dtype)
     return NarrowTraces(own, known.of(narrow)), [r for r in relations if r not in some]
 
 
@@ -249,7 +298,9 @@ def narrow_transport(traces: NarrowTraces) -> Transport[list[tuple[Array, ...]]]
         lambda trace, g, window: traces.credit(trace, bare(g, window.entry_states), window),
         traces.move,
         EachStep(traces.record),
-        elsewhere=CreditElsewhere(lambda trace, g, window: traces.in_product(trace, bare(g, window.entry_states))),
+        elsewhere=CreditElsewhere(
+            lambda trace, g, window: traces.in_product(trace, bare(g, window.entry_states), window)
+        ),
         parts=lambda trace: by_site([r.site for r in traces.plan.relations], trace),
     )
 
@@ -304,8 +355,12 @@ class _Products:
 
         return lax.scan(body, self._eye(), self.changing, steps, reverse=True)
 
+    @partial(jax.named_call, name=POWERS)
     def powers(self, steps: int) -> tuple[Block, Block]:
-        """D^K, and D^(K−k) stacked over k: each round doubles how many there are."""
+        """D^K, and D^(K−k) stacked over k: each round doubles how many there are.
+
+        They are those of every window: the compiler takes them out of the loop over windows, which a test holds it to.
+        """
         if self.n > UNROLLED:
             return self.suffixes(steps)
         block, count = self._block(self.fixed), 1

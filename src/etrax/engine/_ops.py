@@ -14,7 +14,7 @@ from ._weights import Weights, fixed_operands
 
 
 @lru_cache(maxsize=32)
-def _planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]:
+def planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]:
     """Per site, w → (u → y) where its family has a faster way to compute the op."""
     found = {}
     for j, fixed in enumerate(fixed_operands(facts.step, facts.sites)):
@@ -39,4 +39,4 @@ def _gives_one_value(step: Step, site: WeightSite) -> bool:
 def prepared(facts: Facts, weights: Weights) -> Weights:
     """Weights with the faster ops that these make."""
     held = lax.stop_gradient(weights.weight)
-    return weights._replace(ops={j: plan(held[j]) for j, plan in _planned(facts).items()})
+    return weights._replace(ops={j: plan(held[j]) for j, plan in planned(facts).items()})

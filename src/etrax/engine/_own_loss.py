@@ -41,12 +41,13 @@ class StepGradients(NamedTuple):
 class OwnLoss:
     """How to read `StepGradients` off a step, for the groups and sites of a plan; per group, the ops that are cut.
 
-    `old` are the groups whose old states the loss may see.
+    `old` are the groups whose old states the loss may see, `seen` the leaves of which it sees the old or the new state.
     """
 
     plan: Plan
     cuts: dict[int, frozenset[int]]
     old: frozenset[int]
+    seen: frozenset[int]
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: OutputLoss, share: Array | float
@@ -71,16 +72,17 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
     facts = plan.facts
     driven = {t for _, t, _ in facts.edges.between(OpNode, OpNode)}
     recurrent = frozenset(j for j in facts.cut if facts.remembers(OpNode(j)) and OpNode(j) not in driven)
-    cuts, old = {}, set()
+    cuts, old, seen = {}, set(), set()
     for g in sorted({r.group for r in plan.relations}):
         cuts[g] = recurrent
-        sees = _sees(facts, facts.groups[g], recurrent)
-        if not any(sees):
+        by_old, by_new = _sees(facts, facts.groups[g], recurrent)
+        if not by_old and not by_new:
             cuts[g] = frozenset()
-            sees = _sees(facts, facts.groups[g], cuts[g])
-        if sees[0]:
+            by_old, by_new = _sees(facts, facts.groups[g], cuts[g])
+        if by_old:
             old.add(g)
-    return OwnLoss(plan, cuts, frozenset(old))
+        seen |= by_old | by_new
+    return OwnLoss(plan, cuts, frozenset(old), frozenset(seen))
 
 
 def _from_ops(
@@ -115,8 +117,8 @@ def _inexact(facts: Facts) -> list[int]:
     return [k for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
 
 
-def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
-    """Whether a derivative of the outputs arrives at a group's old states, and at its new ones."""
+def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[set[int], set[int]]:
+    """The leaves of a group at whose old states, and at whose new ones, a derivative of the outputs arrives."""
 
     def pulled(leaves: list[Array], errors: dict[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
         return _from_states(facts, group, cut, leaves, None)[1](errors)
@@ -131,7 +133,11 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[bool, bool]:
 
     args = [None] * len(leaves) + [error] * len(errors)
     found = [v is error for v in interpret(jaxpr, [None] * len(consts), args, made_of)]
-    return any(found[: len(found) // 2]), any(found[len(found) // 2 :])
+    leaves_of = sorted(group.leaves)  # as a dictionary of them is laid out
+    half = len(leaves_of)
+    return {i for i, f in zip(leaves_of, found[:half], strict=True) if f}, {
+        i for i, f in zip(leaves_of, found[half:], strict=True) if f
+    }
 
 
 def _whole(a: Array, share: Array | float) -> Array:

@@ -6,7 +6,7 @@ source, are probed in different pulls: a block is then never a sum over several 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -194,13 +194,21 @@ class Pulls:
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """A plan to read D and F off a step; `derived` are states that follow from others, by group."""
+    """A plan to read D and F off a step; `derived` are states that follow from others, by group.
+
+    `without` are states that it leaves out beside those.
+    """
 
     facts: Facts
     layouts: tuple[Layout, ...]
     relations: tuple[Relation, ...]
     pulls: tuple[tuple[Probe, ...], ...]
     derived: Mapping[int, Derived] = field(default_factory=dict)
+    without: frozenset[int] = frozenset()
+
+    def of(self, relations: Sequence[Relation]) -> Probes:
+        """The same states for other relations."""
+        return plan_probes(self.facts, relations, reduced=True, without=self.without)
 
     @cached_property
     def reading(self) -> Pulls:
@@ -255,7 +263,7 @@ class Probes:
             states = dict(enumerate(old)) | h
             for d in self.derived.values():  # their values are what they were, their derivatives those of the others
                 for i, value in d({k: states[k] for k in d.kept}).items():
-                    states[i] = states[i] + (value - lax.stop_gradient(value))
+                    states[i] = old[i] + (value - lax.stop_gradient(value))
             outs, _ = opened(leaves, deltas, weights, ys, states=states)
             return {i: outs[i] for i in moving}
 
@@ -329,17 +337,21 @@ def _plus(a: Entry, b: Array) -> Array:
 
 
 def plan_probes(
-    facts: Facts, relations: Sequence[Relation], reduced: bool = False, groups: Sequence[Group] | None = None
-) -> Probes:
+    facts: Facts, relations: Sequence[Relation], reduced: bool = False, groups: Sequence[Group] | None = None,
+    without: Collection[int] = (), follow: bool = False,
+) -> Probes:  # fmt: skip
     """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order).
 
     `reduced` leaves out states that follow from others or reach no output, and blocks of states that do not act on
-    each other.
+    each other; `without` are further states to leave out. With `follow`, states that follow from others have rows of
+    D and F, but act on nothing: those that they are made of act in their place.
     """
     needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
     known, groups = groups is None, facts.groups if groups is None else groups
-    derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced else {}
-    layouts = tuple(layout_of(facts, g, untraced_leaves(facts, g.index) if reduced else ()) for g in groups)
+    derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced or follow else {}
+    layouts = tuple(
+        layout_of(facts, g, (*(untraced_leaves(facts, g.index) if reduced else ()), *without)) for g in groups
+    )
     if known:
         layouts = tuple(linked(facts, layout, derived.get(layout.group.index)) for layout in layouts)
     rounds: list[list[int]] = []
@@ -359,7 +371,7 @@ def plan_probes(
         for k in range(max(map(len, lists))):
             pulls.append(tuple(p for found in lists if k < len(found) for p in found[k]))
     layouts = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
-    return Probes(facts, layouts, tuple(relations), tuple(pulls), derived)
+    return Probes(facts, layouts, tuple(relations), tuple(pulls), derived, frozenset(without))
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
@@ -384,6 +396,7 @@ def linked(facts: Facts, layout: Layout, derived: Derived | None = None) -> Layo
         acted_on = known[np.ix_(own, np.unique(group.slot[group.leaves.index(i)]))].any(1)
         made_of = np.array([s.leaf in sources for s in layout.slots], bool)
         links |= np.logical_and.outer(acted_on, made_of)
+    links[:, [derived is not None and s.leaf in derived.sources for s in layout.slots]] = False
     return replace(layout, known=links)
 
 

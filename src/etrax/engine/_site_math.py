@@ -13,6 +13,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from ..analysis import Copies, WeightSite
+from ._blocks import Entry, block_times
 
 # Operands of an op that do not change from step to step; constants may be numpy's.
 Operands: TypeAlias = Sequence[Array | np.ndarray]
@@ -52,6 +53,19 @@ def outer(site: WeightSite, fixed: Operands, u: Sequence[Array], c: Array) -> Ar
     """Σ_k ∂y_k/∂w · c_k, of trace shape."""
     data = [_arranged(site, a) for a in u]
     return _per_slice(site, lambda u, c: site.rule.outer(site.call, fixed, u, c), data, _arranged(site, c))
+
+
+def moved(
+    site: WeightSite, fixed: Operands, row: Sequence[Entry], entries: Sequence[Array], own: int, u: Sequence[Array],
+    c: Array,
+) -> Array:  # fmt: skip
+    """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, which takes the place of entry `own`; `row` is spread over the trace."""
+    in_groups = site.rule.moved_in_groups if not site.loops else None
+    found = in_groups(site.call, row, entries, own, u, c) if in_groups is not None else None
+    if found is not None:
+        return found
+    (kept,), fresh = block_times([row], entries), outer(site, fixed, u, c)
+    return fresh if kept is None else kept + fresh
 
 
 def grad(site: WeightSite, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
@@ -120,11 +134,16 @@ def features(site: WeightSite, fixed: Operands, u: Sequence[Array]) -> Array:
     return flat.reshape(*lead, *flat.shape[1:]).mean(_shared_loops(site))
 
 
-def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
-    """A trace of features that has seen nothing."""
+def data_structs(site: WeightSite, steps: int) -> list[jax.ShapeDtypeStruct]:
+    """The op's data over so many steps."""
     loops = tuple(n for _, n in site.loops)
     varying = [site.call.operands[i] for i in site.rule.varying(site.call)]
-    data = [jax.ShapeDtypeStruct((1, *loops, *a.shape), a.dtype) for a in varying]
+    return [jax.ShapeDtypeStruct((steps, *loops, *a.shape), a.dtype) for a in varying]
+
+
+def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
+    """A trace of features that has seen nothing."""
+    data = data_structs(site, 1)
     fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
     found = jax.eval_shape(lambda f, u: features(site, f, u), fixed, data)
     return jnp.zeros(found.shape[1:], dtype)

@@ -20,21 +20,28 @@ from ..analysis import Facts, OpenStep, Visible, observe
 
 
 class OutputLoss(Protocol):
-    """The loss of one step: of its output leaves and what runs along; `output` makes the model's own output of them."""
+    """The loss of one step: of its output leaves and what runs along.
+
+    `read` gives what another function of output and target does; `whole` makes the loss of a share of it, where devices
+    share the samples.
+    """
 
     def __call__(self, outs: list[Array], along: Any) -> tuple[Array, Any]: ...
 
-    def output(self, outs: list[Array]) -> Any: ...
+    def read(self, f: Callable[[Any, Any], Any], outs: list[Array], along: Any) -> Any: ...
+
+    def whole(self, loss: Array) -> Array: ...
 
 
 class Moment(NamedTuple):
-    """One step as a source sees it: its output, as the loss function is given it, what runs along, and the loss.
+    """One step as a source sees it: `read(f)` is f(output, target) as the loss function is given them; what runs
+    along, and the loss.
 
     `errors` are the derivatives of the loss in those leaves of the output that have one; `activity` is what the step
     shows of each group, per position.
     """
 
-    output: Any
+    read: Callable[[Callable[[Any, Any], Any]], Any]
     errors: dict[int, Array]
     along: Any
     loss: Array
@@ -102,7 +109,8 @@ def moment_of(
 ) -> Moment:
     """The step as a source sees it."""
     value, errors = errors_of(outputs, along, loss_of)
-    return Moment(loss_of.output(outputs), errors, along, value, _activity(visible.facts, visible, observed.seen))
+    activity = _activity(visible.facts, visible, observed.seen)
+    return Moment(lambda f: loss_of.read(f, outputs, along), errors, along, loss_of.whole(value), activity)
 
 
 def errors_of(outputs: Sequence[Array], along: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:

@@ -150,9 +150,9 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
         return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
     at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]
     new = []
-    for old, entry, c in zip(block_times(at, entries), entries, suffixes, strict=True):
-        fresh = site_math.outer(site, fixed, [widened(u, c.dtype) for u in data], c)
-        new.append((fresh if old is None else old + fresh).astype(entry.dtype))
+    for own, (row, entry, c) in enumerate(zip(at, entries, suffixes, strict=True)):
+        found = site_math.moved(site, fixed, row, entries, own, [widened(u, c.dtype) for u in data], c)
+        new.append(found.astype(entry.dtype))
     return tuple(new)
 
 

@@ -19,11 +19,11 @@ from .._compat import (
     Jaxpr,
     JaxprEqn,
     ScanParts,
-    bind,
     bodies_of,
     cond_branches,
     inner_jaxpr,
     needed_for,
+    run_equation,
     scan_parts,
 )
 from ..analysis import Addresses, WeightSite
@@ -141,7 +141,7 @@ class _Finder:
         if name in INLINED and any(isinstance(v, _Lazy) for v in values):
             body, consts = inner_jaxpr(eqn)
             return self.walk(body, consts, values, site)
-        outs = _Lazy(lambda: bind(eqn, [_force(v) for v in values]))
+        outs = _Lazy(lambda: run_equation(eqn, [_force(v) for v in values]))
         split = len(eqn.outvars) > 1 and bool(bodies_of(eqn))
 
         def output(i: int) -> Array:

@@ -42,15 +42,19 @@ def live_sites(facts: Facts) -> list[int]:
 def run_window(
     facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
     trace: Trace, inputs: Sequence[Array], along: Any, loss_of: StepLoss, share: Array | float = 1.0,
+    exit_bars: Mapping[int, Array] | None = None, so_far: Mapping[int, Array] | None = None,
 ) -> WindowResult:  # fmt: skip
     """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold.
 
+    `exit_bars` are what a loss asks of the states at the exit, by number, beside that of the steps' outputs.
+    `so_far` are the gradients of earlier windows, to which those of this one are added.
     `share` is what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean). Reverse mode
     begins with it, since a derivative rule of the model (a clipped gradient) need not be linear.
     """
     ran = _run(facts, transport, params, weights, states, trace, inputs, along, loss_of, share)
     none = {i: jnp.zeros_like(v) for i, v in ran.exits.items()}
-    bars = _pull_loss(transport, trace, ran, none, share)
+    asked = {i: bar for i, bar in (exit_bars or {}).items() if i in none}
+    bars = _pull_loss(transport, trace, ran, none | asked, share)
 
     def pull(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
         return ran.pull_back((jnp.zeros_like(ran.loss), {**none, **cotangents}))
@@ -70,6 +74,7 @@ def run_window(
         weights=lax.stop_gradient(weights.weight),
     )
     grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
+    grads = {j: so_far[j] + g.astype(so_far[j].dtype) for j, g in grads.items()} if so_far is not None else grads
     replaces = transport.signal.replaces if transport.signal is not None else frozenset()
 
     def add(credit: Mapping[int, Array]) -> None:
@@ -150,18 +155,20 @@ class _Bars(NamedTuple):
 
 
 def _pull_loss(
-    transport: Transport[Trace], trace: Trace, ran: _Ran, none: dict[int, Array], share: Array | float
+    transport: Transport[Trace], trace: Trace, ran: _Ran, exits: dict[int, Array], share: Array | float
 ) -> _Bars:
     """The gradient of the window's loss; with a future, one pull-back more unless it counts for every site."""
     future = transport.future
     if future is None:
-        return _Bars(*ran.pull_back((jnp.full_like(ran.loss, share), none)))
-    later = none | _scaled(future.estimate(trace, ran.end), share)
+        return _Bars(*ran.pull_back((jnp.full_like(ran.loss, share), exits)))
+    later = _scaled(future.estimate(trace, ran.end), share)
     if future.sites.issuperset(ran.data):
-        entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), later))
+        both = exits | {i: exits[i] + bar for i, bar in later.items()}
+        entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), both))
         return _Bars(entry, ops, _scaled(entry, 1 / share))
-    entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), none))
-    further, more = ran.pull_back((jnp.zeros_like(ran.loss), later))
+    entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), exits))
+    none = {i: jnp.zeros_like(bar) for i, bar in exits.items()}
+    further, more = ran.pull_back((jnp.zeros_like(ran.loss), none | later))
     ops = {j: d + more[j] if j in future.sites else d for j, d in ops.items()}
     return _Bars(entry, ops, _scaled({i: b + further[i] for i, b in entry.items()}, 1 / share))
 
@@ -191,7 +198,8 @@ def _zero_after(done: Sequence[Array]) -> Array:
     """Zero, by a way that the compiler does not see through: nothing is greater than infinity, nor is NaN.
 
     What is made of it is computed after `done`. A trace that has been read can then be moved in its place; in no order,
-    the compiler would copy the whole of it first.
+    the compiler would copy the whole of it first. `done` has to be all that is made of the trace: a sum on the way
+    would be computed twice, the second time in no order.
     """
     return sum(((jnp.max(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros((), jnp.float32))
 

@@ -8,6 +8,7 @@ from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained
 from ._mapped import mapped as mapped
+from ._numbering import Name as Name
 from ._numbering import number_outputs as number_outputs
 from ._paths import Path as Path
 from ._paths import format_path as format_path

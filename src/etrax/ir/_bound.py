@@ -43,7 +43,7 @@ class Bound:
     hidden, other) as they are now; the record itself holds no values, so that one made inside `jit` keeps nothing of
     that trace. `join(hidden, other)` makes them the one tree of states that users see. `states` are parameters, hidden
     and other states, each in the model's own order (for a module: as its step meets them); `known` holds every state of
-    the model by path, whether the step touches it or not.
+    the model by path, whether the step touches it or not. `model` is the function that was given, if it was one.
 
     | piece | from | to |
     |---|---|---|
@@ -62,3 +62,4 @@ class Bound:
     encode_state: Callable[[Path, PyTree], Sequence[jax.Array]]
     decode_state: Callable[[Path, Sequence[jax.Array | None]], PyTree]
     join: Callable[[PyTree, PyTree], PyTree] = merged
+    model: object = None

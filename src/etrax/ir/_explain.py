@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from .._compat import LIBRARIES, PLUMBING, is_in, shape_struct
+from .._compat import PLUMBING, is_in, is_installed, shape_struct
 from .._errors import EtraxError
 from ._paths import format_path, leaves_with_paths
 from ._source import OWN_FILES, OWN_MODELS
@@ -82,7 +82,7 @@ def _where(error: Exception) -> str:
         and not is_in(frame.filename, PLUMBING)
         and not frame.filename.startswith("<frozen")
     ]
-    own = [f for f in frames if not is_in(f.filename, LIBRARIES) and not f.filename.startswith(OWN_MODELS)]
+    own = [f for f in frames if not is_installed(f.filename) and not f.filename.startswith(OWN_MODELS)]
     if not (own or frames):
         return ""
     frame = (own or frames)[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import zlib
 from typing import Any, TypeAlias
 
 import jax
@@ -57,7 +59,21 @@ def _is_variable(x: Any) -> bool:
     return any(c.__name__ == "Variable" and c.__module__.startswith("flax.nnx") for c in type(x).__mro__)
 
 
-LONG = 40
+# What brainpy.state calls a part that it makes from a description: class, arguments, options.
+_MADE = re.compile(r"\(<class '(?:\w+\.)*(\w+)'>, \([^()]*\), \{(.*?)\}\)")
+_OPTION = re.compile(r"'(\w+)': (?:'([^']*)'|([^,]+))")
+LONG = 60
+
+
+def _shown(key: Any) -> str:
+    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits."""
+
+    def made(found: re.Match[str]) -> str:
+        options = ", ".join(f"{name}={text or value}" for name, text, value in _OPTION.findall(found[2]))
+        return f"{found[1]}({options})"
+
+    text = _MADE.sub(made, str(key))
+    return text if len(text) <= LONG else f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode()) % 10**4:04d}"
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:
@@ -66,10 +82,13 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
     >>> format_path(("rnn", "w")), format_path((), "hidden"), format_path(("layers", 0, "w"))
     ("'rnn.w'", "'hidden'", "'layers[0].w'")
 
-    A key that is a whole description (libraries make such) is cut short.
+    A key that is a whole description (libraries make such) is said in short, and no two of them alike:
+
+    >>> format_path(("post", "(<class 'brainpy.state.Expon'>, (100,), {'tau': '10 ms'})", "g"))
+    "'post.Expon(tau=10 ms).g'"
     """
     text = ""
     for key in path:
-        shown = str(key) if len(str(key)) <= LONG else str(key)[: LONG - 1] + "…"
+        shown = _shown(key)
         text += f"[{key}]" if isinstance(key, int) else (f".{shown}" if text else shown)
     return f"'{text or root}'" if not text.startswith("[") else f"'{root}{text}'"

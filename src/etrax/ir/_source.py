@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from .._compat import LIBRARIES, PLUMBING, JaxprEqn, is_in, source_frames
+from .._compat import PLUMBING, JaxprEqn, is_in, is_installed, source_frames
 
 # Files of a library that say nothing about the model.
 _PLUMBING_FILES = ("_module.py", "_node.py")
@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
 
 def source_of_eqn(eqn: JaxprEqn) -> Source | None:
-    """The model's own line: the innermost frame that is neither JAX, nor Etrax, nor a modelling library.
+    """The model's own line: the innermost frame that is neither JAX, nor Etrax, nor an installed library.
 
     A model that is wholly a library's (a stock GRU cell) is shown with the outermost line of the library's model.
     """
@@ -35,7 +35,7 @@ def source_of_eqn(eqn: JaxprEqn) -> Source | None:
             break  # what lies outside is the call of the compiler, not the model
         if not is_in(file, PLUMBING):
             frames.append(Source(file, line, function))
-    library = [f for f in frames if is_in(f.file, LIBRARIES) or f.file.startswith(OWN_MODELS)]
+    library = [f for f in frames if is_installed(f.file) or f.file.startswith(OWN_MODELS)]
     own = [f for f in frames if f not in library]
     if own:
         return own[0]

@@ -95,12 +95,14 @@ def _name(role: Role, path: Path) -> str:
 def _structs(role: Role, tree: PyTree) -> PyTree:
     for path, leaf in leaves_with_paths(tree):
         try:
-            shape_struct(leaf)
-        except TypeError as error:
+            found = f"an array of {dtype}" if getattr(dtype := shape_struct(leaf).dtype, "kind", "") == "O" else ""
+        except TypeError:
+            found = f"a {type(leaf).__name__}, not an array"
+        if found:
+            rows = " (rows of different lengths make one of objects: pad them)" if found.startswith("an array") else ""
             raise CompilationError(
-                f"{role.value} {_name(role, path)} is a {type(leaf).__name__}, not an array: "
-                "pass arrays, numbers or `jax.ShapeDtypeStruct`s."
-            ) from error
+                f"{role.value} {_name(role, path)} is {found}{rows}: pass arrays, numbers or `jax.ShapeDtypeStruct`s."
+            )
     return jax.tree.map(shape_struct, tree)
 
 

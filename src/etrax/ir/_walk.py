@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bind, bodies_of, expanded, inner_jaxpr, within
+from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, bodies_of, expanded, inner_jaxpr, run_equation, within
 
 # Address of an equation: its index, then those of the equations inside it. A branch number follows a `cond`'s index.
 Site: TypeAlias = tuple[int, ...]
@@ -34,7 +34,7 @@ def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], handle: 
                 body, body_consts = inner_jaxpr(eqn)
                 outs = interpret(body, body_consts, values, handle, site)
         if outs is None:
-            outs = bind(eqn, values)
+            outs = run_equation(eqn, values)
         env.update(zip(eqn.outvars, outs, strict=True))
     return [read(v) for v in jaxpr.outvars]
 

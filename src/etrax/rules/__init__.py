@@ -3,10 +3,13 @@
 from ._by_name import RULES as RULES
 from ._by_name import as_rule as as_rule
 from ._d_rtrl import diagonal_transport as diagonal_transport
+from ._partition import combined_transport as combined_transport
 from ._partition import frozen as frozen
 from ._rule import Rule as Rule
 from ._rule import RuleWarning as RuleWarning
+from ._signals import guided_transport as guided_transport
 from ._verdicts import Kind as Kind
 from ._verdicts import Verdict as Verdict
+from ._verdicts import other_signal_verdict as other_signal_verdict
 from ._words import words_of as words_of
 from .registered import *  # noqa: F403

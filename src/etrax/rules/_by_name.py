@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import signature
 
-from .._errors import CompilationError
+from .._errors import CompilationError, meant
 from . import registered
 from ._rule import Rule
 
@@ -19,10 +19,15 @@ def as_rule(rule: object) -> Rule:
     """The rule itself; for a name, the rule with its default options."""
     if isinstance(rule, Rule):
         return rule
+    for name, function in RULES.items():
+        if rule is function:
+            raise CompilationError(f"`rule` is the function that makes a rule: call it, `etrax.{name}()`.")
     if not isinstance(rule, str):
         raise CompilationError(f"`rule` is a {type(rule).__name__}; pass a rule such as `etrax.d_rtrl()`, or its name.")
     if rule not in RULES:
-        raise CompilationError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.")
+        raise CompilationError(
+            f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.{meant(rule, RULES)}"
+        )
     needed = [p.name for p in signature(RULES[rule]).parameters.values() if p.default is p.empty]
     if needed:
         shown = ", ".join(f"{n}=..." for n in needed)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from jax import Array
@@ -26,7 +27,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
-from ..analysis import NO_FAN_OUT, Facts, FanOut, Relation
+from ..analysis import NO_FAN_OUT, Facts, FanOut
 from ..engine import (
     EachStep,
     Entries,
@@ -40,6 +41,8 @@ from ..engine import (
     carried_relations,
     find_narrow,
     hop_transport,
+    momentary_leaves,
+    momentary_transport,
     moved_trace,
     narrow_transport,
     plan_of,
@@ -47,6 +50,7 @@ from ..engine import (
     suffix_products,
     trace_credit,
     trace_zeros,
+    without_momentary,
 )
 from ._hops import chosen_hops, hop_verdict
 from ._partition import combined_transport
@@ -115,42 +119,64 @@ def structured_transport(
     fan_out: FanOut = NO_FAN_OUT,
 ) -> Transport[Any]:  # fmt: skip
     """D-RTRL with a trace as small as what is known of D and F allows: narrow where it can be, else whole."""
-    narrow, whole = _kinds(facts, sites, trace_dtype, fan_out)
+    kinds = _kinds(facts, sites, trace_dtype, fan_out)
     parts: list[Transport[Any]] = []
-    if whole or narrow is None:
-        parts.append(diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, whole, reduced=True)))
-    if narrow is not None:
-        parts.append(narrow_transport(narrow))
-    return parts[0] if len(parts) == 1 else combined_transport(parts)
+    if kinds.whole.relations or kinds.narrow is None:
+        parts.append(diagonal_transport(facts, sites, trace_dtype, kinds.whole))
+    if kinds.narrow is not None:
+        parts.append(narrow_transport(kinds.narrow))
+    inner = parts[0] if len(parts) == 1 else combined_transport(parts)
+    relations = carried_relations(facts, sites, fan_out)
+    return momentary_transport(facts, inner, kinds.whole.without, relations, trace_dtype)
+
+
+class _Kinds(NamedTuple):
+    """Relations whose traces are narrow, and probes of the others, without states that are momentary."""
+
+    narrow: NarrowTraces | None
+    whole: Probes
 
 
 @lru_cache(maxsize=64)
-def _kinds(
-    facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None, fan_out: FanOut
-) -> tuple[NarrowTraces | None, list[Relation]]:
-    return find_narrow(facts, carried_relations(facts, sites, fan_out), trace_dtype)
+def _kinds(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None, fan_out: FanOut) -> _Kinds:
+    relations = carried_relations(facts, sites, fan_out)
+    without = momentary_leaves(facts, relations)
+    probes = plan_probes(facts, without_momentary(facts, relations, without), reduced=True, without=without)
+    narrow, whole = find_narrow(facts, probes, trace_dtype)
+    return _Kinds(narrow, probes if narrow is None else probes.of(whole))
 
 
 def structure_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None) -> list[str]:
     """What was found that makes the trace smaller or carries more, in words, with the bytes that it saves or takes."""
     facts = facts if hopped is None else hopped.wider
-    narrow, _ = _kinds(facts, None, None, fan_out)
+    narrow, probes = _kinds(facts, None, None, fan_out)
     found = []
     for k, r in enumerate(narrow.plan.relations if narrow is not None else ()):
         assert narrow is not None
         own, whole = narrow.sizes(k)
         label = facts.sites[r.site].label
-        if own < whole:
-            even = f"D and F are equal for many outputs of {label}"
+        if k in narrow.known.shared:
+            other = facts.sites[narrow.plan.relations[narrow.known.shared[k].source].site].label
+            found.append(f"the trace of {label} is that of {other}: it takes nothing, not {format_bytes(whole)}")
+        elif own < whole:
+            even = f"many outputs of {label} have one leak and one gain"
             found.append(f"{even}: its trace takes {format_bytes(own)}, not {format_bytes(whole)}")
         elif narrow.known.is_known(k, r.group):
-            found.append(f"D and F of {label} do not change in time: their products are not recorded step by step")
+            found.append(
+                f"leak and gain of {label} do not change in time: their products are not recorded step by step"
+            )
+    found += _momentary_notes(facts, probes)
     if hopped is not None:
         plain = structured_transport(hopped.facts, fan_out=fan_out).nbytes
         more = structured_transport(hopped.wider, fan_out=fan_out).nbytes - plain
         names = ", ".join(dict.fromkeys(n for hop in hopped.hops for n in hopped.facts.params_of(hop.site)))
         found.append(f"what reaches the leaky states behind {names} is carried for {format_bytes(more)} (`hops=1`)")
     return found
+
+
+def _momentary_notes(facts: Facts, probes: Probes) -> list[str]:
+    names = ", ".join(facts.state_name(i) for i in sorted(probes.without))
+    return [f"no trace is kept for {names}: what it holds is that of other states, and the last step"] if names else []
 
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
@@ -176,7 +202,7 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
     d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0)
     """
     limit = _limit(fan_out)
-    if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool) or hops not in (0, 1)):
+    if hops is not None and (not isinstance(hops, Integral) or isinstance(hops, bool) or hops not in (0, 1)):
         raise ArgumentError(f"`d_rtrl`: `hops` is {short(hops)}; expected 0, 1, or None for 1 where it is cheap.")
 
     def carried(facts: Facts) -> Hopped | None:
@@ -193,12 +219,12 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
             return by_position_verdict(facts, param, limit)
         return hop_verdict(facts, param, limit)
 
-    options: dict[str, object] = {} if limit == _CHEAP else {"fan_out": fan_out}
+    options: dict[str, object] = {} if limit == _CHEAP else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
     return Rule(
         "d_rtrl",
         transport,
         verdict,
-        options if hops is None else {**options, "hops": hops},
+        options if hops is None else {**options, "hops": int(hops)},
         notes=lambda facts: structure_notes(facts, limit, carried(facts)),
     )
 
@@ -206,7 +232,7 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
 def _limit(fan_out: object) -> FanOut:
     if isinstance(fan_out, str) and fan_out == "auto":
         return _CHEAP
-    if isinstance(fan_out, int) and not isinstance(fan_out, bool) and fan_out == 0:
+    if isinstance(fan_out, Real) and not isinstance(fan_out, bool) and fan_out == 0:
         return NO_FAN_OUT
     return FanOut(parse_bytes("fan_out", fan_out) or math.inf, math.inf)
 

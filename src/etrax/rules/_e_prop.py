@@ -75,13 +75,15 @@ from ..engine import (
     WindowData,
     add_to,
     by_site,
+    carried_relations,
     driven_dot,
     late_rows,
     moved_trace,
     onward,
     outer_stack,
-    plan_blocks,
+    plan_of,
     plan_own_loss,
+    plan_probes,
     pulled_back,
     site_math,
     suffix_products,
@@ -97,6 +99,7 @@ from ._signals import GuidedTrace, guided_transport
 from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict
 
 T = TypeVar("T")
+E = TypeVar("E", Entries, Rows)
 
 
 class Filtered(NamedTuple):
@@ -120,10 +123,24 @@ class _Filter:
     own_loss: OwnLoss
     kappa: float
 
+    def stored(self, k: int) -> list[int]:
+        """The slots of relation k that have a trace; those that follow from others act on nothing, and need none."""
+        layout = self.plan.layout(k)
+        derived = self.plan.probes.derived.get(layout.group.index)
+        own = [s for s, slot in enumerate(layout.slots) if derived is None or slot.leaf not in derived.sources]
+        return list(range(layout.size)) if layout.stacked else own
+
+    def seen(self, k: int) -> list[int]:
+        """The slots of relation k that have a filtered trace; what no loss of a step sees needs none."""
+        layout = self.plan.layout(k)
+        own = [s for s, slot in enumerate(layout.slots) if slot.leaf in self.own_loss.seen]
+        return list(range(layout.size)) if layout.stacked else own
+
     def init(self) -> FilteredTrace:
-        plan = self.plan
-        zeros = [trace_zeros(plan, k) for k in range(len(plan.relations))]
-        return FilteredTrace([Filtered(z, z) for z in zeros])
+        zeros = [trace_zeros(self.plan, k) for k in range(len(self.plan.relations))]
+        return FilteredTrace(
+            [Filtered(_chosen(z, self.stored(k)), _chosen(z, self.seen(k))) for k, z in enumerate(zeros)]
+        )
 
     def signal(
         self, trace: FilteredTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
@@ -139,8 +156,11 @@ class _Filter:
         sites = plan.facts.sites
         out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), d) for j, d in found_loss.ops.items()}
         for k, (r, pair) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
-            add_to(out, r.site, trace_part(plan, k, pair.plain, plain[r.group], window.fixed))
-            add_to(out, r.site, trace_part(plan, k, pair.filtered, filtered[r.group], window.fixed))
+            parts = (pair.plain, plain, self.stored(k)), (pair.filtered, filtered, self.seen(k))
+            for entries, signals, slots in parts:
+                if len(slots):
+                    signal = _chosen(signals[r.group], slots)
+                    add_to(out, r.site, trace_part(plan, k, entries, signal, window.fixed))
             if window.steps > 1:
                 add_to(out, r.site, plan.grad(k, driven_dot(plan, k, window.records[1][k], late[r.group]), window))
         return out
@@ -162,21 +182,48 @@ class _Filter:
         if not self.reads_exit(window):
             return out
         for k, (r, pair) in enumerate(zip(self.plan.relations, trace.pairs, strict=True)):
-            signal = jax.tree.map(lambda s: s[0], window.signals.new[r.group])
+            if not self.seen(k):
+                continue
+            signal = _chosen(jax.tree.map(lambda s: s[0], window.signals.new[r.group]), self.seen(k))
             add_to(out, r.site, trace_part(self.plan, k, pair.filtered, signal, window.fixed))
         return out
 
     def move(self, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
-        if window.steps == 1:
-            return _moved_once(self.plan, self.kappa, trace, window)
-        return _moved(self.plan, self.kappa, trace, window)
+        moved = _moved_once if window.steps == 1 else _moved
+        zeros = [trace_zeros(self.plan, k) for k in range(len(self.plan.relations))]
+        whole = [
+            Filtered(_put(z, p.plain, self.stored(k)), _put(z, p.filtered, self.seen(k)))
+            for k, (z, p) in enumerate(zip(zeros, trace.pairs, strict=True))
+        ]
+        found = moved(self.plan, self.kappa, FilteredTrace(whole), window)
+        return FilteredTrace(
+            [
+                Filtered(_chosen(p.plain, self.stored(k)), _chosen(p.filtered, self.seen(k)))
+                for k, p in enumerate(found.pairs)
+            ]
+        )
+
+
+def _chosen(of: E, slots: Sequence[int]) -> E:
+    """Some slots of a list or a tuple; an array has all."""
+    return of if isinstance(of, Array) else type(of)(of[s] for s in slots)
+
+
+def _put(zeros: Entries, entries: Entries, slots: Sequence[int]) -> Entries:
+    """All slots, of which some are nothing but zero: the compiler leaves out what is made of them alone."""
+    if isinstance(entries, Array):
+        return entries
+    whole = list(zeros)
+    for s, entry in zip(slots, entries, strict=True):
+        whole[s] = entry
+    return tuple(whole)
 
 
 def filtered_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, kappa: float
 ) -> Transport[FilteredTrace]:
     """e-prop with a filter: per relation and state scalar the trace, and the filtered trace."""
-    plan = plan_blocks(facts, sites, trace_dtype)
+    plan = plan_of(facts, plan_probes(facts, carried_relations(facts, sites), follow=True), trace_dtype)
     f = _Filter(plan, plan_own_loss(plan), kappa)
     if not plan.relations:
         return Transport(f.init, lambda trace, g, window: {}, lambda trace, window: trace)

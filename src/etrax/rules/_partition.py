@@ -180,6 +180,14 @@ def frozen() -> Rule:
     """No gradient at all, for parameters in a `partition`: their gradient is zero.
 
     An optimizer may still move them (weight decay): mask it, too.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> rule = etrax.partition({"w": etrax.frozen()}, default=etrax.d_rtrl())
+    >>> step = lambda p, h, x: (p["leak"] * h + x @ p["w"],) * 2
+    >>> params = {"w": jnp.ones((3, 4)), "leak": jnp.ones(4)}
+    >>> learner = etrax.compile(step, rule, jnp.ones(3), params=params, hidden=jnp.zeros(4))
+    >>> str(learner.report.verdicts["w",].kind)
+    'unused'
     """
 
     def verdict(facts: Facts, param: int) -> Verdict:

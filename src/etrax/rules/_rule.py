@@ -74,6 +74,8 @@ class Rule:
         ]
         return f"{self.name}({', '.join(shown)})"
 
+    __repr__ = __str__
+
 
 def _comparable(value: object) -> object:
     """Something that is equal for equal values: arrays and random keys give their numbers."""

@@ -44,7 +44,7 @@ from ..engine import (
     observe_cut_step,
     observe_step,
     on_activity,
-    plan_blocks,
+    plan_of,
     plan_probes,
     site_math,
     trace_part,
@@ -98,7 +98,8 @@ class _Guided:
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
         observed = observe_cut_step(self.visible, self.plan, leaves, weights)
         blocks = self.plan.probes(leaves, weights, ys)
-        return StepRecord(blocks, eligibility(self.visible, self.plan, observed, self.signalled, None))
+        old = self.plan.facts.step.states_of(leaves)
+        return StepRecord(blocks, eligibility(self.visible, self.plan, observed, self.signalled, None, old))
 
     def signal(
         self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
@@ -109,7 +110,8 @@ class _Guided:
         observed = observe_cut_step(visible, self.plan, leaves, weights)
         moment = moment_of(visible, observed, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
         on_groups, memo = self.source.signal(own, moment)
-        found = eligibility(visible, self.plan, observed, self.direct, moment.errors)
+        old = facts.step.states_of(leaves)
+        found = eligibility(visible, self.plan, observed, self.direct, moment.errors, old)
         at_ops = _immediate(visible, self.untraced, leaves, weights, on_groups, moment.errors)
         return StepSignal({g: on_groups[g] for g in self.signalled}, found, at_ops, memo)
 
@@ -165,8 +167,8 @@ def guided_transport(
     trace_dtype: DTypeLike | None = None,
 ) -> Transport[GuidedTrace]:  # fmt: skip
     """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
-    plan = plan_blocks(facts, sites, trace_dtype)
-    base = diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, carried_relations(facts, sites)))
+    plan = plan_of(facts, plan_probes(facts, carried_relations(facts, sites), reduced=True), trace_dtype)
+    base = diagonal_transport(facts, sites, trace_dtype, plan.probes)
     used = sorted({r.group for r in plan.relations})
     signalled, direct = [g for g in used if g not in source.direct], [g for g in used if g in source.direct]
     filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in signalled]

@@ -41,9 +41,23 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
     state's shape, one number per neuron, for the groups of those states (the others get no signal). A mask weighs it as
     it weighs the loss.
 
-    >>> rule = three_factor(lambda output, target: -target["reward"])
-    >>> print(three_factor())
-    three_factor()
+    One number for all neurons moves each of them along its own trace: it credits *when* something was good, and not
+    *who* made it so. Neurons that have to move in different directions need a signal each, as a perturbation of their
+    own gives it: here two neurons explore, and a reward (an error that fell) is credited to the noise that made it.
+
+    >>> import etrax, jax, jax.numpy as jnp, optax
+    >>> def step(w, s, noise):
+    ...     h = 0.5 * s["h"] + w + noise
+    ...     return {"h": h}, h
+    >>> error = lambda h: ((h - jnp.array([1.0, -1.0])) ** 2).sum()
+    >>> rule = etrax.three_factor(lambda h, noise: {"h": (error(h) - error(h - noise)) * noise})
+    >>> noise = 0.3 * jax.random.normal(jax.random.key(0), (2000, 2))
+    >>> learner = etrax.compile(step, rule, noise[0], params=jnp.zeros(2), hidden={"h": jnp.zeros(2)})
+    >>> sgd = optax.sgd(0.3)
+    >>> train = learner.train(sgd, lambda h, noise: error(h), window=1)
+    >>> w, _, _, losses = train(learner.params, sgd.init(learner.params), learner.init(), noise, noise)
+    >>> bool(losses[-500:].mean() < 0.3 * losses[:5].mean())
+    True
     """
     kappa = check_decay("three_factor", "kappa", kappa)
     if modulator is not None and not callable(modulator):
@@ -68,8 +82,7 @@ def _source(facts: Facts, modulator: Modulator | None) -> Source:
     def signal(own: tuple[()], moment: Moment) -> tuple[dict[int, Array], tuple[()]]:
         if modulator is None:
             return {g.index: jnp.full(g.num_positions, moment.loss) for g in facts.groups}, ()
-        target, weight = moment.along
-        found = modulator(moment.output, target)
+        weight, found = moment.along[1], moment.read(modulator)
         weight = jnp.ones(()) if weight is None else weight
         return {g.index: _on_group(facts, g, found) * _broadcast(facts, g, weight, "mask") for g in facts.groups}, ()
 

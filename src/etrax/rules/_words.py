@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .._arguments import format_bytes
 from ..analysis import Facts, LostKind, LostPath, Node, OpNode
@@ -24,7 +25,9 @@ def words_of(facts: Facts, lost: LostPath) -> str:
         case LostKind.TAIL:
             return f"one element of {here} reaches several positions of {there}{where}{_cost_of(lost)}"
         case LostKind.THROUGH_OP:
-            return f"its output passes through the weight op of {_ops(facts, lost.targets)} before it reaches a state"
+            many = "s" * (len(lost.targets) > 1)
+            ops = _ops(facts, lost.targets)
+            return f"its output passes through the weight op{many} of {ops} before it reaches a state"
         case LostKind.MIXING:
             return f"positions of state {here} act on other positions of {there}{where}"
         case LostKind.RECURRENT_OP:
@@ -59,8 +62,11 @@ def _cost_of(lost: LostPath) -> str:
 
 
 def in_words(facts: Facts, lost: Sequence[LostPath]) -> str:
-    """Several paths, each said once."""
-    return "; ".join(dict.fromkeys(words_of(facts, path) for path in lost))
+    """Several paths, each said once, and those through other weight ops together."""
+    met = {node for path in lost if path.kind is LostKind.THROUGH_OP for node in path.targets}
+    targets = tuple(sorted(met, key=lambda node: node.index))
+    together = [replace(path, targets=targets) if path.kind is LostKind.THROUGH_OP else path for path in lost]
+    return "; ".join(dict.fromkeys(words_of(facts, path) for path in together))
 
 
 def _name(facts: Facts, node: Node) -> str:
