@@ -40,3 +40,24 @@ def test_stacks_move_as_their_traces_do(name, bound, monkeypatch):
     np.testing.assert_allclose(
         rule.apply_stack(call, jnp.asarray(stack), jnp.asarray(g)), credit, rtol=1e-12, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("samples", [5, 6, 8])
+@pytest.mark.parametrize("name", ["x w", "w x", "two free axes"])
+def test_a_trace_moved_in_groups_is_moved_as_in_one_pass(name, samples, monkeypatch):
+    monkeypatch.setattr(_matmul, "_LARGE", 0)
+    f, left, right, weight = PRODUCTS[name]
+    left, right = ((samples, *s[1:]) if number != weight else s for number, s in enumerate((left, right)))
+    rng, k = np.random.RandomState(0), _matmul._SOME_STEPS
+    eqn = next(e for e in jax.make_jaxpr(f)(np.ones(left), np.ones(right)).eqns if e.primitive.name == "dot_general")
+    call, rule = call_of(eqn, weight), _matmul.MATMUL
+    shape, out = rule.trace_shape(call), call.out.shape
+    trace, data = rng.standard_normal(shape), rng.standard_normal((shape[0], *(1,) * (len(shape) - 1)))
+    p = [rule.spread(call, (), jnp.asarray(rng.standard_normal(out))) for _ in range(2)]
+    u, c = (jnp.asarray(rng.standard_normal((k, *s))) for s in (call.operands[1 - weight].shape, out))
+    want = p[0] * trace + p[1] * data + rule.outer(call, (), [u], c)
+    found = rule.moved_in_groups(call, p, list(map(jnp.asarray, (trace, data))), 0, [u], c)
+    np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-13)
+    # What another whole trace is added to is moved in one pass, and so are few samples and few steps.
+    assert rule.moved_in_groups(call, p, [jnp.asarray(trace)] * 2, 0, [u], c) is None
+    assert rule.moved_in_groups(call, p, [jnp.asarray(trace)] * 2, 0, [u[:2]], c[:2]) is None

@@ -1,6 +1,8 @@
 """Weight ops: facts per primitive family. See README.md in this folder."""
 
 from . import _conv as _conv
+from . import _events as _events
+from . import _homogeneous as _homogeneous
 from . import _lookup as _lookup
 from . import _matmul as _matmul
 from . import _sparse as _sparse

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import JaxprEqn
+from .._compat import JaxprEqn, run_equation
 from .._errors import ArgumentTypeError
 
 Array = Any
@@ -19,13 +19,14 @@ Values = Sequence[Any]
 
 @dataclass(frozen=True)
 class OpCall:
-    """One use of a weight op: y = op(…, w at operand `weight`, …)."""
+    """One use of a weight op: y = op(…, w at operand `weight`, …). `run` computes y for other operands."""
 
     primitive: str
     params: dict[str, Any] = field(compare=False, repr=False)
     weight: int
     operands: tuple[jax.ShapeDtypeStruct, ...]
     out: jax.ShapeDtypeStruct
+    run: Callable[[Values], Array] | None = field(default=None, compare=False, repr=False)
 
     @property
     def w(self) -> jax.ShapeDtypeStruct:
@@ -64,6 +65,7 @@ class OpRule:
     | `features(call, fixed, u)` | the data as one array of numbers (k, …) that a factored trace can average |
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
     | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
+    | `moved_in_groups(call, row, traces, own, u, c)` | the same for one of the traces, in its place, or None |
     | `stacks(call, n)` | whether n traces are best held as one array (n, …), and moved and read sample by sample |
     | `moved_stack(call, block, stack, u, c)` | `moved` for one array of traces, block (n, n, *y) and c (n, k, *y) |
     | `apply_stack(call, stack, g)` | `apply` for one array of traces, summed over them, g (n, *y) |
@@ -74,6 +76,13 @@ class OpRule:
     | `as_data(call, trace)` | a trace that is equal for all outputs, in the form of the op's data: ∂y/∂w · 1 is that |
     | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
     | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
+
+    `examples/fft_convolution.py` makes and registers one. That of products:
+
+    >>> import jax, jax.numpy as jnp
+    >>> call = call_of(jax.make_jaxpr(jnp.matmul)(jnp.ones((2, 3)), jnp.ones((3, 4))).eqns[0], 1)
+    >>> rule_for(call).mixes, rule_for(call).trace_shape(call)
+    (True, (2, 3, 4))
     """
 
     name: str
@@ -88,6 +97,7 @@ class OpRule:
     features: Callable[[OpCall, Values, Values], Array] = lambda call, fixed, u: u[0]
     own_feature_grad: Callable[[OpCall, Values, Array, Array], Array] | None = None
     moved: Callable[..., tuple[Array, ...]] | None = None
+    moved_in_groups: Callable[..., Array | None] | None = None
     stacks: Callable[[OpCall, int], bool] = lambda call, n: False
     moved_stack: Callable[..., Array] | None = None
     apply_stack: Callable[..., Array] | None = None
@@ -102,16 +112,16 @@ class OpRule:
         """`grad` for data given as features: the family's own, or `grad` where features are the data."""
         return self.own_feature_grad(call, fixed, x, g) if self.own_feature_grad else self.grad(call, fixed, (x,), g)
 
-    def laid_out(self, call: OpCall) -> OpCall:
-        """The call with y as it is kept."""
+    def with_rows_last(self, call: OpCall) -> OpCall:
+        """The call with the rows of y as its last axis, if the family keeps them there (`rows_last`)."""
         n = call.out.shape
         return replace(call, out=jax.ShapeDtypeStruct((*n[1:], *n[:1]), call.out.dtype)) if self.rows_last else call
 
-    def kept(self, y: Array) -> Array:
-        """The op's result as y is kept."""
+    def rows_moved_last(self, y: Array) -> Array:
+        """The op's result, as `with_rows_last` describes it."""
         return jnp.moveaxis(y, 0, -1) if self.rows_last and jnp.ndim(y) > 1 else y
 
-    def given_back(self, y: Array) -> Array:
+    def rows_moved_first(self, y: Array) -> Array:
         """y as the op gives it."""
         return jnp.moveaxis(y, -1, 0) if self.rows_last and jnp.ndim(y) > 1 else y
 
@@ -164,7 +174,8 @@ def call_of(eqn: JaxprEqn, weight: int) -> OpCall:
     """The facts of an equation whose operand number `weight` is made of parameters only."""
     structs = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)
     out = eqn.outvars[0].aval
-    return OpCall(eqn.primitive.name, eqn.params, weight, structs, jax.ShapeDtypeStruct(out.shape, out.dtype))
+    out = jax.ShapeDtypeStruct(out.shape, out.dtype)
+    return OpCall(eqn.primitive.name, eqn.params, weight, structs, out, lambda values: run_equation(eqn, values)[0])
 
 
 def rule_for(call: OpCall) -> OpRule:
@@ -181,7 +192,7 @@ def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def added(a: Any) -> Array:
+def sum_unrolled(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
     if isinstance(a, list) or 1 < a.shape[0] <= 64:
         return sum((a[k] for k in range(1, len(a))), a[0])

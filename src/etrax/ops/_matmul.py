@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ._base import Columns, OpCall, OpRule, added, register_weight_op, size
+from ._base import Columns, OpCall, OpRule, register_weight_op, size, sum_unrolled
 
 _WINDOW, _STACKED = "Z", "Y"
 _UNROLLED = 64
@@ -22,6 +22,8 @@ _UNROLLED = 64
 _FEW_STEPS = 10
 # Bytes of a stack of traces from which on it is worth its loop over samples; and of one that is read by a loop as well.
 _STACK, _LONG_STACK = 2**20, 2**25
+# Bytes of a single trace and steps of a window from which on it is worth a loop, and samples that are moved at once.
+_LARGE, _SOME_STEPS, _GROUP = 2**24, 7, 4
 
 
 class _Letters(NamedTuple):
@@ -69,7 +71,7 @@ def _outer(call, fixed, u, c):
     if c.shape[1:] == call.out.shape:
         if c.shape[0] <= _FEW_STEPS and jax.default_backend() == "cpu":
             pairs = zip(u[0], c, strict=True)
-            return added([_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in pairs])
+            return sum_unrolled([_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in pairs])
         return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
     y, wide = _without_ones(_WINDOW + s.y, c, _WINDOW)
     if set(y[1:]) <= set(s.u) and c.shape[0] <= _UNROLLED:  # equal for all outputs: the data summed, in one pass
@@ -113,48 +115,89 @@ def _apply(call, fixed, trace, g):
     return jnp.einsum(f"{rest}->{s.w}", total)
 
 
+def _has_samples(s: _Letters, shape: tuple[int, ...]) -> bool:
+    """Whether the first axis of a trace is one of data and outputs, with more than one element."""
+    return bool(shape) and s.trace[0] in s.u and s.trace[0] in s.y and shape[0] > 1
+
+
 def _stacks(call: OpCall, n: int) -> bool:
     s, shape = _letters(call), _trace_shape(call)
-    by_sample = shape and s.trace[0] in s.u and s.trace[0] in s.y and shape[0] > 1
-    return bool(by_sample) and n > 1 and 4 * n * size(shape) >= _STACK and jax.default_backend() == "cpu"
+    large = n > 1 and 4 * n * size(shape) >= _STACK
+    return large and _has_samples(s, shape) and jax.default_backend() == "cpu"
 
 
 def _moved_stack(call, block, stack, u, c):
     """Sample by sample and in its place: what is read of the stack is still in the cache when it is written.
 
-    The product is made within the loop; made before, it would be as large as the stack.
+    The product is made within the loop; made before, it would be as large as the stack. The block of the next sample is
+    carried along: sliced where it is read, it would be looked up for each element anew, which takes twice as long.
     """
     s = _letters(call)
     sample, trace = s.trace[0], s.trace[1:]
     own_u, own_y, y = s.u.replace(sample, ""), s.y.replace(sample, ""), s.y.index(sample)
 
-    def one(b, stack):
-        def at(a, axis):
-            return lax.dynamic_index_in_dim(a, b, axis, keepdims=False)
+    def at(a, b, axis):
+        return lax.dynamic_index_in_dim(a, b, axis, keepdims=False)
 
-        old, p, data, late = at(stack, 1), at(block, 2 + y), at(u[0], 1 + s.u.index(sample)), at(c, 2 + y)
+    def one(b, carry):
+        stack, p = carry
+        old, data, late = at(stack, b, 1), at(u[0], b, 1 + s.u.index(sample)), at(c, b, 2 + y)
         spread = jax.vmap(jax.vmap(lambda q: _expand(q, own_y, trace)))(p)
-        new = jnp.einsum(f"{_WINDOW}{own_u},{_STACKED}{_WINDOW}{own_y}->{_STACKED}{trace}", data, late)
-        new = new + added([spread[:, t] * old[t] for t in range(old.shape[0])])
-        return lax.dynamic_update_index_in_dim(stack, new.astype(stack.dtype), b, 1)
+        new = jnp.stack([jnp.einsum(f"{_WINDOW}{own_u},{_WINDOW}{own_y}->{trace}", data, row) for row in late])
+        new = new + sum_unrolled([spread[:, t] * old[t] for t in range(old.shape[0])])
+        return lax.dynamic_update_index_in_dim(stack, new.astype(stack.dtype), b, 1), at(block, b + 1, 2 + y)
 
-    return lax.fori_loop(0, stack.shape[1], one, stack)
+    return lax.fori_loop(0, stack.shape[1], one, (stack, at(block, 0, 2 + y)))[0]
+
+
+def _moved_in_groups(call, row, traces, own, u, c):
+    """Some samples at a time, in the place of one trace; None where one pass over all is as good.
+
+    As for stacks: products stay in the cache, and what is read of the samples is carried along.
+    """
+    s, shape, entry = _letters(call), _trace_shape(call), traces[own]
+    whole = entry.shape == shape and c.shape[1:] == call.out.shape and row[own] is not None
+    long = c.shape[0] >= _SOME_STEPS and entry.nbytes >= _LARGE and jax.default_backend() == "cpu"
+    others = [(p, e) for t, (p, e) in enumerate(zip(row, traces, strict=True)) if t != own and p is not None]
+    narrow = all(e.size * 8 <= entry.size for _, e in others)
+    if not (whole and long and narrow and _has_samples(s, shape) and shape[0] > _GROUP):
+        return None
+    n = next(n for n in range(_GROUP, 0, -1) if shape[0] % n == 0)
+    i, o = 1 + s.u.index(s.trace[0]), 1 + s.y.index(s.trace[0])
+
+    def some(a, b, axis=0):
+        return a if a.shape[axis] == 1 else lax.dynamic_slice_in_dim(a, b * n, n, axis)
+
+    def one(b, carry):
+        entry, (p, more) = carry
+        new = jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", some(u[0], b, i), some(c, b, o))
+        new = new + sum_unrolled([p * some(entry, b), *(q * e for q, e in more)])
+        entry = lax.dynamic_update_slice_in_dim(entry, new.astype(entry.dtype), b * n, 0)
+        return entry, read(b + 1)
+
+    def read(b):
+        return some(row[own], b), [(some(p, b), some(e, b)) for p, e in others]
+
+    return lax.fori_loop(0, shape[0] // n, one, (entry, read(0)))[0]
 
 
 def _apply_stack(call, stack, g):
+    """Of a large stack trace by trace and sample by sample: the sum stays in the cache."""
     s = _letters(call)
     if s.trace[0] in s.w or stack.size * stack.dtype.itemsize < _LONG_STACK:
-        return added([_apply(call, (), stack[t], g[t]) for t in range(stack.shape[0])])
+        return sum_unrolled([_apply(call, (), stack[t], g[t]) for t in range(stack.shape[0])])
     sample, trace = s.trace[0], s.trace[1:]
-    own_y, y = s.y.replace(sample, ""), s.y.index(sample)
+    own_y, n = s.y.replace(sample, ""), stack.shape[0] * stack.shape[1]
+    traces, signals = stack.reshape(n, *stack.shape[2:]), jnp.moveaxis(g, 1 + s.y.index(sample), 1)
+    signals = signals.reshape(n, *signals.shape[2:])
 
     def one(b, total):
-        old, signal = (lax.dynamic_index_in_dim(a, b, i, keepdims=False) for a, i in ((stack, 1), (g, 1 + y)))
-        return total + added([old[t] * _expand(signal[t], own_y, trace) for t in range(old.shape[0])])
+        old, signal = (lax.dynamic_index_in_dim(a, b, keepdims=False) for a in (traces, signals))
+        return total + old * _expand(signal, own_y, trace)
 
     start = jnp.zeros(stack.shape[2:], jnp.result_type(stack.dtype, g.dtype))
     rest = "".join(letter for letter in trace if letter in s.w)
-    summed = lax.fori_loop(0, stack.shape[1], one, start)
+    summed = lax.fori_loop(0, n, one, start)
     summed = summed.sum(tuple(i for i, letter in enumerate(trace) if letter not in s.w))
     return jnp.einsum(f"{rest}->{s.w}", summed)
 
@@ -199,5 +242,6 @@ def _columns(call: OpCall) -> Columns:
 MATMUL = OpRule(
     "matmul", True, lambda call: True, _trace_shape, _outer, _spread, _apply, _grad, narrow=True, as_data=_as_data,
     columns=_columns, data_bar=_data_bar, stacks=_stacks, moved_stack=_moved_stack, apply_stack=_apply_stack,
+    moved_in_groups=_moved_in_groups,
 )  # fmt: skip
 register_weight_op("dot_general", MATMUL)

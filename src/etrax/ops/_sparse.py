@@ -1,4 +1,4 @@
-"""Sparse products with trainable entries: BCOO, and brainevent's CSR products.
+"""Sparse products with trainable entries: BCOO, and products with a fixed connectivity that has a weight a synapse.
 
 With e over the stored entries, row r(e), column c(e), and f the free axes of the data:
 
@@ -8,6 +8,7 @@ With e over the stored entries, row r(e), column c(e), and f the free axes of th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 
 import jax
@@ -16,8 +17,10 @@ import numpy as np
 from jax import lax
 
 from .._compat import is_concrete
+from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, OpRule, register_weight_op, size
 from ._entries import Entries, by_entry, by_trace, entries_of, on_traces, plan_product
+from ._synapses import columns_of, counts_of, synapses
 
 
 def _accepts_bcoo(call: OpCall) -> bool:
@@ -43,28 +46,21 @@ def _bcoo_data(call: OpCall, x):
     return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
-def _accepts_csr(call: OpCall) -> bool:
-    return call.weight == 0 and call.w.shape == call.operands[1].shape
+def _accepts_synapses(call: OpCall) -> bool:
+    """Each synapse has a weight of its own."""
+    own = call.weight == 0 and size(call.w.shape) == size(call.operands[1].shape)
+    return own and counts_of(call) is not None
 
 
-def _csr_shape(call: OpCall) -> tuple[int, int]:
-    return call.out.shape[-1], call.operands[3].shape[0]
+def _shape(call: OpCall) -> tuple[int, int]:
+    return call.out.shape[-1], columns_of(call)
 
 
-def _csr_entries(call: OpCall, fixed) -> Entries:
-    indices, indptr = fixed[:2]
-    if not is_concrete((indices, indptr)):
-        along = jnp.repeat(jnp.arange(indptr.shape[0] - 1), jnp.diff(indptr), total_repeat_length=indices.shape[0])
-    else:
-        indices, indptr = np.asarray(indices), np.asarray(indptr)
-        along = np.repeat(np.arange(indptr.shape[0] - 1, dtype=indices.dtype), np.diff(indptr))
-    return entries_of(*((indices, along) if call.params["transpose"] else (along, indices)), _csr_shape(call))
-
-
-def _csr_data(call: OpCall, x):
-    """(k, f, column); events count as one."""
-    if call.primitive.startswith("binary"):
-        x = (x > 0).astype(call.w.dtype)
+def _data(call: OpCall, x, forward: bool = False):
+    """(k, f, column); events count as in the product, or as in its derivative."""
+    counts = counts_of(call)
+    assert counts is not None
+    x = (counts.forward if forward else counts.backward)(x).astype(call.w.dtype)
     return jnp.swapaxes(x.reshape(*x.shape[:2], -1), 1, 2)
 
 
@@ -84,11 +80,11 @@ def _plan(entries, data, shape):
         product = plan_product(entries(call, fixed), shape(call))
 
         def with_weights(w):
-            run = product(w)
+            run = product(w.reshape(-1))
 
             def op(x):
                 u = data(call, x[None])[0].astype(w.dtype)
-                if call.primitive.startswith("binary") and jnp.issubdtype(x.dtype, jnp.inexact):
+                if call.primitive in PRODUCTS and jnp.issubdtype(x.dtype, jnp.inexact):
                     own = x.reshape(x.shape[0], -1).T.astype(w.dtype)
                     u = own + lax.stop_gradient(u - own)  # the derivative of an event is that of the number it was
                 return run(u).reshape(call.out.shape)
@@ -100,10 +96,13 @@ def _plan(entries, data, shape):
     return plan
 
 
-def _rule(accepts, entries, data, shape, fixed_operands: tuple[int, ...]) -> OpRule:
+def _rule(accepts, entries, data, planned, shape, fixed_operands: tuple[int, ...]) -> OpRule:
+    def trace_shape(call):
+        return size(call.out.shape[:-1]), size(call.w.shape)
+
     def outer(call, fixed, u, c):
         """Sample by sample; nothing was there before."""
-        zeros = jnp.zeros((size(call.out.shape[:-1]), call.w.shape[0]), c.dtype)
+        zeros = jnp.zeros(trace_shape(call), c.dtype)
         return on_traces(entries(call, fixed), [[None]], [zeros], data(call, u[0]), [_samples(c, 1)])[0]
 
     def moved(call, fixed, block, traces, u, c):
@@ -111,24 +110,35 @@ def _rule(accepts, entries, data, shape, fixed_operands: tuple[int, ...]) -> OpR
         late = [_samples(a, 1) for a in c]
         return on_traces(entries(call, fixed), rows, traces, data(call, u[0]), late)
 
+    def grad(call, fixed, u, g):
+        found = by_entry(entries(call, fixed), _samples(data(call, u[0]), 0), _samples(g, 0))
+        return found.reshape(call.w.shape)
+
     return OpRule(
         name="sparse product",
         mixes=True,
         accepts=accepts,
-        trace_shape=lambda call: (size(call.out.shape[:-1]), call.w.shape[0]),
+        trace_shape=trace_shape,
         outer=outer,
         spread=lambda call, fixed, p: _samples(p, 0)[:, entries(call, fixed).rows],
-        apply=lambda call, fixed, trace, g: by_trace(entries(call, fixed), trace, _samples(g, 0)),
-        grad=lambda call, fixed, u, g: by_entry(entries(call, fixed), _samples(data(call, u[0]), 0), _samples(g, 0)),
+        apply=lambda call, fixed, trace, g: by_trace(entries(call, fixed), trace, _samples(g, 0)).reshape(call.w.shape),
+        grad=grad,
         fixed_operands=fixed_operands,
         rows_last=True,
         moved=moved,
-        plan=_plan(entries, data, shape),
+        plan=_plan(entries, planned, shape),
     )
 
 
-register_weight_op("bcoo_dot_general", _rule(_accepts_bcoo, _bcoo_entries, _bcoo_data, _bcoo_shape, (1,)))
-for _name in ("csrmv", "csrmm"):
-    register_weight_op(_name, _rule(_accepts_csr, _csr_entries, _csr_data, _csr_shape, (1, 2)))
-for _name in ("binary_csrmv", "binary_csrmm"):
-    register_weight_op(_name, _rule(_accepts_csr, _csr_entries, _csr_data, _csr_shape, (1, 2, 4, 5, 6)))
+register_weight_op("bcoo_dot_general", _rule(_accepts_bcoo, _bcoo_entries, _bcoo_data, _bcoo_data, _bcoo_shape, (1,)))
+for _name, _product in PRODUCTS.items():
+    if _product.stored not in (Stored.NOT, Stored.DENSE):
+        _by_synapse = _rule(
+            _accepts_synapses,
+            lambda call, fixed: synapses(call, fixed, call.out.shape[-1]),
+            _data,
+            partial(_data, forward=True),
+            _shape,
+            _product.fixed,
+        )
+        register_weight_op(_name, _by_synapse)

@@ -5,6 +5,9 @@ from . import _indexing as _indexing
 from . import _moving as _moving
 from . import _solving as _solving
 from . import _windows as _windows
+from ._connectivity import PRODUCTS as PRODUCTS
+from ._connectivity import Product as Product
+from ._connectivity import Stored as Stored
 from ._dep import Cause as Cause
 from ._dep import Dep as Dep
 from ._dep import Partition as Partition
@@ -23,6 +26,7 @@ from ._range import UNIT as UNIT
 from ._range import ZERO as ZERO
 from ._range import Range as Range
 from ._range import join as join
+from ._record import TABLE as TABLE
 from ._record import Call as Call
 from ._record import Constant as Constant
 from ._record import Deps as Deps
@@ -32,6 +36,7 @@ from ._record import Primitive as Primitive
 from ._record import all_zero as all_zero
 from ._record import any_zero as any_zero
 from ._record import conservative as conservative
+from ._record import define as define
 from ._record import never_zero as never_zero
 from ._record import on_operand as on_operand
 from ._record import record_of as record_of

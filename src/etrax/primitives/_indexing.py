@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from .._compat import bind
+from .._compat import run_equation
 from ._dep import MAX_MAPS, Dep, look_up, merge_rows, reduce, union
 from ._range import ZERO, join, joined, same, summed
 from ._record import Call, Deps, all_zero, any_zero, conservative, define
@@ -25,7 +25,9 @@ def _gather(call: Call) -> list[Deps]:
     def moved(m: np.ndarray) -> np.ndarray:
         """Element numbers moved by the equation itself: blanks stay blank, and so does what is filled."""
         with jax.ensure_compile_time_eval():
-            return np.asarray(bind(eqn, [jax.numpy.asarray(np.ascontiguousarray(m)), jax.numpy.asarray(indices)])[0])
+            return np.asarray(
+                run_equation(eqn, [jax.numpy.asarray(np.ascontiguousarray(m)), jax.numpy.asarray(indices)])[0]
+            )
 
     return [{s: dep.relocate(moved, call.cause) for s, dep in call.deps[0].items()}]
 

@@ -93,18 +93,6 @@ def _ragged_dot(call: Call) -> list[Deps]:
     return conservative(call)
 
 
-def _csr(call: Call) -> list[Deps]:
-    """Samples (the second axis, if any) stay apart."""
-    if any(call.deps[:3]):
-        return conservative(call)
-    shape = call.out_shape()
-
-    def f(dep: Dep) -> Dep:
-        return reduce(dep, (0,), call.cause).relocate(lambda m: np.broadcast_to(m, shape))
-
-    return on_operand(call, f, 3) + [{} for _ in call.eqn.outvars[1:]]
-
-
 def _bcoo(call: Call) -> list[Deps]:
     (_, rhs_c), (lhs_b, _) = call.params["dimension_numbers"]
     if call.deps[0] or lhs_b:
@@ -135,5 +123,4 @@ define(
 )
 define("conv_general_dilated", pattern=_conv, zero=any_zero(0, 1), product=True)
 define("ragged_dot_general", pattern=_ragged_dot, zero=any_zero(0, 1))
-define("csrmv", "csrmm", "binary_csrmv", "binary_csrmm", pattern=_csr, zero=any_zero(0, 3))
 define("bcoo_dot_general", pattern=_bcoo, zero=any_zero(0, 2))

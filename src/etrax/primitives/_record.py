@@ -102,6 +102,10 @@ class Primitive:
     | `bounds(eqn, ranges)` | the `Range` of the output, given those of the operands |
     | `elementwise` | element e of the output is made of element e of each operand (scalars are spread) |
     | `product` | the first operand is multiplied with, or divided by, the second |
+
+    >>> import etrax
+    >>> etrax.Primitive(elementwise=True).elementwise
+    True
     """
 
     pattern: Pattern | None = None
