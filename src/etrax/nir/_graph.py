@@ -1,0 +1,195 @@
+"""A NIR graph as a flat list of nodes and edges, checked, and the order in which one step visits them."""
+
+from __future__ import annotations
+
+import graphlib
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+
+from .._arguments import check_path, short
+from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError, NotSupportedError
+from ._nodes import KINDS
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Name = tuple[str, ...]  # of a node: the subgraphs that it is in, then its own
+Edge = tuple[Name, Name]
+
+
+class Graph(Protocol):
+    """A `nir.NIRGraph`."""
+
+    nodes: dict[str, object]
+    edges: list[tuple[str, str]]
+    metadata: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Nodes by name and edges between them, without subgraphs."""
+
+    nodes: dict[Name, object]
+    edges: list[Edge]
+
+    def into(self, name: Name) -> list[Name]:
+        return [source for source, target in self.edges if target == name]
+
+    def of_kind(self, kind: str) -> list[Name]:
+        """Inputs or outputs of the whole graph: those of subgraphs stand for edges."""
+        return [name for name, node in self.nodes.items() if kind_of(node) == kind and len(name) == 1]
+
+
+def nir_package() -> ModuleType:
+    try:
+        import nir
+    except ModuleNotFoundError as error:
+        if error.name not in ("nir", "h5py"):
+            raise
+        raise MissingPackageError(
+            f'`etrax.nir` needs {error.name}, which is not installed: `pip install "etrax[nir]"`.'
+        ) from error
+    return nir
+
+
+def shown(name: Iterable[str]) -> str:
+    return repr(".".join(name))
+
+
+def kind_of(node: object) -> str:
+    return type(node).__name__
+
+
+def as_graph(graph: object) -> Graph:
+    """A graph as it is, or the one in a file."""
+    nir = nir_package()
+    if isinstance(graph, nir.NIRGraph):
+        return cast(Graph, graph)
+    if isinstance(graph, nir.NIRNode):
+        raise ArgumentTypeError(f"`graph` is one node ({kind_of(graph)}): put it into a `nir.NIRGraph`.")
+    return _from_file(nir, check_path("graph", graph))
+
+
+def _from_file(nir: ModuleType, file: Path) -> Graph:
+    """Node by node, so that the one which cannot be made is named."""
+    import h5py
+
+    if not file.is_file():
+        raise ArgumentError(f"there is no file {str(file)!r}.")
+    try:
+        with h5py.File(file, "r") as stored:
+            content = nir.serialization.hdf2dict(stored["node"])
+    except Exception as error:  # h5py and what it reads with raise many kinds
+        raise ArgumentError(f"{str(file)!r} is no NIR file, or was cut short ({short(str(error))}).") from error
+    return _made(nir, (), content, f"in {str(file)!r}")
+
+
+def _made(nir: ModuleType, name: Name, content: object, where: str) -> Graph:
+    nodes = content.get("nodes") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or content.get("type") != "NIRGraph":
+        raise ArgumentError(f"{where} there is no graph, but a {short(content)}.")
+    if not isinstance(nodes, dict) or np.ndim(content.get("edges", ())) not in (1, 2):
+        raise ArgumentError(f"the graph {shown(name)} {where} has no nodes, or no list of edges.")
+    found = {}
+    for key, node in nodes.items():
+        path = (*name, str(key))
+        kind = node.get("type") if isinstance(node, dict) else None
+        if kind == "NIRGraph":
+            found[key] = _made(nir, path, node, where)
+            continue
+        if kind not in KINDS:
+            raise _not_served(path, str(kind), where)
+        try:
+            found[key] = nir.dict2NIRNode(node)
+        except Exception as error:  # assertions, missing and unknown arguments
+            raise ArgumentError(f"node {shown(path)} ({kind}) {where} is malformed: {error}") from error
+    edges = [tuple(e.decode() if isinstance(e, bytes) else str(e) for e in pair) for pair in content.get("edges", ())]
+    return nir.NIRGraph(found, edges, metadata=content.get("metadata", {}), type_check=False)
+
+
+def _not_served(name: Name, kind: str, where: str = "") -> NotSupportedError:
+    return NotSupportedError(
+        f"node {shown(name)} {where + ' ' if where else ''}is of kind {kind}, which is not served. Served are "
+        f"{', '.join(KINDS)} and NIRGraph."
+    )
+
+
+def flat(graph: Graph, prefix: Name = ()) -> Flat:
+    """Subgraphs opened: an edge to one goes to its input, an edge from one leaves its output."""
+    nodes: dict[Name, object] = {}
+    edges: list[Edge] = []
+    ends: dict[str, Mapping[str, list[Name]]] = {}
+    for key, node in graph.nodes.items():
+        path = (*prefix, key)
+        if kind_of(node) == "NIRGraph":
+            inner = flat(node, path)  # pyright: ignore[reportArgumentType]
+            nodes |= inner.nodes
+            edges += inner.edges
+            ends[key] = {
+                kind: [n for n, a in inner.nodes.items() if kind_of(a) == kind and len(n) == len(path) + 1]
+                for kind in ("Input", "Output")
+            }
+        elif kind_of(node) not in KINDS:
+            raise _not_served(path, kind_of(node))
+        else:
+            nodes[path] = node
+            ends[key] = {"Input": [path], "Output": [path]}
+    for pair in graph.edges:
+        for key in pair:
+            if key not in ends:
+                raise ArgumentError(f"edge {pair} of the graph {shown(prefix)}: it has no node {key!r}.")
+        edges.append((_end(ends, prefix, pair[0], "Output"), _end(ends, prefix, pair[1], "Input")))
+    doubled = [edge for edge in edges if edges.count(edge) > 1] if len(set(edges)) < len(edges) else []
+    if doubled:
+        raise ArgumentError(f"the edge from {shown(doubled[0][0])} to {shown(doubled[0][1])} is there twice.")
+    return Flat(nodes, edges)
+
+
+def _end(ends: Mapping[str, Mapping[str, list[Name]]], prefix: Name, key: str, kind: str) -> Name:
+    found = ends[key][kind]
+    if len(found) != 1:
+        raise NotSupportedError(
+            f"the subgraph {shown((*prefix, key))} has {len(found)} nodes of kind {kind}; an edge to or from it needs "
+            "exactly one."
+        )
+    return found[0]
+
+
+def depths(graph: Flat) -> dict[Name, int]:
+    """How many edges a node is away from the nearest input; nodes that no input reaches are left out."""
+    found, layer = dict.fromkeys(graph.of_kind("Input"), 0), graph.of_kind("Input")
+    while layer:
+        layer = [b for a, b in graph.edges if a in layer and b not in found]
+        found |= dict.fromkeys(layer, 1 + max(found.values()))
+    return found
+
+
+def schedule(graph: Flat, reads_past: Collection[Name]) -> tuple[list[Name], frozenset[Edge]]:
+    """The order of one step, and the edges that carry the output of the step before.
+
+    A cycle is opened behind its neuron that is farthest from the inputs. Nodes of `reads_past` give what they give
+    without their input of this step, so that edges into them close no cycle.
+    """
+    late: set[Edge] = set()
+    away = depths(graph)
+    while True:
+        before = {name: [] for name in graph.nodes}
+        for source, target in graph.edges:
+            if target not in reads_past and (source, target) not in late:
+                before[target].append(source)
+        try:
+            return list(graphlib.TopologicalSorter(before).static_order()), frozenset(late)
+        except graphlib.CycleError as error:
+            ring = error.args[1]
+        behind = [(a, b) for a, b in itertools.pairwise(ring) if KINDS[kind_of(graph.nodes[a])].neuron]
+        if not behind:
+            raise NotSupportedError(
+                f"the cycle {' -> '.join(map(shown, ring))} has no neuron in it, nor a delay of a step or more: "
+                "nothing says what its nodes read first. Put a `nir.Delay` into it."
+            )
+        late.add(max(behind, key=lambda edge: (away.get(edge[0], -1), edge)))
