@@ -1,0 +1,273 @@
+"""Algorithms as brainstate modules: a model, its traces as states of their own, and a step that advances both."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, cast
+
+import brainstate
+import jax
+import jax.numpy as jnp
+
+from ..._compat import is_concrete
+from ..._errors import ArgumentError, ArgumentTypeError, CompilationError
+from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
+from ...ir import Path, PyTree, Role
+from ...rules import Rule
+from ...stateful import Stateful
+from ._config import ControlFlowPolicy, ETraceConfig
+from ._diagnostics import CompilationReport
+from ._executor import ETraceVjpGraphExecutor
+from ._rules import rule_of
+from ._sequence import SequenceDriverMixin
+
+States: TypeAlias = brainstate.util.FlattedDict
+
+
+class EligibilityTrace(brainstate.ShortTermState):
+    """An array of a trace."""
+
+
+class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
+    """A model with the executor that compiles it; what is learned, and how, is a subclass's."""
+
+    def __init__(self, model: brainstate.nn.Module, graph_executor: ETraceGraphExecutor, name: str | None = None):
+        super().__init__(name=name)  # pyright: ignore[reportCallIssue]
+        for what, given, kind in (
+            ("model", model, brainstate.nn.Module),
+            ("graph_executor", graph_executor, ETraceGraphExecutor),
+        ):
+            if not isinstance(given, kind):
+                wanted = "brainstate.nn.Module" if kind is brainstate.nn.Module else kind.__name__
+                raise ArgumentTypeError(f"`{what}` must be a {wanted}; got {type(given)}.")
+        self.model4compile, self.graph_executor = model, graph_executor
+        self.is_compiled = False
+        self.running_index = brainstate.LongTermState(0)
+        self._split: tuple[tuple[int, ...], tuple[States, States, States]] | None = None
+
+    @property
+    def graph(self) -> ETraceGraph:
+        """The compiled graph."""
+        return self.graph_executor.graph
+
+    @property
+    def report(self) -> CompilationReport:
+        """What the compiler found."""
+        if not self.is_compiled:
+            raise RuntimeError("there is no report yet: call `compile_graph(*example_inputs)` first.")
+        return CompilationReport(self.graph)
+
+    @property
+    def executor(self) -> ETraceGraphExecutor:
+        return self.graph_executor
+
+    def _states(self) -> tuple[States, States, States]:
+        """Parameters, hidden states and the others, as the model has them now: creating states makes new objects."""
+        found = self.path_to_states
+        ids = tuple(map(id, found.values()))
+        if self._split is None or self._split[0] != ids:
+            parts = found.split(brainstate.ParamState, brainstate.HiddenState, ...)
+            self._split = ids, cast(tuple[States, States, States], parts)
+        return self._split[1]
+
+    @property
+    def param_states(self) -> States:
+        return self._states()[0]
+
+    @property
+    def hidden_states(self) -> States:
+        return self._states()[1]
+
+    @property
+    def other_states(self) -> States:
+        return self._states()[2]
+
+    @property
+    def path_to_states(self) -> States:
+        now = cast(States, self.model4compile.states())
+        return States({path: now.get(path, state) for path, state in self.graph_executor.path_to_states.items()})
+
+    @property
+    def state_id_to_path(self) -> dict[int, Path]:
+        return self.graph_executor.state_id_to_path
+
+    def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
+        """Print the report, or return it."""
+        return self.graph_executor.show_graph(verbose=verbose, return_msg=return_msg)
+
+    def compile_graph(self, *args: PyTree) -> None:
+        """Compile for example inputs; a second call does nothing."""
+        if self.is_compiled or brainstate.transform.in_new_state_probe():
+            return
+        self.graph_executor.compile_graph(*args)
+        self._split = None
+        self.init_etrace_state(*args)
+        self.is_compiled = True
+
+    def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        raise NotImplementedError
+
+    def init_etrace_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+        raise NotImplementedError
+
+    def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
+        raise NotImplementedError
+
+
+class ETraceVjpAlgorithm(ETraceAlgorithm):
+    """An algorithm that is a rule of Etrax: calling it advances the model and the traces, and the derivative of what it
+    returns is the online gradient."""
+
+    modulator: PyTree = None
+    default_config = ETraceConfig()
+
+    def __init__(
+        self, model: brainstate.nn.Module, name: str | None = None, vjp_method: str = "single-step",
+        control_flow: ControlFlowPolicy | None = None, config: ETraceConfig | None = None,
+        random_feedback_key: jax.Array | None = None, snap_max_jacobian_elements: int = 2**24,
+    ):  # fmt: skip
+        assert vjp_method in ("single-step", "multi-step"), (
+            f"`vjp_method` must be 'single-step' or 'multi-step'; got {vjp_method!r}"
+        )
+        self._executor = ETraceVjpGraphExecutor(model, vjp_method, control_flow=control_flow)
+        super().__init__(model, self._executor, name)
+        self.vjp_method = vjp_method
+        self.config = self.default_config if config is None else config
+        if self.config.learning_signal == "random_feedback" and random_feedback_key is None:
+            raise ArgumentError("learning_signal='random_feedback' draws its matrices: pass `random_feedback_key=`.")
+        self.random_feedback_key = random_feedback_key
+        self.snap_max_jacobian_elements = snap_max_jacobian_elements
+        self.trace_dtype: object = None
+        self._example: tuple[PyTree, ...] = ()
+        self.online: Stateful | None = None
+        self.etrace_bwg: dict[str, EligibilityTrace] = {}
+
+    def rule(self) -> Rule:
+        """The rule of Etrax that the coordinates name."""
+        return rule_of(self.config, self.random_feedback_key)
+
+    def compile_graph(self, *args: PyTree) -> None:
+        if self.is_compiled or brainstate.transform.in_new_state_probe():  # a probe's states are thrown away
+            return
+        self._compile(args)
+        self.init_etrace_state(*args)
+        self.is_compiled = True
+
+    def _compile(self, args: tuple[PyTree, ...]) -> None:
+        self._example = first_steps(args)
+        online = Stateful(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
+        self.online, learner = online, online.learner
+        del online.trace  # the traces are states of this module
+        self._executor.adopt(lambda: learner.graph)
+        self._split = None
+
+    def _assert_compiled(self) -> Stateful:
+        if self.online is None:
+            raise CompilationError(
+                "the model has not been compiled: call `compile_graph()` with example inputs before anything else."
+            )
+        return self.online
+
+    def init_etrace_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+        """New traces, all zero, for the states as they are now."""
+        if self.online is None:
+            return
+        if self.resized():
+            self._compile(self._example_of_now(self.online))
+        leaves = jax.tree_util.tree_flatten_with_path(self._fresh())[0]
+        self.etrace_bwg = {jax.tree_util.keystr(path): EligibilityTrace(leaf) for path, leaf in leaves}
+        self.running_index.value = 0
+
+    def reset_state(self, batch_size: int | None = None, **kwargs: PyTree) -> None:
+        """Traces back to zero; if the model's states have another batch size now, traces of that size."""
+        if self.online is None or self.resized():
+            self.init_etrace_state()
+        else:
+            for state, value in zip(self.etrace_bwg.values(), jax.tree.leaves(self._fresh()), strict=True):
+                state.value = value
+        self.running_index.value = 0
+
+    def _fresh(self) -> PyTree:
+        return self.unpack(self._assert_compiled().learner.program.transport.init())
+
+    def resized(self) -> bool:
+        """Whether the model's states have been created anew with other shapes than those that were compiled."""
+        learner = self._assert_compiled().learner
+        compiled = [leaf.aval.shape for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
+        return [jnp.shape(a) for a in jax.tree.leaves(learner.bound.read()[1:])] != compiled
+
+    def _example_of_now(self, online: Stateful) -> tuple[PyTree, ...]:
+        """The example inputs with the batch size that the states have now."""
+        old = online.learner.facts.step.select(Role.HIDDEN)[0].aval.shape
+        new = jnp.shape(jax.tree.leaves(online.learner.bound.read()[1])[0])
+        if len(old) != len(new) or old[1:] != new[1:]:
+            raise CompilationError(
+                f"a hidden state had shape {list(old)} when the model was compiled and has {list(new)} now, which is "
+                "more than another batch size: make the learner anew."
+            )
+        swap = lambda a: jnp.zeros((new[0], *a.shape[1:]), a.dtype) if a.shape[:1] == old[:1] else a  # noqa: E731
+        return jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
+
+    def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
+        """The arrays of the trace that belong to a parameter, given as its path or as the state itself."""
+        online = self._assert_compiled()
+        states = cast(States, self.model4compile.states(brainstate.ParamState))
+        path = next((p for p, s in states.items() if s is weight), weight)
+        if not isinstance(path, tuple) or path not in states:
+            raise ArgumentError(f"{path!r} is no parameter of the model; they are {sorted(states)}.")
+        return {(path, i): a for i, a in enumerate(online.parts_of(self._trace(), path))}
+
+    def _trace(self) -> PyTree:
+        tree = jax.tree.structure(self._fresh())
+        return jax.tree.unflatten(tree, [state.value for state in self.etrace_bwg.values()])
+
+    def update(self, *args: PyTree, modulator: PyTree = None, **kwargs: PyTree) -> PyTree:
+        """One step, or those that `MultiStepData` holds."""
+        self.calls += 1
+        online = self._assert_compiled()
+        if self.resized():
+            if not all(map(is_concrete, jax.tree.leaves(online.learner.bound.read()))):
+                raise CompilationError(
+                    "the states have been created anew with another batch size: call `init_etrace_state()` or "
+                    "`reset_state()` of the learner before the loop or transformation that runs it."
+                )
+            self.init_etrace_state()
+            online = self._assert_compiled()
+        trace = self.pack(online, self._trace(), modulator)
+        out, trace = online.advance(trace, args, kwargs)
+        for state, value in zip(self.etrace_bwg.values(), jax.tree.leaves(self.unpack(trace)), strict=True):
+            state.value = value
+        self.running_index.value = self.running_index.value + 1
+        return out
+
+    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+        """The trace of the rule: what the states hold, and what a subclass has to say to the rule before a step."""
+        if modulator is not None:
+            raise ArgumentTypeError(f"`modulator` is for `ThreeFactor`; this is {type(self).__name__}.")
+        return trace
+
+    def unpack(self, trace: PyTree) -> PyTree:
+        """What of the rule's trace the states hold."""
+        return trace
+
+
+class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
+    """A learner of one sample, mapped over a batch of them."""
+
+    def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        self.calls += 1
+        return super().update(*args, **kwargs)
+
+    @property
+    def param_states(self) -> States:
+        return cast(ETraceAlgorithm, self.module).param_states
+
+    def _check_windows(self, chunk: int) -> None:
+        if chunk > 1:
+            raise ArgumentError(
+                f"`chunk_size` is {chunk}, but this learner is mapped (vmap) over the first axis, which is time in a "
+                "window: compile with `vmap=False`, or pass no `chunk_size`."
+            )
+
+    @property
+    def vjp_method(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return getattr(self.module, "vjp_method", None)
