@@ -1,21 +1,47 @@
-"""Recurrent cells and layers as ordinary brainstate modules."""
+"""Cells and layers for models that learn online.
 
-from ._base import Cell as Cell
-from ._gated import CFNCell as CFNCell
-from ._gated import GRUCell as GRUCell
-from ._gated import MGUCell as MGUCell
-from ._gated import MiniGRU as MiniGRU
-from ._linear import Linear as Linear
-from ._lru import LRUCell as LRUCell
-from ._lstm import LSTMCell as LSTMCell
-from ._lstm import MiniLSTM as MiniLSTM
-from ._lstm import URLSTMCell as URLSTMCell
-from ._readout import LeakyReadout as LeakyReadout
-from ._rnn import MinimalRNNCell as MinimalRNNCell
-from ._rnn import ValinaRNNCell as ValinaRNNCell
-from ._rnn import VanillaRNNCell as VanillaRNNCell
-from ._spiking import ALIF as ALIF
-from ._spiking import LIF as LIF
-from ._spiking import RecurrentALIF as RecurrentALIF
-from ._spiking import RecurrentLIF as RecurrentLIF
-from ._spiking import spike as spike
+`etrax.nn.X` is a brainstate module. Those that other libraries lack are pure functions first: `etrax.nn.pure.X`, and
+from the same definition `etrax.nn.nnx.X` for Flax and `etrax.nn.equinox.X` for Equinox.
+"""
+
+from importlib import import_module
+
+from . import equinox as equinox
+from . import nnx as nnx
+from . import pure as pure
+from . import surrogate as surrogate
+from ._constraints import Dale as Dale
+from ._constraints import Sparse as Sparse
+from ._faces import as_brainstate as as_brainstate
+from ._faces import as_equinox as as_equinox
+from ._faces import as_nnx as as_nnx
+from ._faces import found as _found
+from ._neurons import spike as spike
+from ._pure import PureCell as PureCell
+
+# Cells that are brainstate modules only, by the file that holds them; loaded on use.
+_MODULES = {
+    "Cell": "_base",
+    "CFNCell": "_gated",
+    "GRUCell": "_gated",
+    "MGUCell": "_gated",
+    "MiniGRU": "_gated",
+    "Linear": "_linear",
+    "LSTMCell": "_lstm",
+    "MiniLSTM": "_lstm",
+    "URLSTMCell": "_lstm",
+    "MinimalRNNCell": "_rnn",
+    "ValinaRNNCell": "_rnn",
+    "VanillaRNNCell": "_rnn",
+}
+
+
+def __getattr__(name: str) -> type:
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return _found(name, __name__, as_brainstate)
+
+
+def __dir__() -> list[str]:
+    own = ("Dale", "PureCell", "Sparse", "as_brainstate", "as_equinox", "as_nnx", "equinox", "nnx", "pure", "spike")
+    return sorted({*_MODULES, *pure.CELLS, *own, "surrogate"})
