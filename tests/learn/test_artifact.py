@@ -65,10 +65,10 @@ def same_bits(one, two):
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def run(learner, artifact, steps):
-    """Both from the same beginning, one step at a time; what they end with."""
-    xs, ys = stream(steps)
-    native = learner.train(OPTIMIZER, loss, window=1)
+def run(learner, artifact, steps, made=lambda update: update):
+    """Both from the same beginning, one step at a time, each as `made` of it; what they end with."""
+    xs, ys = map(np.asarray, stream(steps))
+    native, artifact = made(learner.train(OPTIMIZER, loss, window=1)), made(artifact)
     one = two = (learner.params, OPTIMIZER.init(learner.params), learner.init())
     for x, y in zip(xs, ys, strict=True):
         *one, losses = native(*one, x[None], y[None])
@@ -86,7 +86,9 @@ def test_same_bits_as_the_learner(learner, file):
 
 @pytest.mark.slow
 def test_same_bits_for_many_steps(learner, file):
-    one, two, _ = run(learner, etrax.load(file), 100_000)
+    """Inside `jit`, which leaves out the checks of arguments: they take longer than such small steps."""
+    artifact = etrax.load(file)
+    one, two, _ = run(learner, artifact, 100_000, made=lambda update: jax.jit(lambda *given: update(*given)))
     same_bits(one, two)
 
 

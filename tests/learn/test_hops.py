@@ -11,6 +11,7 @@ from tests.learn.cases import spike_jvp, spike_vjp
 from tests.learn.oracle import bptt, relative_error
 
 import etrax
+from etrax.ops import _matmul
 
 B, I, H, O, T = 2, 3, 4, 2, 10
 
@@ -128,6 +129,7 @@ NOT_EXACT = {
 SHAPES = {
     "w": (I, H), "w2": (I, H), "out": (H, O), "other": (H, O), "wide": (H + I, O), "leak": (H,), "th": (H,), "b": (H,),
     "bo": (O,), "kappa": (), "leaks": (O,), "back": (O, H), "top": (O, O),
+    "across": (H, H),
 }  # fmt: skip
 STATES = {"v": H, "a": H, "z": H, "r": O, "c": O, "q": O}
 
@@ -177,6 +179,14 @@ def test_a_layer_under_a_leaky_layer_is_exact(name):
             assert relative_error(g, want[path]) < 1e-11, (window, path)
 
 
+@pytest.mark.parametrize("name", ["detached", "plain", "learnable"])
+def test_large_traces_are_moved_to_the_same(name, monkeypatch):
+    """Traces of many samples are moved some at a time; here all are, one at a time."""
+    for bound, value in {"_LARGE": 0, "_SOME_STEPS": 1, "_GROUP": 1}.items():
+        monkeypatch.setattr(_matmul, bound, value)
+    test_a_layer_under_a_leaky_layer_is_exact(name)
+
+
 def test_without_the_hop_it_is_not():
     m, xs, targets = model(EXACT["detached"])
     learner = etrax.compile(m.step, etrax.d_rtrl(hops=0), xs[0], params=m.params, hidden=m.hidden)
@@ -184,6 +194,20 @@ def test_without_the_hop_it_is_not():
     got, want = gradients(learner, m, xs, targets, 1), bptt(m, (xs,), targets)
     assert relative_error(got["w"], want["w"]) > 1e-3
     assert relative_error(got["out"], want["out"]) < 1e-12
+
+
+def test_an_op_that_feeds_its_own_layer_as_well_is_no_hop():
+    def step(p, s, x):
+        y = s["v"] @ p["across"]
+        v = jnp.tanh(x @ p["w"]) + y
+        r = 0.8 * s["r"] + y
+        return {"v": v, "r": r}, r
+
+    m, xs, targets = model(step, r=H)
+    learner = etrax.compile(m.step, "d_rtrl", xs[0], params=m.params, hidden=m.hidden)
+    assert {v.kind for v in learner.report.verdicts.values()} == {"approximate"}
+    want = bptt(m, (xs,), targets)
+    assert relative_error(gradients(learner, m, xs, targets, 1)["across"], want["across"]) > 1e-3
 
 
 @pytest.mark.parametrize("name", NOT_EXACT)

@@ -110,3 +110,7 @@ def test_a_stream_leaves_the_given_state_alone():
         for _ in range(4):
             stream.feed(jnp.ones((B, I)), jnp.ones((B, H)))
     assert not any(a.is_deleted() for a in jax.tree.leaves(state))
+
+
+def test_memory_of_another_rule_at_another_batch():
+    assert learner_of("tbptt").with_rule("d_rtrl").memory(window=4, batch=16) == learner_of(batch=16).memory(window=4)

@@ -57,6 +57,23 @@ def gain_of_each(p, h, x):
     return h, h
 
 
+def gains_of_two(p, s, x):
+    """Two states are driven, by different gains: no one vector can be taken out."""
+    y = x @ p["w"]
+    return (0.9 * s[0] + p["gain"] * y, 0.8 * s[1] + 0.1 * s[0] + p["b"] * y), s[0] * s[1]
+
+
+def gain_and_gate(p, h, x):
+    """A leak of the sample changes in time, the gains do not."""
+    h = jax.nn.sigmoid(x.sum(-1, keepdims=True)) * h + jnp.exp(p["gain"]) * (x @ p["w"])
+    return h, jnp.sin(h)
+
+
+def gain_by_sample(p, h, x):
+    h = 0.9 * h + jnp.sin(x[:, :1]) * p["b"] * (x @ p["w"])
+    return h, h
+
+
 def gain_of_data(p, h, x):
     h = 0.9 * h + jnp.tanh(x @ p["w"])
     return h, h
@@ -77,6 +94,31 @@ def oscillators(p, s, x):
     a, b = s
     turn = jnp.cos(p["angle"]), jnp.sin(p["angle"])
     return (turn[0] * a - turn[1] * b + x @ p["w"], turn[1] * a + turn[0] * b), a * b
+
+
+def oscillators_of_two(p, s, x):
+    """A complex number written as two real ones: what drives b is what drives a, turned by a right angle."""
+    a, b = s
+    turn = jnp.cos(p["angle"]), jnp.sin(p["angle"])
+    return (turn[0] * a - turn[1] * b + x @ p["w"], turn[1] * a + turn[0] * b + x @ p["u"]), a * b
+
+
+def other_data(p, s, x):
+    a, b = s
+    turn = jnp.cos(p["angle"]), jnp.sin(p["angle"])
+    return (turn[0] * a - turn[1] * b + x @ p["w"], turn[1] * a + turn[0] * b + jnp.sin(x) @ p["u"]), a * b
+
+
+def no_rotation(p, s, x):
+    a, b = s
+    turn = jnp.cos(p["angle"]), jnp.sin(p["angle"])
+    return (turn[0] * a + turn[1] * b + x @ p["w"], turn[1] * a + 0.9 * turn[0] * b + x @ p["u"]), a * b
+
+
+def other_gains(p, s, x):
+    a, b = s
+    turn = jnp.cos(p["angle"]), jnp.sin(p["angle"])
+    return (turn[0] * a - turn[1] * b + x @ p["w"], turn[1] * a + turn[0] * b + 0.5 * (x @ p["u"])), a * b
 
 
 def heads(p, h, x):
@@ -108,6 +150,12 @@ def two_groups(p, s, x):
     return {"a": a, "b": b}, a * b
 
 
+def recurrent_op_in_a_loop(p, h, x):
+    """F has an axis for the loop, which D has not: nothing is said of such traces, and they are whole."""
+    h, _ = lax.scan(lambda y, g: (0.9 * y + (y[:, :I] * g) @ p["w"], None), h + x[:, :1], jnp.arange(1.0, 3.0))
+    return h, h
+
+
 def vector(*shape):
     return jnp.zeros((B, *shape))
 
@@ -127,15 +175,22 @@ MODELS = {
     "leak_differs_at_one": (leak_differs_at_one, "w", vector(H), B * I * H),
     "gate_of_sample": (gate_of_sample, "w", vector(H), B * I),
     "gate_of_neuron": (gate_of_neuron, "w", vector(H), B * I * H),
-    "gain_of_each": (gain_of_each, "w gain", vector(H), B * I * H + B * H),
+    "gain_of_each": (gain_of_each, "w gain", vector(H), B * I + B * H),
+    "gains_of_two": (gains_of_two, "w gain b", PAIR, 2 * B * I * H + 3 * B * H + 1),
+    "gain_and_gate": (gain_and_gate, "w gain", vector(H), B * I + B * H),
+    "gain_by_sample": (gain_by_sample, "w b", vector(H), B * I * H + B * H),
     "gain_of_data": (gain_of_data, "w", vector(H), B * I * H),
     "detached_reset": (detached_reset, "w", vector(H), B * I),
     "oscillator": (oscillator, "w", PAIR, 2 * B * I),
-    "oscillators": (oscillators, "w angle", PAIR, 2 * B * I * H + 8 * B * H),
+    "oscillators": (oscillators, "w angle", PAIR, 2 * B * I * H + 4 * B * H),
     "heads": (heads, "w3", vector(2, H), B * I),
     "leak_of_head": (leak_of_head, "w3 two", vector(2, H), B * I * 2 + B * 2 * H),
-    "lru": (lru, "w u c leaks angle gain", vector(H).astype(complex), 4 * B * I * H + 4 * B * H),
-    "no_memory": (no_memory, "w", vector(H), B * I * H),
+    "lru": (lru, "w u c leaks angle gain", vector(H).astype(complex), 2 * B * I * H + 4 * B * H),
+    "oscillators_of_two": (oscillators_of_two, "w u angle", PAIR, 2 * B * I * H + 4 * B * H),
+    "other_data": (other_data, "w u angle", PAIR, 4 * B * I * H + 4 * B * H),
+    "no_rotation": (no_rotation, "w u angle", PAIR, 4 * B * I * H + 8 * B * H),
+    "other_gains": (other_gains, "w u angle", PAIR, 4 * B * I * H + 4 * B * H),
+    "no_memory": (no_memory, "w", vector(H), B * I + B * H),
     "two_groups": (two_groups, "w", {"a": vector(H), "b": vector(H)}, B * I + B * I * H),
 }
 
@@ -167,3 +222,12 @@ def test_the_gradient_is_that_of_bptt(name):
         (_, got), _ = run(params, learner.init(params, hidden), xs, targets)
         for path, g in got.items():
             assert relative_error(g, want[path]) < 1e-12, (window, path)
+
+
+def test_an_op_in_a_loop_with_fixed_blocks_around_it():
+    xs = jnp.asarray(np.random.default_rng(1).normal(size=(T, B, I)))
+    params, hidden = {"w": 0.1 * PARAMS["w"]}, vector(H)
+    learner = etrax.compile(recurrent_op_in_a_loop, "d_rtrl", xs[0], params=params, hidden=hidden)
+    (_, got), _ = learner.value_and_grad(loss, window=T)(params, learner.init(), xs, jnp.ones((T, B, H)))
+    model = SimpleNamespace(step=recurrent_op_in_a_loop, params=params, hidden=hidden, loss=loss)
+    assert relative_error(got["w"], bptt(model, (xs,), jnp.ones((T, B, H)))["w"]) < 1e-12

@@ -8,8 +8,10 @@ from ._checks import check_opt_state as check_opt_state
 from ._checks import check_optimizer as check_optimizer
 from ._checks import check_trace_dtype as check_trace_dtype
 from ._checks import check_window as check_window
+from ._checks import told as told
 from ._finite import NonFiniteError as NonFiniteError
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
 from ._program import LearnerState as LearnerState
+from ._program import check_like as check_like
 from ._sequence import Losses as Losses

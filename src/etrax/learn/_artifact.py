@@ -123,8 +123,7 @@ def _update(learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, windo
     losses = Losses(learner.facts.step, loss_fn, "mean", program.decode, keep_outputs=True)
 
     def update(params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree) -> PyTree:
-        states = program.states(state.hidden)
-        given = program.arguments(params, state.hidden, inputs, targets, None, losses)._replace(states=states)
+        given = program.arguments(params, state.hidden, inputs, targets, None, losses)
         start = params, opt_state, state.trace
         (params, opt_state, end, trace), found, outputs = train_sequence(
             program, optimizer, given, start, targets, losses, window
@@ -139,6 +138,11 @@ class Artifact:
 
     `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
     the axis of time is taken as well, and the output then has none either.
+
+    >>> import etrax
+    >>> etrax.load("missing.etrax")
+    Traceback (most recent call last):
+    etrax...ArtifactError: ...
     """
 
     def __init__(self, manifest: dict[str, Any], exported: Any):
@@ -216,7 +220,16 @@ def _named_tuples(tree: PyTree) -> set[type]:
 
 
 def load(path: str | os.PathLike[str]) -> Artifact:
-    """An artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it."""
+    """An artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it.
+
+    >>> import etrax, jax.numpy as jnp, optax, tempfile
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> file = tempfile.mktemp()
+    >>> _ = learner.export(file, optax.sgd(0.1), lambda o, y: ((o - y) ** 2).mean())
+    >>> etrax.load(file).manifest["rule"]
+    'd_rtrl()'
+    """
     _need_flatbuffers()
     file = check_path("path", path)
     if not file.is_file():

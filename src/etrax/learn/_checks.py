@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from typing import Any, Protocol
 
 import jax
@@ -25,8 +28,11 @@ from ..ir import Role as Role
 class Optimizer(Protocol):
     """What optax makes."""
 
-    init: Callable[[PyTree], PyTree]
-    update: Callable[..., tuple[PyTree, PyTree]]
+    @property
+    def init(self) -> Callable[[PyTree], PyTree]: ...
+
+    @property
+    def update(self) -> Callable[..., tuple[PyTree, PyTree]]: ...
 
 
 def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> list[jax.Array]:
@@ -43,6 +49,9 @@ def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: Tre
 
 
 def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
+    kind, plain = structure.node_data(), isinstance(tree, dict | list | tuple) or hasattr(tree, "shape")
+    if what == "params" and kind is not None and type(tree) is not kind[0] and not plain:
+        return f"it is a {type(tree).__name__}; expected what `learner.params` is, its parameters alone"
     if _without_lists(tree) == structure:
         return "it holds a list of numbers where an array was: pass `jnp.asarray(...)`"
     want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}
@@ -62,7 +71,12 @@ def _without_lists(tree: PyTree) -> TreeDef:
 def _check_one(what: str, value: object, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
     got = struct_of(what, value)
     if got.shape != tuple(shape):
-        raise ArgumentError(f"{what} has shape {list(got.shape)}, but the model was compiled with {list(shape)}.")
+        more = ""
+        if what.startswith("`inputs`") and got.shape[1:] == tuple(shape):
+            more = " It has one axis more: give one step at a time (`for x in xs`), or all of them to `value_and_grad`."
+        elif what.startswith("`inputs`") and got.shape == tuple(shape[1:]):
+            more = f" It has no batch axis: give {shape[0]} samples at once, or compile with inputs and states of one."
+        raise ArgumentError(f"{what} has shape {list(got.shape)}, but the model was compiled with {list(shape)}.{more}")
     if got.dtype != dtype and (hasattr(value, "dtype") or not _holds(value, dtype)):
         raise ArgumentError(
             f"{what} is {got.dtype}, but the model was compiled with {dtype}. Cast it, or compile again."
@@ -127,6 +141,8 @@ def _check_input(name: str, got: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct
             more = " It looks as if the batch came first: expected time first, `jnp.swapaxes(x, 0, 1)`."
         elif got.shape == one.shape:
             more = " It looks like one step: use `learner.step`, or give it a time axis, `x[None]`."
+        elif len(got.shape) == len(one.shape) + 2 and got.shape[2:] == one.shape:
+            more = " It looks like a batch: compile with inputs and states of one step of a batch, `x[0]`."
         raise ArgumentError(
             f"{name} has shape {list(got.shape)}; expected ({sizes}): a leading time axis, then the shape of one step "
             f"as compiled.{more}"
@@ -196,6 +212,18 @@ def check_optimizer(optimizer: object) -> None:
         raise ArgumentTypeError(
             f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`."
         )
+
+
+@dataclass(frozen=True)
+class _Told:
+    init: Callable[[PyTree], PyTree]
+    update: Callable[..., tuple[PyTree, PyTree]]
+
+
+def told(optimizer: Optimizer, loss: jax.Array) -> Optimizer:
+    """The optimizer; one that takes more than gradients (Polyak steps, plateaus) is told the loss."""
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in signature(optimizer.update).parameters.values())
+    return _Told(optimizer.init, partial(optimizer.update, value=loss)) if takes_more else optimizer
 
 
 def check_opt_state(optimizer: Optimizer, params: PyTree, opt_state: PyTree) -> None:

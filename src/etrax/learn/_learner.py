@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from .._arguments import check_arrays, check_flag, check_whole
 from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
-from ..engine import evolve, prepared, watched
+from ..engine import evolve, watched
 from ..ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule
+from ..sharding import Shardings
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
+from ._mesh import meshed
 from ._online import Online
+from ._processes import place_batch
 from ._program import LearnerState, Program, check_like
 from ._sequence import Losses, run_sequence, steps_of, train_sequence
 
 Window = int | Literal["auto"]
+_NEEDS_MESH = "needs a model compiled for many devices: `etrax.compile(..., mesh=, shard=)`."
 
 
 class Learner:
-    """What `etrax.compile` returns. All methods are pure and run under `jit`, `vmap` and `scan`."""
+    """What `etrax.compile` returns. All methods are pure and run under `jit`, `vmap` and `scan`.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> loss = lambda output, target: ((output - target) ** 2).mean()
+    >>> grad = learner.value_and_grad(loss, window=5)
+    >>> (value, grads), state = grad(learner.params, learner.init(), jnp.ones((20, 3)), jnp.zeros((20, 4)))
+    >>> grads.shape, int(state.step)
+    ((3, 4), 20)
+    """
 
     def __init__(
         self,
@@ -46,6 +61,8 @@ class Learner:
         check_finite: bool = False,
         memory_budget: float | None = None,
         at_batch: Callable[[int], Learner] | None = None,
+        mesh: Mesh | None = None,
+        shard: str | Mapping[str, PartitionSpec] | None = None,
     ):
         """`initial` gives the parameters and states of the model, `bound` the way between its own values and leaves."""
         self.facts, self.rule, self._initial, self.bound = facts, rule, initial, bound
@@ -57,6 +74,8 @@ class Learner:
         self.check_finite, self._trace_dtype = check_finite, trace_dtype
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
+        self.mesh, self._shard = mesh, shard
+        self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, trace_dtype, mesh, shard)
         check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
         register_for_export(jax.eval_shape(lambda: LearnerState(None, transport.init(), jnp.zeros((), jnp.int32))))
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
@@ -66,10 +85,19 @@ class Learner:
 
     def with_rule(self, rule: Rule | str) -> Learner:
         """The same model under another rule; nothing is traced or analysed again."""
+        rule, at_batch = as_rule(rule), self._at_batch
         return Learner(
-            self.facts, as_rule(rule), self._initial, bound=self.bound, graph=self._make_graph,
+            self.facts, rule, self._initial, bound=self.bound, graph=self._make_graph,
             report=self._make_report, trace_dtype=self._trace_dtype, check_finite=self.check_finite,
+            memory_budget=self._budget, at_batch=at_batch and (lambda batch: at_batch(batch).with_rule(rule)),
+            mesh=self.mesh, shard=self._shard,
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Learner of {self.report.summary()}"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
     @property
     def params(self) -> PyTree:
@@ -81,6 +109,15 @@ class Learner:
         """The states that the model was compiled with."""
         return self._initial()[1]
 
+    @property
+    def shardings(self) -> Shardings:
+        """Trees of `NamedSharding` for parameters, hidden state, trace, and inputs of a sequence."""
+        if self._meshed is None:
+            raise ArgumentError(
+                "`shardings` needs a model compiled for many devices: `etrax.compile(..., mesh=, shard=)`."
+            )
+        return self._meshed.shardings
+
     @cached_property
     def graph(self) -> Any:
         """The `ETraceGraph`: groups, relations, diagnostics."""
@@ -89,7 +126,8 @@ class Learner:
     @cached_property
     def report(self) -> Any:
         """What each parameter's gradient is worth under this rule, and why."""
-        return self._make_report(self.facts, self.rule, self.program.transport.nbytes, self._trace_dtype)
+        more = () if self._meshed is None else self._meshed.notes()
+        return self._make_report(self.facts, self.rule, self.program.transport.nbytes, self._trace_dtype, more)
 
     def init(self, params: PyTree = None, hidden: PyTree = None, learned: PyTree = None) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.
@@ -98,6 +136,7 @@ class Learner:
         """
         program, transport = self.program, self.program.transport
         if params is not None:
+            self._refuse_swapped(params, hidden)
             program.params(params)
         if hidden is None and any(isinstance(a, jax.ShapeDtypeStruct) for a in jax.tree.leaves(self.hidden)):
             raise ArgumentError(
@@ -107,11 +146,19 @@ class Learner:
         hidden = self.hidden if hidden is None else hidden
         # Arrays of its own: a state may be given away.
         states = jax.tree.map(staged_copy, program.states(hidden))
-        trace = transport.init()
+        trace = transport.init() if self._meshed is None else self._meshed.init_trace()
         if learned is not None:
             check_like("learned", learned, transport.lasting.learned(trace), "`learner.learned(state)`")
             trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))
-        return LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
+        hidden = program.hidden_of(states)
+        if self._meshed is not None:
+            hidden = jax.device_put(hidden, self._meshed.shardings.hidden)
+        return LearnerState(hidden, trace, jnp.zeros((), jnp.int32))
+
+    def _refuse_swapped(self, params: PyTree, hidden: PyTree) -> None:
+        given, own = map(jax.tree.structure, (params, hidden)), map(jax.tree.structure, (self.hidden, self.params))
+        if hidden is not None and (trees := tuple(own)) == tuple(given) and trees[0] != trees[1]:
+            raise ArgumentError("`params` and `hidden` are swapped: pass the parameters first, then the hidden state.")
 
     def learned(self, state: LearnerState) -> PyTree:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
@@ -123,17 +170,23 @@ class Learner:
         program = self.program
         program.check_both(params, state)
         x, p, states = program.inputs_of_step(inputs), program.params(params), program.states(state.hidden)
-        end, trace, outs = self._evolve(p, states, state.trace, x)
+        end, trace, outs = self._called(self._evolve, p, states, state.trace, x)
         state = LearnerState(program.hidden_of(end), trace, state.step + 1)
         self._raise_if_not_finite(state)
-        return state, program.output_of([o[0] for o in outs])
+        return state, program.output_of(outs)
+
+    def _called(self, run: Callable[..., PyTree], *args: PyTree) -> PyTree:
+        return run(*args) if self._meshed is None else self._meshed.called(run, *args)
 
     def _plain_evolve(
         self, params: list[jax.Array], states: list[jax.Array], trace: PyTree, inputs: list[jax.Array]
     ) -> tuple[list[jax.Array], PyTree, list[jax.Array]]:
-        facts, program = self.facts, self.program
-        w = prepared(facts, program.weights(params))
-        return evolve(facts, program.transport, params, w, states, trace, [x[None] for x in inputs])
+        facts, program, xs = self.facts, self.program, [x[None] for x in inputs]
+        if self._meshed is not None:
+            end, trace, outs = self._meshed.evolve(params, states, trace, xs)
+        else:
+            end, trace, outs = evolve(facts, program.transport, params, program.prepared(params), states, trace, xs)
+        return end, trace, [o[0] for o in outs]
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
@@ -174,14 +227,15 @@ class Learner:
             if self._at_batch is None:
                 raise ArgumentError("`memory` takes a `batch` only of a model that `etrax.compile` made.")
             return self._at_batch(batch).memory(window, steps=steps, donate=donate)
-        return predict(self.program, window, window if steps is None else steps, donate)
+        return predict(self.program, window, window if steps is None else steps, donate, self._meshed)
 
     def value_and_grad(
         self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False
     ) -> Callable[..., tuple[tuple[jax.Array, PyTree], LearnerState]]:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
 
-        `window="auto"` takes the longest of up to 64 steps that fits the memory budget; `f.window` says which. With
+        `window="auto"` takes 64 steps, more where the trace is larger than the buffers of so many steps (moving it once
+        a window would take most of the time), fewer where the memory budget asks for it; `f.window` says which. With
         `donate=True` the given state is used up: its trace is moved in its place, and there is one less in memory.
         Asked again with the same loss and options, it returns the same function: nothing is compiled twice.
         """
@@ -195,7 +249,10 @@ class Learner:
         @partial(jax.jit, donate_argnums=1 if donate else ())
         def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
-            loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
+            if self._meshed is not None:
+                loss, grads, end, trace = self._meshed.run_sequence(given, state.trace, targets, losses, k)
+            else:
+                loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
             steps = steps_of(given.inputs, (targets, given.weight))
             return (loss, grads), LearnerState(program.hidden_of(end), trace, state.step + steps)
 
@@ -203,8 +260,9 @@ class Learner:
             params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
         ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:
             program.check_given(params, state, inputs, targets, mask)
+            self._check_devices(params=params, state=state, inputs=inputs, targets=targets, mask=mask)
             self.warn(inputs)
-            (loss, grads), state = run(params, state, inputs, targets, mask)
+            (loss, grads), state = self._called(run, params, state, inputs, targets, mask)
             self._raise_if_not_finite(state, loss, grads)
             return (loss, grads), state
 
@@ -235,9 +293,11 @@ class Learner:
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
             start = params, opt_state, state.trace
-            (params, opt_state, end, trace), found, _ = train_sequence(
-                program, optimizer, given, start, targets, losses, k
-            )
+            if self._meshed is not None:
+                ends, found = self._meshed.train_sequence(optimizer, given, start, targets, losses, k)
+            else:
+                ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
+            params, opt_state, end, trace = ends
             steps = steps_of(given.inputs, (targets, given.weight))
             return params, opt_state, LearnerState(program.hidden_of(end), trace, state.step + steps), found
 
@@ -245,10 +305,15 @@ class Learner:
             params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
             mask: jax.Array | None = None,
         ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
+            if isinstance(opt_state, LearnerState) and not isinstance(state, LearnerState):
+                raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
             program.check_given(params, state, inputs, targets, mask)
             check_arrays("opt_state", opt_state)
+            self._check_devices(
+                params=params, opt_state=opt_state, state=state, inputs=inputs, targets=targets, mask=mask
+            )
             self.warn(inputs)
-            params, opt_state, state, found = run(params, opt_state, state, inputs, targets, mask)
+            params, opt_state, state, found = self._called(run, params, opt_state, state, inputs, targets, mask)
             self._raise_if_not_finite(state, found)
             return params, opt_state, state, found
 
@@ -290,6 +355,23 @@ class Learner:
             self._warned = True
             for text in self.rule.warns(self.facts, jax.tree.leaves(inputs)):
                 warnings.warn(text, RuleWarning, stacklevel=3)
+
+    def _check_devices(self, **given: PyTree) -> None:
+        if self._meshed is not None:
+            self._meshed.check_devices(given)
+
+    def place(self, params: PyTree, opt_state: PyTree = ()) -> tuple[PyTree, PyTree]:
+        """Parameters and the state of their optimizer on the devices of the mesh, if there is one."""
+        return (params, opt_state) if self._meshed is None else self._meshed.place(params, opt_state)
+
+    def place_batch(self, inputs: PyTree, targets: PyTree, mask: np.ndarray, samples: np.ndarray) -> PyTree:
+        """A batch on the devices of the mesh: `samples` of inputs and targets (time, sample, …), and their mask (T, B).
+
+        Each process reads only the samples that its own devices need.
+        """
+        if self._meshed is None:
+            raise ArgumentError(f"`place_batch` {_NEEDS_MESH}")
+        return place_batch(self._meshed, self.program.as_tuple(inputs), targets, mask, samples)
 
     def _window(self, window: Window) -> int:
         if not isinstance(window, str) or window != "auto":

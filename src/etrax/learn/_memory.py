@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import partial
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from .._compat import is_inexact
 from .._errors import ArgumentError
 from ..ir import PyTree, Role
 from ._checks import check_window
+from ._mesh import Meshed
 from ._program import Arguments, Program
 from ._sequence import Losses, run_sequence
 
@@ -28,21 +30,35 @@ class Memory(NamedTuple):
     window: int
     inputs: int
     peak: int
+    devices: int = 1
+    trace_per_device: int = 0
+
+    @property
+    def per_device(self) -> Memory:
+        """The same on one of the devices of a mesh."""
+        n = self.devices
+        return Memory(self.trace_per_device, self.window // n, self.inputs // n, self.peak // n) if n > 1 else self
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name} {format_bytes(n)}" for name, n in zip(self._fields, self, strict=True))
-        return f"Memory({shown})"
+        shown = ", ".join(f"{name} {format_bytes(n)}" for name, n in zip(self._fields[:4], self, strict=False))
+        return f"Memory({shown})" if self.devices == 1 else f"Memory({shown}) on {self.devices} devices"
 
 
-def predict(program: Program, window: int, steps: int, donate: bool = False) -> Memory:
-    """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned."""
+def predict(program: Program, window: int, steps: int, donate: bool = False, on_mesh: Meshed | None = None) -> Memory:
+    """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned.
+
+    On a mesh it plans one device; all of them take as much.
+    """
     facts, k = program.facts, check_window(window)
     step = facts.step
     losses = Losses(step, _any_loss, "mean", lambda output: output)
 
     @partial(jax.jit, donate_argnums=(1, 4) if donate else ())
     def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree, trace: PyTree) -> PyTree:
-        return run_sequence(program, Arguments(params, states, inputs, mask), trace, None, losses, k)
+        given = Arguments(params, states, inputs, mask)
+        if on_mesh is not None:
+            return on_mesh.run_sequence(given, trace, None, losses, k)
+        return run_sequence(program, given, trace, None, losses, k)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
     states = [_struct(leaf.aval) for leaf in facts.states]
@@ -50,21 +66,33 @@ def predict(program: Program, window: int, steps: int, donate: bool = False) -> 
     trace = jax.eval_shape(program.transport.init)
     # Where the step takes no inputs, something else must say how many steps there are.
     mask = None if inputs else jax.ShapeDtypeStruct((steps,), jnp.float32)
+    if on_mesh is not None:
+        params, states, inputs, trace = on_mesh.placed(params, states, inputs, trace)
     compiled = run.lower(params, states, inputs, mask, trace).compile()
     found = compiled.memory_analysis()
     if found is None:
         raise ArgumentError("this JAX backend does not say how much memory a program needs.")
     whole = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     seen = sum(a.size * jnp.dtype(a.dtype).itemsize for a in inputs if hasattr(a.dtype, "itemsize"))
-    return Memory(program.transport.nbytes, found.temp_size_in_bytes, seen, whole - found.alias_size_in_bytes)
+    peak = whole - found.alias_size_in_bytes
+    if on_mesh is None:
+        return Memory(program.transport.nbytes, found.temp_size_in_bytes, seen, peak)
+    n = on_mesh.mesh.size
+    own = on_mesh.parts[0].program.transport.nbytes
+    seen = sum(math.prod(a.sharding.shard_shape(a.shape)) * jnp.dtype(a.dtype).itemsize for a in inputs)
+    return Memory(own * n, found.temp_size_in_bytes * n, seen * n, peak * n, n, own)
 
 
-# Windows longer than this gain little time and cost memory.
-LONGEST = 64
+# Longer windows gain little time and cost memory: than the first unless the trace is large, than the second always.
+LONGEST, LONGEST_OF_ALL = 64, 1024
 
 
 def fitting_window(program: Program, budget: float) -> int:
-    """The longest window, up to 64 steps, whose peak stays within a budget in bytes (without the inputs)."""
+    """The longest window that pays and whose peak stays within a budget in bytes (without the inputs).
+
+    A trace is moved once a window, which takes the time of about as many steps as have buffers of its size. A window
+    has 64 steps, or so many that their buffers are as large as the trace: neither time nor memory is then mostly its.
+    """
     few, many = (predict(program, k, 2 * k) for k in (4, 8))
     per_step = max((many.peak - many.inputs) - (few.peak - few.inputs), 0) / 4
     base = few.peak - few.inputs - 4 * per_step
@@ -75,6 +103,8 @@ def fitting_window(program: Program, budget: float) -> int:
             f"{format_bytes(program.transport.nbytes)}."
         )
     k = LONGEST
+    while k < LONGEST_OF_ALL and k * per_step <= program.transport.nbytes:
+        k *= 2
     while k > 1 and base + k * per_step > budget:
         k //= 2
     return k

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ._learner import Learner
 
 
-class Fed(NamedTuple):
+class OnlineResult(NamedTuple):
     """What one sample gave: the model's output before learning from it, and the window's loss if a window ended."""
 
     output: PyTree
@@ -54,14 +54,18 @@ class Online:
         self._waiting: list[tuple[PyTree, PyTree]] = []
         self._like: PyTree = ...  # no target has been seen
 
-    def feed(self, inputs: PyTree, target: PyTree = None) -> Fed:
+    def __repr__(self) -> str:
+        waits = f"{len(self._waiting)} of {self.window} samples wait for the end of their window"
+        return f"Online({self.learner.report.summary()}; {waits})"
+
+    def feed(self, inputs: PyTree, target: PyTree = None) -> OnlineResult:
         """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended."""
         inputs = self.learner.program.as_tuple(inputs)
         self._check(inputs, target)
         self._now, output = self._step(self.params, self._now, inputs)
         self._waiting.append((inputs, target))
         loss = self._learn() if len(self._waiting) == self.window else None
-        return Fed(output, loss)
+        return OnlineResult(output, loss)
 
     def flush(self) -> jax.Array | None:
         """Learn from the samples of an unfinished window; its loss, or None if there are none."""

@@ -11,22 +11,35 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._arguments import check_arrays, short
+from .._arguments import check_arrays, format_bytes, short
 from .._compat import shape_struct
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
-from ..engine import Transport, Weights, param_grads, weights
+from ..engine import Transport, Weights, param_grads, prepared, weights
 from ..ir import PyTree, Role, TreeDef, leaves_with_paths
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
 from ._sequence import Losses
 
 
 class LearnerState(NamedTuple):
-    """What the next step needs: hidden state, trace, and the number of steps taken."""
+    """What the next step needs: hidden state, trace, and the number of steps taken.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> state, output = learner.step(learner.params, learner.init(), jnp.ones(3))
+    >>> state.hidden.shape, int(state.step)
+    ((4,), 1)
+    """
 
     hidden: PyTree
     trace: PyTree
     step: jax.Array
+
+    def __repr__(self) -> str:
+        arrays = [a for a in jax.tree.leaves(self.trace) if hasattr(a, "dtype")]
+        held = format_bytes(sum(a.size * a.dtype.itemsize for a in arrays))
+        return f"LearnerState(step {self.step}; hidden: {describe(self.hidden, 'hidden')}; trace: {held})"
 
 
 class Arguments(NamedTuple):
@@ -44,7 +57,9 @@ class Program:
 
     `encode` and `decode` lead from the model's own inputs to the step's, and from the step's outputs to the model's own
     (units, for one). `hidden` is the tree of states that the model was compiled with; `frozen` are the numbers of
-    parameters that have no gradient.
+    parameters that have no gradient. `by_values` says that the program may depend on the values of the model's
+    constants (which connections there are), as it may not where devices that have others are to run it. `collect` adds
+    up what several devices found, `update` runs an optimizer on them.
     """
 
     facts: Facts
@@ -54,6 +69,9 @@ class Program:
     hidden: PyTree
     encode: Callable[..., tuple[PyTree, ...]]
     decode: Callable[[PyTree], PyTree]
+    by_values: bool = True
+    collect: Callable[[jax.Array, PyTree], tuple[jax.Array, PyTree]] = lambda loss, grads: (loss, grads)
+    update: Callable[..., tuple[PyTree, PyTree]] = lambda optimizer, *given: optimizer.update(*given)
 
     @cached_property
     def _hidden_tree(self) -> TreeDef:
@@ -77,8 +95,8 @@ class Program:
         leaves = check_leaves("hidden", hidden, in_tree, self._hidden_tree)
         return [leaves[i] for i in self._order]
 
-    def hidden_of(self, states: Sequence[jax.Array]) -> PyTree:
-        """The tree of the states."""
+    def hidden_of(self, states: Sequence[jax.Array] | Sequence[jax.sharding.NamedSharding]) -> PyTree:
+        """The tree of the states, or of what there is one of for each."""
         placed = dict(zip(self._order, states, strict=True))
         return jax.tree.unflatten(self._hidden_tree, [placed[i] for i in range(len(placed))])
 
@@ -118,6 +136,11 @@ class Program:
         held = [lax.stop_gradient(p) if i in self.frozen else p for i, p in enumerate(params)]
         return weights(self.facts.step, self.facts.sites, held)
 
+    def prepared(self, params: Sequence[jax.Array]) -> Weights:
+        """The weights, with faster ways to compute ops where they may depend on values of constants."""
+        found = self.weights(params)
+        return prepared(self.facts, found) if self.by_values else found
+
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""
         found = param_grads(self.facts, params, grads, self.weights)
@@ -137,6 +160,8 @@ class Program:
     def check_state(self, state: object, shapes: bool = True) -> None:
         """Without `shapes`, of many streams at once: the state may have come out of `vmap`."""
         if not isinstance(state, LearnerState):
+            if jax.tree.structure(state) == self._hidden_tree and jax.tree.leaves(state):
+                raise ArgumentTypeError("`state` holds hidden states alone: pass `learner.init(params, hidden)`.")
             found = "an array" if isinstance(state, jax.Array) else short(state)
             raise ArgumentTypeError(
                 f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "

@@ -12,11 +12,11 @@ from jax import lax
 from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
-from ..engine import live_sites, prepared, run_window
+from ..engine import live_sites, run_window
 from ..ir import LossFunction, PyTree, Role, Step, describe, explain, explained
+from ._checks import Optimizer, told
 
 if TYPE_CHECKING:
-    from ._checks import Optimizer
     from ._program import Arguments, Program
 
 Carry = TypeVar("Carry")
@@ -40,9 +40,9 @@ class Losses:
         self.keep_outputs = keep_outputs
         try:
             hash(loss_fn)
-            self._key: tuple[object, ...] = (loss_fn, reduction)
+            self._key: tuple[object, ...] = (loss_fn, reduction, keep_outputs)
         except TypeError:  # an object that can be called but not hashed is equal to itself alone
-            self._key = (id(loss_fn), reduction)
+            self._key = (id(loss_fn), reduction, keep_outputs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Losses) and self.step is other.step and self._key == other._key
@@ -99,6 +99,13 @@ class Losses:
         """The model's own output, with its units, from its leaves."""
         return self.decode(jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs))
 
+    def read(self, f: Callable[[PyTree, PyTree], PyTree], outs: list[jax.Array], along: PyTree) -> PyTree:
+        """What another function of output and target gives."""
+        return f(self.output(outs), along[0])
+
+    def whole(self, loss: jax.Array) -> jax.Array:
+        return loss
+
     def total(self, along: PyTree, steps: int) -> jax.Array | int:
         """What the summed loss is divided by; 1 where every step is masked."""
         if self.reduction == "sum":
@@ -108,6 +115,10 @@ class Losses:
             return steps
         found = weight.sum()
         return jnp.where(found == 0, 1, found)
+
+    def seen(self, along: PyTree) -> jax.Array:
+        """Whether a step of a window is not masked."""
+        return (along[1] != 0).any()
 
 
 def steps_of(inputs: list[jax.Array], along: PyTree) -> int:
@@ -144,22 +155,24 @@ def run_sequence(
     """
     facts, along = program.facts, (targets, given.weight)
     length = steps_of(given.inputs, along)
-    w = prepared(facts, program.weights(given.params))
+    w = program.prepared(given.params)
     scale = losses.total(along, length)
     share = 1 / jnp.asarray(scale, losses.dtype(along))  # as fine as the loss, however coarse a mask may be
 
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[()]]:
         states, trace, total, grads = carry
         x, extra = xs
-        out = run_window(facts, program.transport, given.params, w, states, trace, x, extra, losses, share)
-        grads = {j: grads[j] + out.grads[j].astype(grads[j].dtype) for j in grads}
-        return (out.states, out.trace, total + out.loss, grads), ()
+        out = run_window(
+            facts, program.transport, given.params, w, states, trace, x, extra, losses, share, so_far=grads
+        )
+        return (out.states, out.trace, total + out.loss, out.grads), ()
 
     # Gradients are summed over windows in at least float32.
     grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
     start = given.states, trace, jnp.zeros((), losses.dtype(along)), grads
     (states, trace, total, grads), _ = _over_windows(body, start, (given.inputs, along), length, k)
-    return total / scale, program.param_grads(given.params, grads), states, trace
+    loss, grads = program.collect(total / scale, program.param_grads(given.params, grads))
+    return loss, grads, states, trace
 
 
 def train_sequence(
@@ -176,16 +189,17 @@ def train_sequence(
         params, opt_state, states, trace = carry
         x, extra = xs
         p = program.params(params)
-        w = prepared(facts, program.weights(p))
+        w = program.prepared(p)
         scale = losses.total(extra, steps_of(x, extra))
         share = 1 / jnp.asarray(scale, losses.dtype(extra))
         out = run_window(facts, program.transport, p, w, states, trace, x, extra, losses, share)
-        updates, new_opt = optimizer.update(program.param_grads(p, out.grads), opt_state, params)
+        loss, grads = program.collect(out.loss / scale, program.param_grads(p, out.grads))
+        updates, new_opt = program.update(told(optimizer, loss), grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
         if extra[1] is not None:
-            seen = (extra[1] != 0).any()
+            seen = losses.seen(extra)
             new, new_opt = jax.tree.map(lambda a, b: jnp.where(seen, a, b), (new, new_opt), (params, opt_state))
-        return (new, new_opt, out.states, out.trace), (out.loss / scale, out.extras)
+        return (new, new_opt, out.states, out.trace), (loss, out.extras)
 
     params, opt_state, trace = start
     carry = (jax.tree.map(jnp.asarray, params), opt_state, given.states, trace)
