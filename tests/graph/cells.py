@@ -1,7 +1,7 @@
 """Models for the graph, and an oracle for their cut step that knows nothing of the compiler.
 
-Every matrix product of these models is a `Linear` layer. Stopping the gradient of what a layer reads therefore cuts the
-weight ops and nothing else: derivatives of a model under `cut` are those of the cut step.
+Every matrix product of these models is a `Linear` layer or, in neurons, `affine`. Stopping the gradient of what they
+read therefore cuts the weight ops and nothing else: derivatives of a model under `cut` are those of the cut step.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 import etrax.nn
+from etrax.nn import _neurons
 
 I, H, B = 3, 4, 2
 
@@ -34,8 +35,8 @@ CELLS = {
     "etrax GRU": (lambda: etrax.nn.GRUCell(I, H), 1, {"Wz", "Wh"}),
     "etrax LSTM": (lambda: etrax.nn.LSTMCell(I, H), 2, {"W"}),
     "etrax RNN": (lambda: etrax.nn.VanillaRNNCell(I, H, activation="tanh"), 1, {"W"}),
-    "etrax LIF": (lambda: etrax.nn.RecurrentLIF(I, H), 2, {"W", "Wrec"}),
-    "etrax ALIF": (lambda: etrax.nn.RecurrentALIF(I, H), 3, {"W", "Wrec"}),
+    "etrax LIF": (lambda: etrax.nn.RecurrentLIF(I, H), 2, {"W", "b", "Wrec"}),
+    "etrax ALIF": (lambda: etrax.nn.RecurrentALIF(I, H), 3, {"W", "b", "Wrec"}),
     "brainstate GRU": (lambda: brainstate.nn.GRUCell(I, H), 1, None),
     "brainstate LSTM": (lambda: brainstate.nn.LSTMCell(I, H), 2, {"W"}),
     "brainstate RNN": (lambda: brainstate.nn.ValinaRNNCell(I, H, activation="tanh"), 1, {"W"}),
@@ -62,11 +63,14 @@ def build(name, batched, seed=0):
 def cut():
     """Within it, no gradient passes from what a `Linear` layer reads to what it gives."""
     kept = {cls: cls.update for cls in (etrax.nn.Linear, brainstate.nn.Linear)}
+    affine = _neurons.affine
+    _neurons.affine = lambda x, *weights: affine(lax.stop_gradient(x), *weights)
     for cls, update in kept.items():
         cls.update = lambda self, x, update=update: update(self, lax.stop_gradient(x))
     try:
         yield
     finally:
+        _neurons.affine = affine
         for cls, update in kept.items():
             cls.update = update
 

@@ -291,7 +291,7 @@ def test_a_loop_can_be_looked_at(name):
     (record,) = graph.explain(kind=etrax.DiagnosticKind.LOOP_WITHOUT_DERIVATIVE)
     assert "test_api.py" in record.message and record.message in [str(w.message) for w in caught]
     (group,) = graph.hidden_groups
-    assert group.hidden_paths == [("h",)] and group.varshape == (H,)
+    assert group.hidden_paths == [("h",)] and group.varshape == (H,) and group.is_diagonal_recurrence
     assert any(r.path == ("w",) for r in graph.hidden_param_op_relations) is reaches
     assert executor.show_graph(verbose=False, return_msg=True)
     expected, new = run(model, values(model), x)

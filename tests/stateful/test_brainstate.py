@@ -58,11 +58,12 @@ def pure(rule, window, mask=None, reduction="mean"):
 
 
 def assert_same(grads, want):
-    found = {"w": {"in": grads["w",]["in"].mantissa}, "r": grads["r",], "out": grads["out",]}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14), found, dict(want))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14), plain(grads), dict(want))
 
 
-@pytest.mark.parametrize("rule", ["d_rtrl", "pp_prop", "rtrl", "tbptt"])
+@pytest.mark.parametrize(
+    "rule", ["d_rtrl", "pp_prop", "rtrl", "tbptt", etrax.e_prop(feedback="random", key=0)], ids=str
+)
 @pytest.mark.filterwarnings("ignore::etrax.RuleWarning")
 def test_gradient_of_a_sequence(rule):
     module, online = made(rule)
@@ -95,6 +96,68 @@ def test_windows_masks_and_what_is_returned():
     grads = online.etrace_grad(XS, step_fn=lambda x: square(online(x)), reduction="sum", weights={("r",): module.r})
     assert grads.keys() == {("r",)}
     np.testing.assert_allclose(grads["r",], pure("d_rtrl", 1, reduction="sum")[1]["r"], rtol=1e-10)
+
+
+class Shown(Layer):
+    """The same, which shows its state as well."""
+
+    def update(self, x):
+        return super().update(x), self.v.value / unit.mV
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_loss_sees_parameters_and_states(chunk):
+    """A penalty on weights and one on the state at the end of a window count in full."""
+    module, online = made()
+
+    def step_fn(x):
+        out = online(etrax.MultiStepData(x) if chunk > 1 else x)
+        more = square(module.v.value / unit.mV) + 0.1 * (module.r.value**2).sum()
+        return square(out) + more if chunk == 1 else jax.vmap(square)(out) + more / chunk
+
+    grads = online.etrace_grad(XS, step_fn=step_fn, chunk_size=chunk, reduction="sum")
+    shown = Shown()
+    shown.init_state()
+    learner = etrax.compile(shown, "d_rtrl", XS[0])
+    last = jnp.arange(T) % chunk == chunk - 1
+    run = learner.value_and_grad(lambda o, end: square(o[0]) + end * square(o[1]), window=chunk, reduction="sum")
+    (_, want), _ = run(learner.params, learner.init(), XS, last.astype(float))
+    assert_same(grads, {**want, "r": want["r"] + T / chunk * 0.2 * module.r.value})
+
+
+def plain(grads):
+    """`vector_grad` of brainstate takes all units away, of any module; `grad` gives quantities."""
+    return {"w": {"in": unit.get_mantissa(grads["w",]["in"])}, "r": grads["r",], "out": grads["out",]}
+
+
+def test_a_vector_of_losses_and_a_batch_by_the_librarys_own_transformations():
+    """`vector_grad` sums over the losses of samples; `vmap` over samples, each with a state and a trace of its own."""
+    module, online = made()
+    weights = module.states(brainstate.ParamState)
+    each = lambda x: jnp.mean(online(x) ** 2, 1)
+    found = brainstate.transform.vector_grad(each, weights)(XS[0])
+    module.init_state()
+    online.reset_state()
+    want = brainstate.transform.grad(lambda x: each(x).sum(), weights)(XS[0])
+    assert_same(found, plain(want))
+    assert unit.get_unit(want["w",]["in"]) == unit.mV
+
+    one = Layer()
+    one.init_state(1)
+    single = etrax.Stateful(one, "d_rtrl", XS[0, :1])
+    held = {"v": one.v, "trace": single.trace, "seen": one.seen}
+    spread = lambda a: jnp.broadcast_to(a, (B, *jnp.shape(a)))
+    start = {k: jax.tree.map(spread, s.value) for k, s in held.items()}
+    for k, state in held.items():
+        state.value = start[k]
+    own = one.states(brainstate.ParamState)
+    grad = brainstate.transform.grad(lambda x: square(single(x[None])), own)
+    mapped = brainstate.transform.jit(brainstate.transform.vmap(grad, in_states=held, out_states=held))
+    found = jax.tree.map(lambda *a: sum(a), *(mapped(x) for x in XS))
+    module.init_state()
+    online.reset_state()
+    want = online.etrace_grad(XS, step_fn=lambda x: square(online(x)), reduction="sum")
+    assert_same({k: jax.tree.map(lambda a: a.mean(0), g) for k, g in found.items()}, plain(want))
 
 
 def test_grad_around_a_loop():
@@ -132,6 +195,40 @@ def test_learning_as_brainstate_users_write_it():
 
     losses = [float(epoch(XS).mean()) for _ in range(40)]
     assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_braintools_optimizers_take_the_gradients(name):
+    """As they are, keys and units: what the optimizer does is what optax does to the numbers alone."""
+    braintools = pytest.importorskip("braintools")
+    module, online = made()
+    weights = module.states(brainstate.ParamState)
+    numbers = lambda tree: jax.tree.map(unit.get_mantissa, tree, is_leaf=lambda a: isinstance(a, unit.Quantity))
+    want = numbers({k: s.value for k, s in weights.items()})
+    optimizer, twin = getattr(braintools.optim, name)(lr=0.01), getattr(optax, name.lower())(0.01)
+    optimizer.register_trainable_weights(weights)
+    opt_state = twin.init(want)
+    for grad in (
+        lambda: online.etrace_grad(XS, step_fn=lambda x: square(online(x))),
+        lambda: brainstate.transform.grad(lambda: square(online(XS[0])), weights)(),
+    ):
+        grads = grad()
+        optimizer.update(grads)
+        updates, opt_state = twin.update(numbers(grads), opt_state, want)
+        want = optax.apply_updates(want, updates)
+        jax.tree.map(np.testing.assert_allclose, numbers({k: s.value for k, s in weights.items()}), want)
+    assert unit.get_unit(module.w.value["in"]) == unit.mV
+
+
+@pytest.mark.parametrize("aware", [False, True])
+def test_units_by_each_transformation_are_those_of_the_module(aware):
+    """Whether a transformation keeps units, drops them or divides by them, it does so as over the module itself."""
+    module, online = made()
+    weights, transform = module.states(brainstate.ParamState), brainstate.transform
+    for over in (transform.grad, transform.vector_grad):
+        loss = square if over is transform.grad else lambda o: (o**2).mean(1)
+        found, own = (over(lambda: loss(call(XS[0])), weights, unit_aware=aware)() for call in (online, module))  # noqa: B023
+        assert unit.get_unit(found["w",]["in"]) == unit.get_unit(own["w",]["in"])
 
 
 def test_evolve():
@@ -193,4 +290,10 @@ def test_wrong_use():
         (lambda: etrax.Stateful(lambda x: x, "d_rtrl", XS[0]), "takes a `brainstate.nn.Module`"),
     ):
         with pytest.raises(etrax.EtraxError, match=message):
+            act()
+    for act in (
+        lambda: online.etrace_grad(XS, step_fn=square_of, chunk_size=1.5),
+        lambda: online.etrace_grad(etrax.SingleStepData(XS), step_fn=square_of),
+    ):
+        with pytest.raises(TypeError, match=r"chunk_size|plain arrays"):
             act()

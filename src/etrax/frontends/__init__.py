@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from .._errors import ArgumentError, ArgumentTypeError, CompilationError
+from .._errors import ArgumentError, ArgumentTypeError, CompilationError, meant
 from ..ir import Bound, PyTree, explained
 from ._brainstate import bind_brainstate as bind_brainstate
 from ._brainstate import is_brainstate_module as is_brainstate_module
+from ._brainstate_errors import check_kernels as check_kernels
 from ._compiling import compiling as compiling
 from ._equinox import bind_equinox as bind_equinox
 from ._equinox import is_equinox_module as is_equinox_module
@@ -22,9 +23,13 @@ from ._write_back import write_back as write_back
 # Libraries whose modules look like functions, and what leads from them to a step.
 _MODULES = {
     "haiku": "`hk.transform`",
-    "torch": "JAX arrays in place of its tensors",
+    "torch": "a rewrite over JAX arrays",
     "keras": "its `stateless_call`",
 }
+# Names that may have been meant, here and in `compile` itself.
+OPTIONS = (
+    "params=", "hidden=", "batch_size=", "call=", "trace_dtype=", "check_finite=", "memory_budget=", "mesh=", "shard=",
+)  # fmt: skip
 
 
 def bind(
@@ -36,7 +41,10 @@ def bind(
     `call` says how a module of Flax or Equinox is called, `call(module, hidden, *inputs) -> (hidden, output)`.
     """
     for name in options:
-        raise ArgumentTypeError(f"`compile` has no option `{name}=` for a model of this kind ({type(model).__name__}).")
+        raise ArgumentTypeError(
+            f"`compile` has no option `{name}=` for a model of this kind ({type(model).__name__})."
+            f"{meant(f'{name}=', OPTIONS)}"
+        )
     check_batch_size(batch_size)
     if call is not None and not callable(call):
         raise ArgumentTypeError(f"`call` is a {type(call).__name__}; pass a function of the module, state and inputs.")

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TypeGuard, TypeVar
 
 import jax
 
+from .._compat import run_equation
 from .._errors import CompilationError, EtraxError
-from ..ir import Path, explain, format_path, leaves_with_paths
+from ..ir import Path, Step, equations, explain, format_path, leaves_with_paths
 from ..ir import explained as typed
 from ._borrow import Module, State, held
 from ._units import strip
 
 _T = TypeVar("_T")
+
+_CLOCK = (
+    "`{name}` reads `{key}` of its environment, which changes from step to step: it is an input of the step. Take it "
+    "in `update` and hand it on,\n"
+    "    def update(self, {key}, x):\n"
+    "        with brainstate.environ.context({key}={key}):\n"
+    "            return ...  # as before\n"
+    "and pass that of one step when compiling, `etrax.compile(model, rule, {key}, x)` (a time with its unit, `0. * "
+    "brainunit.ms`); a sequence then has one for every step, `(ts, xs)`."
+)
 
 
 def is_brainstate_module(model: object) -> TypeGuard[Module]:
@@ -36,11 +48,14 @@ def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T],
         if not is_brainstate_module(error.obj):
             raise typed(CompilationError, error, explain(f"`{name}`", error, given)) from error
         raise CompilationError(
-            f"`{name}` could not be run: {error}. If that is a state, it has not been created: call "
-            "`brainstate.nn.init_all_states(model)` first (with `batch_size=` if the inputs have a batch axis)."
+            f"`{name}` could not be run: {error}. If that is a state, it has not been created: pass "
+            "`batch_size=` to `etrax.compile` (the batch axis of the inputs), or call "
+            "`brainstate.nn.init_all_states(model)` first."
         ) from error
     except KeyError as error:
         key = str(error.args[0]).split("\n")[0].rstrip(".") if error.args else ""
+        if clock := re.search(r"Key '(t|i)' not found", key):
+            raise CompilationError(_CLOCK.format(name=name, key=clock[1])) from error
         raise CompilationError(
             f"`{name}` could not be run: KeyError: {key}. If that is a setting of its environment, such as the time "
             "step `dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
@@ -68,3 +83,25 @@ def check_no_new_state(model: Module, known: Mapping[Path, State]) -> None:
                 f"the step creates the state {format_path(path)} while it runs. Create it before: in `init_state`, "
                 "which `brainstate.nn.init_all_states(model)` calls, or by running the model once."
             )
+
+
+def check_kernels(step: Step, replaced: Container[str]) -> None:
+    """Sparse products of brainevent can be run here: its back ends are found when a step is lowered, which is late.
+
+    `replaced` names the products that are computed in another way.
+    """
+    names = getattr(sys.modules.get("brainevent"), "get_all_primitive_names", list)()
+    for eqn in equations(step.jaxpr) if names else ():
+        if eqn.primitive.name not in names or eqn.primitive.name in replaced:
+            continue
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+        try:
+            jax.jit(lambda *values, eqn=eqn: run_equation(eqn, values)).lower(*avals)
+        except Exception as error:  # whatever a back end raises
+            if type(error).__module__.split(".")[0] != "brainevent" and not isinstance(error, ImportError):
+                raise
+            raise CompilationError(
+                f"the sparse product `{eqn.primitive.name}` of brainevent has no back end here: {error}\n"
+                'Install what models of brainpy need, `pip install "etrax[brainpy]"`, or choose the back end that '
+                f"needs nothing: `brainevent.set_backend({jax.default_backend()!r}, 'jax_raw')`."
+            ) from error

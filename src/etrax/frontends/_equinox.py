@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,7 @@ import jax
 
 from .._errors import CompilationError
 from ..ir import Bound, PyTree, describe
-from ._function import Trees, bind_trees, pair_of
-
-CALL = "call(module, hidden, *inputs)"
-
+from ._function import CALL, Trees, bind_trees, is_of, pair_of
 
 _CALLED = (
     "It is called as `{}`. Equinox's layers take one sample: give one, or `jax.vmap` the module in "
@@ -22,8 +18,7 @@ _CALLED = (
 
 
 def is_equinox_module(model: object) -> bool:
-    equinox = sys.modules.get("equinox")
-    return equinox is not None and isinstance(model, equinox.Module)
+    return is_of(model, "equinox")
 
 
 def bind_equinox(

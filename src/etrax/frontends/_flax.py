@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +18,7 @@ import jax.numpy as jnp
 from .._compat import Literal
 from .._errors import CompilationError
 from ..ir import Bound, Path, PyTree, Role
-from ._function import Trees, bind_function, bind_trees, pair_of
-
-CALL = "call(module, hidden, *inputs)"
-
+from ._function import CALL, Trees, bind_function, bind_trees, is_of, pair_of
 
 _CALLED = "It is called as `{} -> (hidden, output)`: pass `hidden=` as it reads it, and inputs of one step."
 _CALLED_ALONE = (
@@ -32,13 +28,11 @@ _CALLED_ALONE = (
 
 
 def is_nnx_module(model: object) -> bool:
-    nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(model, nnx.Module)
+    return is_of(model, "flax.nnx")
 
 
 def is_linen_module(model: object) -> bool:
-    linen = sys.modules.get("flax.linen")
-    return linen is not None and isinstance(model, linen.Module)
+    return is_of(model, "flax.linen")
 
 
 def bind_linen(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 
 from .._errors import ArgumentTypeError, CompilationError
 from ..ir import Bound, BoundState, PyTree, Role, describe, leaves_with_paths, merged, trace_step
+
+# How users say that a module is called.
+CALL = "call(module, hidden, *inputs)"
+
+
+def is_of(model: object, module: str, name: str = "Module") -> bool:
+    """Whether a model is of a class of another library, which is never imported for the question."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(model, kind)
 
 
 class Trees(NamedTuple):
@@ -26,7 +37,7 @@ def bind_function(step: Callable[..., Any], inputs: tuple[object, ...], params: 
         hidden, output = pair_of(step(params, hidden, *inputs), "the step", "step(params, hidden, *inputs)")
         return hidden, other, output
 
-    return bind_trees(fn, inputs, lambda: Trees(params, hidden))
+    return replace(bind_trees(fn, inputs, lambda: Trees(params, hidden)), model=step)
 
 
 def pair_of(result: object, who: str, call: str) -> tuple[Any, Any]:

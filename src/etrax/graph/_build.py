@@ -93,7 +93,7 @@ def build_relations(
                     hidden_groups=reached,
                     y_to_hidden_group_jaxprs=tuple(part.jaxpr for part in parts),
                     y_to_hidden_constvars=tuple(part.constvars for part in parts),
-                    connected_hidden_paths=tuple(q for g in reached for q in g.hidden_paths),
+                    connected_hidden_paths=[q for g in reached for q in g.hidden_paths],
                     positions=tuple(r.place for r in found if r.place is not None),
                     op=j,
                     family=site.rule.name,

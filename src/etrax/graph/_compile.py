@@ -84,13 +84,28 @@ def compile_etrace_graph(
 
 
 def extract_module_info(model: object, *model_args: object, **model_kwargs: object) -> ModuleInfo:
-    """The traced step of a module: its jaxpr, and which variable is which state."""
+    """The traced step of a module: its jaxpr, and which variable is which state.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> values = {"params": jnp.ones((3, 4)), "hidden": jnp.zeros(4)}
+    >>> etrax.extract_module_info(step, jnp.ones(3), **values).num_var_out
+    1
+    """
     with compiling():
         return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
 
 
 def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
-    """The hidden groups of a traced step, and the group of each hidden state by path."""
+    """The hidden groups of a traced step, and the group of each hidden state by path.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> values = {"params": jnp.ones((3, 4)), "hidden": jnp.zeros(4)}
+    >>> groups, by_path = etrax.find_hidden_groups_from_minfo(etrax.extract_module_info(step, jnp.ones(3), **values))
+    >>> len(groups), list(by_path)
+    (1, [()])
+    """
     _require_info(minfo)
     return build_groups(minfo, inspect(minfo.step))
 
@@ -98,7 +113,15 @@ def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup,
 def find_hidden_groups_from_module(
     model: object, *model_args: object, **model_kwargs: object
 ) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
-    """The hidden groups of a module, and the group of each hidden state by path."""
+    """The hidden groups of a module, and the group of each hidden state by path.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> values = {"params": jnp.ones((3, 4)), "hidden": jnp.zeros(4)}
+    >>> groups, by_path = etrax.find_hidden_groups_from_module(step, jnp.ones(3), **values)
+    >>> len(groups)
+    1
+    """
     return find_hidden_groups_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
 
 
@@ -139,16 +162,38 @@ def _check_groups(minfo: ModuleInfo, own: Mapping[Path, HiddenGroup], given: Map
 def find_hidden_param_op_relations_from_module(
     model: object, *model_args: object, **model_kwargs: object
 ) -> tuple[HiddenParamOpRelation, ...]:
-    """The relations of a module, in program order."""
+    """The relations of a module, in program order.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> values = {"params": jnp.ones((3, 4)), "hidden": jnp.zeros(4)}
+    >>> [r.path for r in etrax.find_hidden_param_op_relations_from_module(step, jnp.ones(3), **values)]
+    [()]
+    """
     return find_hidden_param_op_relations_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
 
 
 def add_hidden_perturbation_from_minfo(minfo: ModuleInfo) -> HiddenPerturbation:
-    """The step with a perturbation added to every hidden state."""
+    """The step with a perturbation added to every hidden state.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> values = {"params": jnp.ones((3, 4)), "hidden": jnp.zeros(4)}
+    >>> info = etrax.extract_module_info(step, jnp.ones(3), **values)
+    >>> len(etrax.add_hidden_perturbation_from_minfo(info).perturb_vars)
+    1
+    """
     _require_info(minfo)
     return perturb(minfo)
 
 
 def add_hidden_perturbation_in_module(model: object, *model_args: object, **model_kwargs: object) -> HiddenPerturbation:
-    """The step of a module with a perturbation added to every hidden state."""
+    """The step of a module with a perturbation added to every hidden state.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> values = {"params": jnp.ones((3, 4)), "hidden": jnp.zeros(4)}
+    >>> len(etrax.add_hidden_perturbation_in_module(step, jnp.ones(3), **values).perturb_vars)
+    1
+    """
     return perturb(extract_module_info(model, *model_args, **model_kwargs))

@@ -15,14 +15,26 @@ from ..rules import words_of
 
 
 class DiagnosticLevel(StrEnum):
-    """How much a record matters."""
+    """How much a record matters.
+
+    >>> from etrax import DiagnosticLevel
+    >>> DiagnosticLevel("warning") is DiagnosticLevel.WARNING
+    True
+    """
 
     INFO = "info"
     WARNING = "warning"
 
 
 class DiagnosticKind(StrEnum):
-    """What a record is about."""
+    """What a record is about.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> {str(record.kind) for record in learner.graph.diagnostics} <= {str(kind) for kind in etrax.DiagnosticKind}
+    True
+    """
 
     RELATION_INCLUDED = "relation_included"
     RELATION_PARTIAL_PATH = "relation_partial_path"
@@ -61,7 +73,14 @@ class CompilationWarning(UserWarning):
 
 
 class CompilationRecord(NamedTuple):
-    """One finding. `weight_path` and `hidden_paths` name what it is about, `context` holds group and op numbers."""
+    """One finding. `weight_path` and `hidden_paths` name what it is about, `context` holds group and op numbers.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> all(record.message for record in learner.graph.diagnostics)
+    True
+    """
 
     kind: DiagnosticKind
     level: DiagnosticLevel

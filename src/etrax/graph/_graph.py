@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from .._errors import ArgumentTypeError, CompilationError
@@ -16,7 +17,14 @@ from ._show import show
 
 
 class ETraceGraph(NamedTuple):
-    """Which parameters reach which hidden states through which operations."""
+    """Which parameters reach which hidden states through which operations.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> learner.graph.hidden_groups[0].varshape, len(learner.graph.hidden_param_op_relations)
+    ((4,), 1)
+    """
 
     module_info: ModuleInfo
     hidden_groups: tuple[HiddenGroup, ...]
@@ -40,14 +48,14 @@ class ETraceGraph(NamedTuple):
             if path is not None and not isinstance(path, tuple | list):
                 raise ArgumentTypeError(f"`{name}` is a {type(path).__name__}; expected a path: a tuple of keys.")
         known = {k for k in DiagnosticKind} | {k.value for k in DiagnosticKind}
-        if kind is not None and not (isinstance(kind, str | DiagnosticKind) and kind in known):
+        if kind is not None and not isinstance(kind, StrEnum) and not (isinstance(kind, str) and kind in known):
             raise ArgumentTypeError(f"`kind` is a {type(kind).__name__}; expected one of `etrax.DiagnosticKind`.")
         return tuple(
             r
             for r in self.diagnostics
             if (weight_path is None or r.weight_path == tuple(weight_path))
             and (hidden_path is None or tuple(hidden_path) in r.hidden_paths)
-            and (kind is None or r.kind is DiagnosticKind(kind))
+            and (kind is None or r.kind == kind)
         )
 
     def call_hidden_perturb(

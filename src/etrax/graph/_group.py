@@ -26,6 +26,13 @@ class HiddenGroup(NamedTuple):
     and that does not depend on the group through uncut operations, among them the outputs of cut weight ops. `colour`
     numbers the positions that are probed together (None: all), see `diagonal_jacobian`; `tag` is the structure of the
     recurrence. States are in the order of the model's own, see `ModuleInfo`.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> group = learner.graph.hidden_groups[0]
+    >>> group.varshape, group.num_state, float(group.diagonal_jacobian([jnp.zeros(4)], [jnp.zeros(4)])[0, 0, 0]) > 0
+    ((4,), 1, True)
     """
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]: a field, not the method of tuples
@@ -53,6 +60,11 @@ class HiddenGroup(NamedTuple):
     def num_state(self) -> int:
         """State scalars at one position."""
         return self.columns.num_state
+
+    @property
+    def is_diagonal_recurrence(self) -> bool:
+        """True: what acts across positions, a recurrent matmul, is never part of a group's transition."""
+        return True
 
     def check_consistent_varshape(self) -> None:
         """Raise `NotSupportedError` unless all states of the group show the same positions by their shapes."""

@@ -28,6 +28,12 @@ class ModuleInfo(NamedTuple):
     other, each as the model's step meets them. It gives the leaves of the outputs, then those of the same states, then
     the variables added by `add_jaxpr_outs`. `retrieved_model_states` are all states of the model by path, touched by
     the step or not. `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> len(learner.graph.module_info.jaxpr.eqns) > 0
+    True
     """
 
     bound: Bound

@@ -11,11 +11,11 @@ from .._compat import (
     JaxprEqn,
     Literal,
     Var,
-    bind,
     build_closed,
     close_jaxpr,
     is_inexact,
     open_jaxpr,
+    run_equation,
     shape_struct,
     zeros_of,
 )
@@ -31,6 +31,12 @@ class HiddenPerturbation(NamedTuple):
 
     All that the step computes from the new value later on, the output above all, sees the perturbation.
     `perturb_jaxpr` is closed: it takes what `ModuleInfo.jaxpr` takes, then the perturbations.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> [p.shape for p in learner.graph.hidden_perturb.init_perturb_data()]
+    [(4,)]
     """
 
     perturb_vars: list[Var]
@@ -99,7 +105,7 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
                     clean.get(v, x) if not isinstance(v, Literal) else x
                     for v, x in zip(eqn.invars, operands, strict=True)
                 ]
-            outs = bind(eqn, operands)
+            outs = run_equation(eqn, operands)
             for k in hit:
                 var = eqn.outvars[k]
                 clean[var] = outs[k]

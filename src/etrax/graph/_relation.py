@@ -24,6 +24,13 @@ class HiddenParamOpRelation(NamedTuple):
     For an op inside an inner loop or branch (`nested`) there are none. `positions[g][e]` is the position of group g
     that element e of y reaches, -1 if none. Groups that an element of y reaches at several positions are not among
     `hidden_groups`: see the diagnostics.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> relation = learner.graph.hidden_param_op_relations[0]
+    >>> relation.path, len(relation.hidden_groups)
+    ((), 1)
     """
 
     path: Path
@@ -34,7 +41,7 @@ class HiddenParamOpRelation(NamedTuple):
     hidden_groups: tuple[HiddenGroup, ...]
     y_to_hidden_group_jaxprs: tuple[Jaxpr, ...]
     y_to_hidden_constvars: tuple[tuple[Var, ...], ...]
-    connected_hidden_paths: tuple[Path, ...]
+    connected_hidden_paths: list[Path]
     positions: tuple[np.ndarray, ...]
     op: int
     family: str

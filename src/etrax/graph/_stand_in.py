@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._compat import JaxprEqn, bind, is_inexact, open_jaxpr, shape_struct, while_parts
+from .._compat import JaxprEqn, is_inexact, open_jaxpr, run_equation, shape_struct, while_parts
 from .._errors import CompilationError, NotSupportedError
 from ..analysis import Facts, analyse
 from ..ir import Site, Step, equations, interpret
@@ -79,8 +79,8 @@ def _stand_in(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
         (found,) = jax.vjp(run, [args[i] for i in moving])[1]([cotangents[k] for k in kept])
         return tuple(found[moving.index(i)] if i in moving else None for i in range(len(args)))
 
-    call = jax.custom_vjp(lambda *args: tuple(bind(eqn, args)))
-    call.defvjp(lambda *args: (tuple(bind(eqn, args)), args), backward)
+    call = jax.custom_vjp(lambda *args: tuple(run_equation(eqn, args)))
+    call.defvjp(lambda *args: (tuple(run_equation(eqn, args)), args), backward)
     return list(call(*values))
 
 

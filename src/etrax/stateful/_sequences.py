@@ -1,32 +1,49 @@
-"""Sequences given to a stateful learner: cut into steps or windows, and run by brainstate's own loop."""
+"""Sequences given to a stateful learner: cut into steps or windows, and run by its library's own loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_flag, check_whole, short
-from .._errors import ArgumentError
+from .._errors import ArgumentError, ArgumentTypeError
 from ..graph import MultiStepData, SingleStepData
 from ..ir import PyTree
+
+# What `step_fn` is given before its slices: the learner, if its library passes modules as arguments.
+Before: TypeAlias = tuple[object, ...]
+# (before, part) -> (number, seen)
+Objective: TypeAlias = Callable[[Before, PyTree], tuple[jax.Array, PyTree]]
+
+
+class Loop(Protocol):
+    """How a library runs steps one after the other."""
+
+    def gradients(self, objective: Objective, parts: PyTree) -> tuple[PyTree, PyTree]:
+        """Gradients of the objective, summed over the parts, and what was seen, stacked."""
+        ...
+
+    def run(self, fn: Callable[[Before, PyTree], PyTree], parts: PyTree) -> PyTree:
+        """What `fn` returns, stacked."""
+        ...
 
 
 class Sequences:
     """Sequences of one length, in windows of `chunk` steps; `calls` counts how often the learner has been called."""
 
     def __init__(
-        self, brainstate: ModuleType, calls: Callable[[], int], sequences: tuple[PyTree, ...], chunk_size: int | None,
+        self, loop: Loop, calls: Callable[[], int], sequences: tuple[PyTree, ...], chunk_size: int | None,
         mask: PyTree,
     ):  # fmt: skip
-        self.brainstate, self.calls = brainstate, calls
+        self.loop, self.calls = loop, calls
         if not sequences:
             raise ArgumentError("no sequence was given: pass at least one, with time as its first axis.")
         marked = lambda x: isinstance(x, MultiStepData | SingleStepData)  # noqa: E731
         if any(map(marked, jax.tree.leaves(sequences, is_leaf=marked))):
-            raise ArgumentError("sequences are cut here: pass plain arrays, and mark what `step_fn` passes on.")
+            raise ArgumentTypeError("sequences are cut here: pass plain arrays, and mark what `step_fn` passes on.")
         check_arrays("sequences", sequences)
         self.chunk = 1 if chunk_size is None else check_whole("chunk_size", chunk_size, "steps")
         self.length = _length(sequences)
@@ -56,7 +73,7 @@ class Sequences:
         return out
 
     def gradients(
-        self, step_fn: Callable[..., PyTree], weights: PyTree, reduction: str, loss_output: str, has_aux: bool,
+        self, step_fn: Callable[..., PyTree], reduction: str, loss_output: str, has_aux: bool,
         return_value: bool,
     ) -> PyTree:  # fmt: skip
         for name, value, known in (("reduction", reduction, ("mean", "sum")), ("loss_output", loss_output, _SHOWN)):
@@ -66,22 +83,15 @@ class Sequences:
         check_flag("return_value", return_value)
         total = jnp.where(self.weight.sum() == 0, 1, self.weight.sum())
         share = 1 / total if reduction == "mean" else jnp.ones(())
-        transform = self.brainstate.transform
 
-        def one(carry: PyTree, part: tuple[tuple[PyTree, ...], jax.Array]) -> tuple[PyTree, tuple[jax.Array, PyTree]]:
+        def objective(before: Before, part: PyTree) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
             slices, weight = part
+            found = self._once(step_fn, (*before, *slices))
+            losses, aux = found if has_aux else (found, ())
+            self._check_losses(losses)
+            return (losses * (weight * share).astype(losses.dtype)).sum(), (losses, aux)
 
-            def objective() -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
-                found = self._once(step_fn, slices)
-                losses, aux = found if has_aux else (found, ())
-                self._check_losses(losses)
-                return (losses * (weight * share).astype(losses.dtype)).sum(), (losses, aux)
-
-            grads, (losses, aux) = transform.grad(objective, weights, has_aux=True)()
-            return jax.tree.map(jnp.add, carry, grads), (losses, aux)
-
-        zeros = jax.tree.map(jnp.zeros_like, {k: s.value for k, s in weights.items()})
-        grads, (losses, aux) = transform.scan(one, zeros, self.parts)
+        grads, (losses, aux) = self.loop.gradients(objective, self.parts)
         losses = losses.reshape(self.length)
         shown = {"per_step": losses, "masked": losses * self.weight, "scalar": (losses * self.weight * share).sum()}
         out = [grads, *([shown[loss_output]] if return_value else []), *([aux] if has_aux else [])]
@@ -98,11 +108,11 @@ class Sequences:
     def evolve(self, step_fn: Callable[..., PyTree], return_outputs: bool) -> PyTree:
         check_flag("return_outputs", return_outputs)
 
-        def one(part: tuple[PyTree, ...]) -> PyTree:
-            out = self._once(step_fn, part)
+        def one(before: Before, part: tuple[PyTree, ...]) -> PyTree:
+            out = self._once(step_fn, (*before, *part))
             return out if return_outputs else ()
 
-        outs = self.brainstate.transform.for_loop(one, self.parts[0])
+        outs = self.loop.run(one, self.parts[0])
         if not return_outputs:
             return None
         return outs if self.chunk == 1 else jax.tree.map(lambda a: a.reshape(self.length, *a.shape[2:]), outs)

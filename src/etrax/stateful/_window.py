@@ -3,8 +3,10 @@
     outputs, states, trace = window(params, states, trace, inputs)
 
 Its derivative in the parameters is that of the rule: exact through these steps, and for what came before them the
-credit that the trace gives. Nothing goes back into the states and the trace, since that is what the trace stands for;
-so a loop of such windows is differentiated in a memory that does not grow. Inputs get what these steps send back.
+credit that the trace gives, for the outputs and for the states at the end (a loss may read them). Nothing goes back
+into the states and the trace at the beginning, since that is what the trace stands for; so a loop of such windows is
+differentiated in a memory that does not grow. Inputs get what these steps send back. A rule with a learning signal of
+its own takes it from the outputs alone.
 """
 
 from __future__ import annotations
@@ -40,16 +42,20 @@ def online_window(learner: Learner) -> Window:
         params, states, trace, inputs = given
         moving = [k for k, leaf in enumerate(facts.step.outs[n_states:]) if is_inexact(leaf.aval)]
         along = [bars[0][k] for k in moving]
+        exits = {i: bars[1][i] for i, leaf in enumerate(facts.step.outs[:n_states]) if is_inexact(leaf.aval)}
 
-        def loss_of(outs: list[Array], bar: Sequence[Array]) -> tuple[Array, tuple[()]]:
-            return _real_product([outs[k] for k in moving], bar), ()
-
+        loss_of = _Along(moving)
         weights = prepared(facts, program.weights(params))
-        found = run_window(facts, program.transport, params, weights, states, trace, inputs, along, loss_of)
+        found = run_window(
+            facts, program.transport, params, weights, states, trace, inputs, along, loss_of, exit_bars=exits
+        )
         grads = jax.tree.leaves(program.param_grads(params, found.grads))
-        return _without_integers(params, grads), None, None, _to_inputs(params, states, inputs, along, loss_of)
+        to_inputs = _to_inputs(params, states, inputs, along, exits, loss_of)
+        return _without_integers(params, grads), None, None, to_inputs
 
-    def _to_inputs(params: Leaves, states: Leaves, inputs: Leaves, along: Leaves, loss_of: Callable) -> PyTree:
+    def _to_inputs(
+        params: Leaves, states: Leaves, inputs: Leaves, along: Leaves, exits: dict[int, Array], loss_of: Callable
+    ) -> PyTree:
         varying = {i: x for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
         def total(some: dict[int, Array]) -> Array:
@@ -58,7 +64,8 @@ def online_window(learner: Learner) -> Window:
                 return outs[:n_states], loss_of(outs[n_states:], xs[1])[0]
 
             whole = [some.get(i, x) for i, x in enumerate(inputs)]
-            return lax.scan(step, states, (whole, along))[1].sum()
+            end, losses = lax.scan(step, states, (whole, along))
+            return losses.sum() + _real_product([end[i] for i in exits], list(exits.values()))
 
         found = jax.grad(total)(varying) if varying else {}
         return [found.get(i) for i in range(len(inputs))]
@@ -66,6 +73,22 @@ def online_window(learner: Learner) -> Window:
     window = jax.custom_vjp(run)
     window.defvjp(lambda *given: (run(*given), given), back)
     return window
+
+
+class _Along:
+    """The loss whose derivative in the outputs are the bars: what is known here of one that is computed outside."""
+
+    def __init__(self, moving: Sequence[int]):
+        self.moving = moving
+
+    def __call__(self, outs: list[Array], along: Sequence[Array]) -> tuple[Array, tuple[()]]:
+        return _real_product([outs[k] for k in self.moving], along), ()
+
+    def read(self, f: Callable[..., PyTree], outs: list[Array], along: Sequence[Array]) -> PyTree:
+        raise NotImplementedError("rules that read outputs and targets are refused when the module is wrapped")
+
+    def whole(self, loss: Array) -> Array:
+        return loss
 
 
 def _real_product(outs: Sequence[Array], bars: Sequence[Array]) -> Array:

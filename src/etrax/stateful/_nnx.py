@@ -1,0 +1,161 @@
+"""`etrax.Stateful` over NNX modules: a module that holds the module, its carry and the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from .._compile import compile as compile_learner
+from .._errors import ArgumentError
+from ..ir import Path, PyTree, Role, leaves_with_paths
+from ..rules import Rule
+from ._online import Counter, Module, Online, Weights, checked_rule
+from ._sequences import Before, Loop, Objective
+from ._window import online_window
+
+
+class Carry(nnx.Variable):
+    """The carry of a cell that takes it as an argument."""
+
+
+class Trace(nnx.Variable):
+    """The eligibility trace."""
+
+
+class Start:
+    """Hidden states as they were when the module was compiled, by path; equal to itself alone, as NNX asks."""
+
+    def __init__(self, hidden: dict[Path, jax.Array]):
+        self.hidden = hidden
+
+
+class NNXOnline(Online, nnx.Module):
+    """An NNX module that learns online.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> from flax import nnx
+    >>> cell = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))
+    >>> online = etrax.Stateful(cell, "d_rtrl", jnp.ones((2, 3)), hidden=jnp.zeros((2, 4)))
+    >>> grads = nnx.grad(lambda online, x: (online(x) ** 2).mean())(online, jnp.ones((2, 3)))
+    >>> sorted(grads["module"])
+    ['dense_h', 'dense_i']
+    """
+
+    def __init__(
+        self, module: Module, rule: Rule | str, *example_inputs: PyTree, batch_size: int | None = None,
+        hidden: PyTree = None, **options: PyTree,
+    ):  # fmt: skip
+        self._check_batch(batch_size)
+        self.module = module
+        self.learner = compile_learner(module, checked_rule(rule), *example_inputs, hidden=hidden, **options)
+        self._window = online_window(self.learner)
+        self._counter = Counter()
+        self.trace = Trace(self.learner.init().trace)
+        self.carry = None if hidden is None else Carry(jax.tree.map(jnp.asarray, hidden))
+        hidden_paths = {leaf.path for leaf in self.learner.facts.step.select(Role.HIDDEN)}
+        self._start = Start({path: a for path, a in self._values().items() if path in hidden_paths})
+
+    def _check_batch(self, batch_size: int | None) -> None:
+        if batch_size is not None:
+            raise ArgumentError(
+                f"`batch_size` is {batch_size}, but an NNX module makes its states in `__init__`, and a carry is given "
+                "as `hidden=`: make the module, or the carry, with a batch axis, and leave `batch_size` out."
+            )
+
+    @property
+    def _root(self) -> Path:
+        """Where the module's own variables stand among the states of the step; its carry stands beside them."""
+        paths = [leaf.path for leaf in self.learner.facts.step.states]
+        beside = self.carry is not None and any(path[:1] == ("variables",) for path in paths)
+        return ("variables",) if beside else ()
+
+    def _values(self) -> dict[Path, jax.Array]:
+        """What the step calls states, by path."""
+        root = self._root
+        found = {(*root, *path): a for path, a in leaves_with_paths(_variables(self.module))}
+        if self.carry is not None:
+            at = ("carry",) if root else ()
+            found |= {(*at, *path): a for path, a in leaves_with_paths(self.carry.get_value())}
+        return found
+
+    def _put(self, values: dict[Path, jax.Array]) -> None:
+        root, state = self._root, _variables(self.module)
+        old = leaves_with_paths(state)
+        new = jax.tree.unflatten(jax.tree.structure(state), [values.get((*root, *path), a) for path, a in old])
+        nnx.update(self.module, new)
+        if self.carry is not None:
+            at, carry = (("carry",) if root else ()), self.carry.get_value()
+            leaves = [values[(*at, *path)] for path, _ in leaves_with_paths(carry)]
+            self.carry.set_value(jax.tree.unflatten(jax.tree.structure(carry), leaves))
+
+    def _read(self) -> tuple[list[jax.Array], list[jax.Array]]:
+        values = self._values()
+        params = jax.tree.leaves(nnx.state(self.module, nnx.Param))
+        return params, [values[leaf.path] for leaf in self.learner.facts.step.states]
+
+    def _write(self, states: Sequence[jax.Array]) -> None:
+        self._put(dict(zip((leaf.path for leaf in self.learner.facts.step.states), states, strict=True)))
+
+    def _trace(self) -> PyTree:
+        return self.trace.get_value()
+
+    def _keep(self, trace: PyTree) -> None:
+        self.trace.set_value(trace)
+
+    def _path_of(self, weight: object) -> Path | None:
+        return next((tuple(path) for path, found in nnx.iter_graph(self.module) if found is weight), None)
+
+    def _loop(self, weights: Weights) -> Loop:
+        return _NNXLoop(self, nnx.Param if weights is None else weights)
+
+    def reset_state(self, batch_size: int | None = None) -> None:
+        """Hidden states as they were when the module was compiled, and an empty trace; statistics and keys stay."""
+        self._check_batch(batch_size)
+        self._put(self._values() | self._start.hidden)
+        self.trace.set_value(self.learner.program.transport.init())
+
+
+def _variables(module: Module) -> nnx.State:
+    """All variables but the parameters."""
+    return nnx.state(module, nnx.Not(nnx.Param))
+
+
+class _NNXLoop(NamedTuple):
+    """A loop of pure steps, each on the learner made anew of its variables; what they end in is written back."""
+
+    online: NNXOnline
+    weights: Weights
+
+    def gradients(self, objective: Objective, parts: PyTree) -> tuple[PyTree, PyTree]:
+        graph, params, rest = nnx.split(self.online, self.weights, ...)
+
+        def loss(params: PyTree, rest: PyTree, part: PyTree) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
+            online = nnx.merge(graph, params, jax.tree.map(lambda a: a, rest))  # variables of this trace
+            number, seen = objective((online,), part)
+            return number, (seen, nnx.split(online, self.weights, ...)[2])
+
+        def one(carry: tuple[PyTree, PyTree], part: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
+            total, rest = carry
+            grads, (seen, rest) = jax.grad(loss, has_aux=True)(params, rest, part)
+            return (jax.tree.map(jnp.add, total, grads), rest), seen
+
+        (grads, rest), seen = lax.scan(one, (jax.tree.map(jnp.zeros_like, params), rest), parts)
+        nnx.update(self.online, rest)
+        return grads["module"], seen
+
+    def run(self, fn: Callable[[Before, PyTree], PyTree], parts: PyTree) -> PyTree:
+        graph, state = nnx.split(self.online)
+
+        def one(state: PyTree, part: PyTree) -> tuple[PyTree, PyTree]:
+            online = nnx.merge(graph, state)
+            out = fn((online,), part)
+            return nnx.state(online), out
+
+        state, outs = lax.scan(one, state, parts)
+        nnx.update(self.online, state)
+        return outs

@@ -1,0 +1,169 @@
+"""What a stateful learner does whatever library its module is of: one call, a window of calls, its trace, sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from .._arguments import check_function
+from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..graph import MultiStepData, SingleStepData
+from ..ir import Path, PyTree, Role, format_path
+from ..learn import Learner
+from ..report import Report
+from ..rules import Rule, as_rule
+from ._sequences import Loop, Sequences
+from ._window import Window
+
+# A module of the library, or a choice of its parameters as the library makes it.
+Module: TypeAlias = Any
+Weights: TypeAlias = Any
+
+
+# Rules whose own signal is a function of the loss, or that are trained by it.
+_NEED_THE_LOSS = ("three_factor", "synthetic")
+
+
+def checked_rule(rule: Rule | str) -> Rule:
+    """A rule that can do without the loss, which is computed outside."""
+    found = as_rule(rule)
+    for one in (found, *found.members):
+        if one.name in _NEED_THE_LOSS or one.options.get("feedback") == "adaptive":
+            raise NotSupportedError(
+                f"{one} reads or learns from the loss of each step, which is computed outside of `etrax.Stateful`: "
+                "use `etrax.compile` and `learner.value_and_grad`."
+            )
+    return found
+
+
+class Counter:
+    """How often a learner has been called: of one learner, however often its library copies it."""
+
+    calls = 0
+
+
+class Online:
+    """A learner with states inside. Each library says how values are read from the module, and written to it."""
+
+    module: Module
+    learner: Learner
+    _window: Window
+    _counter: Counter
+
+    def _read(self) -> tuple[list[jax.Array], list[jax.Array]]:
+        """Leaves of the parameters, and of hidden and other states, as they are now."""
+        raise NotImplementedError
+
+    def _write(self, states: Sequence[jax.Array]) -> None:
+        raise NotImplementedError
+
+    def _trace(self) -> PyTree:
+        raise NotImplementedError
+
+    def _keep(self, trace: PyTree) -> None:
+        raise NotImplementedError
+
+    def _path_of(self, weight: object) -> Path | None:
+        """The path of a parameter that is given as the library's own object."""
+        raise NotImplementedError
+
+    def _loop(self, weights: Weights) -> Loop:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"Stateful({type(self.module).__name__}, {self.learner.rule})"
+
+    @property
+    def report(self) -> Report:
+        """What each parameter's gradient is worth under this rule, and why."""
+        return self.learner.report
+
+    def __call__(self, *inputs: PyTree, **named: PyTree) -> PyTree:
+        """Advance by one step, or by the steps that `MultiStepData` holds; the module's output, stacked for these."""
+        self._counter.calls += 1
+        out, trace = self.advance(self._trace(), inputs, named)
+        self._keep(trace)
+        return out
+
+    def advance(self, trace: PyTree, inputs: tuple[PyTree, ...], named: dict[str, PyTree]) -> tuple[PyTree, PyTree]:
+        """The output and the trace after a call, for a trace that the caller keeps; the module's states are written."""
+        args, kwargs, many = _unmarked(inputs, named)
+        bound, step = self.learner.bound, self.learner.facts.step
+        leaves = [jnp.asarray(a) for a in jax.tree.leaves(bound.encode(args, kwargs, 1 if many else 0))]
+        outs, states, trace = self._window(*self._read(), trace, leaves if many else [a[None] for a in leaves])
+        self._write(states)
+        outs = outs if many else [o[0] for o in outs]
+        return bound.decode_output(jax.tree.unflatten(step.trees[Role.OUTPUT], outs)), trace
+
+    def get_etrace_of(self, weight: object) -> list[jax.Array]:
+        """The arrays of the trace that belong to a parameter, given as its path or as the module's own object."""
+        return self.parts_of(self._trace(), weight)
+
+    def parts_of(self, trace: PyTree, weight: object) -> list[jax.Array]:
+        """The same, of a trace that the caller keeps."""
+        path = self._path_of(weight)
+        if path is None:
+            path = (weight,) if isinstance(weight, str) else weight
+        if not isinstance(path, tuple):
+            raise ArgumentTypeError(
+                f"`get_etrace_of` was given a {type(weight).__name__}: pass the path of a parameter, such as "
+                "('rnn', 'w'), or the module's own `ParamState` or `nnx.Param`."
+            )
+        step, facts = self.learner.facts.step, self.learner.facts
+        numbers = [i for i, leaf in enumerate(step.select(Role.PARAM)) if leaf.path[: len(path)] == path]
+        if not numbers:
+            known = ", ".join(format_path(leaf.path) for leaf in step.select(Role.PARAM))
+            raise ArgumentError(f"there is no parameter at {format_path(path)}; there are {known}.")
+        parts = self.learner.program.transport.parts(trace)
+        sites = dict.fromkeys(j for i in numbers for j in facts.sites_of(i))
+        return [a for j in sites for a in parts.get(j, [])]
+
+    def etrace_grad(
+        self, *sequences: PyTree, step_fn: Callable[..., PyTree], mask: PyTree = None, chunk_size: int | None = None,
+        weights: PyTree = None, reduction: str = "mean", loss_output: str = "per_step", has_aux: bool = False,
+        return_value: bool = False,
+    ) -> PyTree:  # fmt: skip
+        """Online gradients over sequences (time first), summed step by step in a memory that does not grow.
+
+        `step_fn(*slices)` calls `online` once and returns the loss of the step, or `(loss, aux)` with `has_aux`; it may
+        read parameters and states as well. For an NNX module it is `step_fn(online, *slices)`: as everywhere in NNX,
+        what is differentiated is an argument. With `chunk_size=k` it is given k steps at a time, passes them on as
+        `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum. Returns
+        gradients with the keys of `weights` (by default all of the module's parameters; of NNX a filter), then what was
+        asked for: the losses (`loss_output`: "per_step", "masked", or their "scalar"), and aux.
+        """
+        check_function("step_fn", step_fn, "(*slices)")
+        run = Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask)
+        return run.gradients(step_fn, reduction, loss_output, has_aux, return_value)
+
+    def etrace_evolve(
+        self, *sequences: PyTree, step_fn: Callable[..., PyTree] | None = None, chunk_size: int | None = None,
+        return_outputs: bool = False,
+    ) -> PyTree:  # fmt: skip
+        """Advance states and trace over sequences without a gradient; the outputs, stacked, if asked for."""
+        run = Sequences(self._loop(None), lambda: self._counter.calls, sequences, chunk_size, None)
+        mark = MultiStepData if run.chunk > 1 else SingleStepData
+
+        def plain(*given: PyTree) -> PyTree:
+            online, slices = (given[0], given[1:]) if given and isinstance(given[0], Online) else (self, given)
+            return online(*(mark(s) for s in slices))
+
+        return run.evolve(plain if step_fn is None else step_fn, return_outputs)
+
+
+def _unmarked(
+    args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> tuple[tuple[PyTree, ...], dict[str, PyTree], bool]:
+    """Arguments without marks, and whether they are those of many steps."""
+    marks = (SingleStepData, MultiStepData)
+    found = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, marks))
+    many = [isinstance(x, MultiStepData) for x in found]
+    if any(many) and not all(many):
+        raise ArgumentError("some inputs are `etrax.MultiStepData` and some are not: mark all of them, or none.")
+    plain = jax.tree.map(
+        lambda x: x.data if isinstance(x, marks) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, marks)
+    )
+    return *plain, bool(many) and all(many)
