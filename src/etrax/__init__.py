@@ -46,9 +46,10 @@ from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
+from .sharding import align_entries as align_entries
 
 # Imported when first used: they need packages that the core does not. By name, the module that holds it.
-_ON_USE = {name: f".{name}" for name in ("nn", "tasks", "testing", "train", "viz")}
+_ON_USE = {name: f".{name}" for name in ("nir", "nn", "rl", "tasks", "testing", "train", "viz")}
 _ON_USE |= {
     "Stateful": ".stateful",
     "Trainer": ".train",

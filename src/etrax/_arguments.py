@@ -35,7 +35,8 @@ def struct_of(what: str, value: object) -> jax.ShapeDtypeStruct:
         found = None
     if found is None or getattr(found.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
         kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.")
+        rows = " Rows of different lengths make objects: pad them, and pass a mask." if "of object" in kind else ""
+        raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.{rows}")
     return found
 
 
@@ -69,7 +70,8 @@ def check_whole(what: str, value: object, unit: str, least: int = 1, most: int |
     number = _whole(value)
     if number is None or number < least or (most is not None and number > most):
         end = f", at most {most}" if number is not None and number >= least else ""
-        raise ArgumentError(f"`{what}` is {short(value)}; expected a whole number of {unit}, at least {least}{end}.")
+        kind = ArgumentTypeError if number is None else ArgumentError
+        raise kind(f"`{what}` is {short(value)}; expected a whole number of {unit}, at least {least}{end}.")
     return number
 
 
@@ -160,7 +162,10 @@ def parse_bytes(name: str, budget: object) -> float | None:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
     if found is not None and float(found[1]) > 0:
         return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
-    number = float(budget) if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
+    try:
+        number = float(budget) if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
+    except OverflowError:  # a whole number beyond all floating-point numbers
+        number = math.inf
     if not 0 < number < math.inf:
         raise ArgumentError(f"`{name}` is {short(budget)}; expected a number of bytes, or a text such as '2 GB'.")
     return number

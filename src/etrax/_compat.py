@@ -10,6 +10,8 @@ import contextlib
 import contextvars
 import functools
 import os
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -106,7 +108,12 @@ def expanded(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any] | None:
     """One operation that stands for several, written out: same values, same derivatives. None for all others.
 
     `polynomial`, which `jnp.polyval` is made of from jax 0.12 on, joins all of its coefficients with the data at once.
+    The marker ops of braintrace are ordinary products under another name.
     """
+    if type(eqn.primitive).__name__ == "ETPPrimitive":
+        with source_of(eqn):
+            found = eqn.primitive.impl(*values, **eqn.params)
+        return list(found) if eqn.primitive.multiple_results else [found]
     if eqn.primitive.name != "polynomial":
         return None
     x, *coefficients = values
@@ -165,10 +172,44 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
     return pruned, [not isinstance(v, Literal) and v in read and not (v in seen or seen.add(v)) for v in eqn.invars]
 
 
+def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program over the same inputs, without equations that no output needs."""
+    return _partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
 def bodies_of(eqn: JaxprEqn) -> list[Jaxpr]:
     """The programs that an equation holds: a loop's body, branches, a call's."""
     values = [v for value in eqn.params.values() for v in (value if isinstance(value, (tuple, list)) else (value,))]
     return [body for body in (open_jaxpr(v)[0] for v in values) if hasattr(body, "eqns")]
+
+
+def same_program(a: Jaxpr, b: Jaxpr) -> bool:
+    """Whether two programs do the same with their arguments and constants, whatever the values of these are."""
+    if len(a.eqns) != len(b.eqns):
+        return False
+    pairs: dict[Any, Any] = {}
+
+    def alike(x: Any, y: Any) -> bool:
+        if isinstance(x, Literal) or isinstance(y, Literal):
+            return (
+                isinstance(x, Literal) and isinstance(y, Literal) and x.aval == y.aval and bool(np.all(x.val == y.val))
+            )
+        return x.aval == y.aval and pairs.setdefault(x, y) is y
+
+    def all_alike(xs: Sequence[Any], ys: Sequence[Any]) -> bool:
+        return len(xs) == len(ys) and all(map(alike, xs, ys))
+
+    if not (all_alike(a.constvars, b.constvars) and all_alike(a.invars, b.invars)):
+        return False
+    for p, q in zip(a.eqns, b.eqns, strict=True):
+        if p.primitive is not q.primitive or not all_alike(p.invars, q.invars) or not all_alike(p.outvars, q.outvars):
+            return False
+        inner = bodies_of(p), bodies_of(q)
+        if len(inner[0]) != len(inner[1]) or not all(map(same_program, *inner)):
+            return False
+        if not inner[0] and p.primitive.name not in CUSTOM and repr(p.params) != repr(q.params):
+            return False
+    return all_alike(a.outvars, b.outvars)
 
 
 class WhileParts(NamedTuple):
@@ -207,7 +248,7 @@ def shard_map_parts(eqn: JaxprEqn) -> ShardMapParts:
     return ShardMapParts(body, consts, sizes, tuple(map(listed, p["in_specs"])), tuple(map(listed, p["out_specs"])))
 
 
-def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+def run_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     """Run one equation on values, keeping its source line and context; always a list."""
     params = eqn.primitive.get_bind_params(eqn.params)
     with source_of(eqn), eqn.ctx.manager:
@@ -220,14 +261,25 @@ def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
 _around: contextvars.ContextVar[Any] = contextvars.ContextVar("etrax_source", default=None)
 
 
-# Frames of modelling libraries are skipped in favour of the model's own line, if there is one.
-LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax")
-# Their inner workings say nothing about the model.
+# The inner workings of these libraries say nothing about the model.
 PLUMBING = ("saiunit", "brainunit", "brainevent")
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def is_in(file: str, packages: Sequence[str]) -> bool:
-    return any(f"{os.sep}{name}{os.sep}" in file for name in packages)
+    """Whether a file is part of one of these packages as they are imported here, wherever that may be."""
+    loaded = (getattr(sys.modules.get(name), "__file__", None) for name in packages)
+    return any(file.startswith(os.path.dirname(found) + os.sep) for found in loaded if found)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is a library's: it stands where packages are installed, or belongs to Python."""
+    return any(folder in file for folder in _INSTALLED) or file.startswith(_STANDARD) or is_in(file, LIBRARIES)
+
+
+# Modelling libraries, also where they are not installed but checked out.
+LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax", *PLUMBING)
 
 
 def _traceback(eqn: JaxprEqn) -> Any:
@@ -237,9 +289,9 @@ def _traceback(eqn: JaxprEqn) -> Any:
     while outer is not None:
         around.append(outer[0])
         outer = outer[1]
-    for skipped in ((*LIBRARIES, *PLUMBING), PLUMBING, ()):
+    for skipped in (is_installed, lambda file: is_in(file, PLUMBING), lambda file: False):
         for found in around:
-            if any(not is_in(frame.file_name, skipped) for frame in _sources.user_frames(found)):
+            if any(not skipped(frame.file_name) for frame in _sources.user_frames(found)):
                 return found
     return own
 
@@ -312,6 +364,11 @@ def shape_struct(x: Any) -> jax.ShapeDtypeStruct:
 def staged_copy(x: Any) -> Any:
     """A copy that is an equation of its own, also of a constant."""
     return _copy_p.bind(jax.numpy.asarray(x))
+
+
+def shaped_array(shape: Sequence[int], dtype: Any) -> Any:
+    """The abstract value of an array, as primitives give it."""
+    return _core.ShapedArray(tuple(shape), dtype)
 
 
 def zeros_of(aval: Any) -> Any:

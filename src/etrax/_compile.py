@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh, PartitionSpec
 
 from . import rules
 from ._arguments import check_flag, format_bytes, parse_bytes
 from ._compat import is_live, shape_struct
-from ._errors import CompilationError
+from ._errors import ArgumentError, CompilationError
 from .analysis import Facts, analyse
-from .frontends import bind, compiling
+from .engine import planned
+from .frontends import bind, check_kernels, compiling
 from .graph import build_graph
 from .ir import Bound, Path, PyTree, Role, Step, format_path
 from .learn import Learner, check_trace_dtype
 from .report import Report
 from .rules import Rule, RuleWarning, as_rule
+from .sharding import check_mesh
 
 
 def compile(
     model: object, rule: Rule | str, *example_inputs: PyTree, params: PyTree = None, hidden: PyTree = None,
     batch_size: int | None = None, trace_dtype: Any = None, check_finite: bool = False,
-    memory_budget: float | str | None = None, **front_end_options: Any,
+    memory_budget: float | str | None = None, mesh: Mesh | None = None,
+    shard: str | Mapping[str, PartitionSpec] | None = None, **front_end_options: Any,
 ) -> Learner:  # fmt: skip
     """Compile a one-step model into an online learner.
 
@@ -36,6 +40,10 @@ def compile(
     watches for NaN and infinity and raises with the step and the parameter. A rule whose trace would pass
     `memory_budget` (bytes, or a text such as "2 GB") is refused.
 
+    With a `mesh` of devices, `shard` says how parameters, states and inputs of one step are cut over it: "batch",
+    "neuron" or "batch+neuron", or patterns over `/`-joined paths, `{"params/w": P(None, "neuron"), "hidden/.*":
+    P("batch", "neuron")}`. Traces are placed with their samples and positions (docs/scaling.md).
+
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
     ...     h = 0.9 * h + x @ params["w"]
@@ -46,10 +54,14 @@ def compile(
     """
     trace_dtype, budget = check_trace_dtype(trace_dtype), parse_bytes("memory_budget", memory_budget)
     check_flag("check_finite", check_finite)
+    check_mesh(mesh, shard)
+    if mesh is not None and check_finite:
+        raise ArgumentError("`check_finite=True` runs on one device: find the step there, without `mesh`.")
     rule = as_rule(rule)
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
         facts = analyse(bound.step)
+    check_kernels(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
     for path in integer_parameters(facts.step):
         warnings.warn(
             f"parameter {format_path(path, 'params')} holds whole numbers, which have no gradient: it will not learn. "
@@ -68,7 +80,7 @@ def compile(
             return compile(
                 model, rule, *with_batch(example_inputs, bound.step, batch), params=params, trace_dtype=trace_dtype,
                 hidden=None if hidden is None else with_batch(hidden, bound.step, batch),
-                batch_size=None if batch_size is None else batch, **front_end_options,
+                batch_size=None if batch_size is None else batch, mesh=mesh, shard=shard, **front_end_options,
             )  # fmt: skip
 
     return Learner(
@@ -79,6 +91,8 @@ def compile(
         check_finite=check_finite,
         memory_budget=budget,
         at_batch=at_batch,
+        mesh=mesh,
+        shard=shard,
         bound=bound,
         graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),
         report=Report.of,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class EtraxError(Exception):
     """Base of every error that Etrax raises on purpose."""
@@ -25,3 +28,13 @@ class MissingPackageError(EtraxError, ImportError):
 
 class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A question to end a message with, if a known name is near; else nothing.
+
+    >>> meant("hiden", ["hidden", "params"])
+    ' Did you mean `hidden`?'
+    """
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f" Did you mean `{near[0]}`?" if near else ""

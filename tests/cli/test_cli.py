@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,8 @@ import pytest
 
 import etrax
 from etrax.cli import main
+from etrax.cli._config import read_config
+from etrax.cli._demo import run as run_demo
 
 FILE = """
 import jax.numpy as jnp
@@ -39,9 +42,38 @@ number = 3
 """
 
 
+COPY = """
+[data]
+task = "copy"
+size = 20
+key = 0
+length = 1
+delay = 2
+[rule]
+name = "tbptt"
+[training]
+batch = 4
+window = 2
+epochs = 1
+"""
+CONFIGS = {
+    "run": COPY + '[model]\ncell = "MiniGRU"\nneurons = 4\n',
+    "mesh": COPY + '[model]\ncell = "MiniGRU"\nneurons = 4\n[mesh]\nshape = [2]\naxes = ["data"]\nshard = "batch"',
+    "devices": COPY + '[mesh]\nshape = [4096]\naxes = ["data"]\nshard = "batch"',
+    "axes": COPY + '[mesh]\nshape = [2, 2]\naxes = ["data"]\nshard = "batch"',
+    "broken": "[data",
+    "section": COPY + "[nodel]",
+    "code": '[data]\ntask = "__import__"',
+    "option": '[data]\ntask = "copy"\nlenght = 3',
+    "cell": COPY + '[model]\ncell = "os.system"',
+}
+
+
 @pytest.fixture
 def model(tmp_path, monkeypatch):
     (tmp_path / "some_models.py").write_text(FILE)
+    for name, text in CONFIGS.items():
+        (tmp_path / f"{name}.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield "some_models.py:make"
@@ -78,6 +110,15 @@ def test_rules(model, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["train"], "takes a config"),
+        (["train", "none.toml"], "cannot be read"),
+        (["train", "broken.toml"], "is no TOML"),
+        (["train", "section.toml"], "there is no section `nodel`; there are data, mesh, model"),
+        (["train", "code.toml"], "`task` of [data] is '__import__'; expected one of copy"),
+        (["train", "devices.toml"], "[mesh] of shape [4096] needs 4096 devices; there are"),
+        (["train", "axes.toml"], "[mesh] has shape [2, 2] and axes ['data']; expected"),
+        (["train", "option.toml"], "[data] does not fit copy"),
+        (["train", "cell.toml"], "`cell` of [model] is 'os.system'; expected one of GRUCell"),
         (["explain", "some_models"], "write MODULE:FACTORY"),
         (["explain", "missing.py:make"], "there is no file"),
         (["explain", "no_such_module:make"], "there is no module"),
@@ -95,6 +136,50 @@ def test_mistakes(model, capsys, words, message):
     assert message in err and "Traceback" not in err
     assert main([*words, "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_train_goes_on_where_it_stopped(model, capsys, tmp_path):
+    assert main(["train", "run.toml"]) == 0
+    (tmp_path / "run.toml").write_text(CONFIGS["run"].replace("epochs = 1", "epochs = 2"))
+    assert main(["train", "run.toml"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2] and all("val_accuracy" in line for line in lines)
+    assert "epoch 2: loss" in capsys.readouterr().out
+    (tmp_path / "run.toml").write_text(CONFIGS["mesh"].replace("epochs = 1", "epochs = 3"))
+    assert main(["train", "run.toml"]) == 0  # on two devices from here
+    assert "epoch 3: loss" in capsys.readouterr().out
+
+
+def test_the_example_config_is_whole(capsys, tmp_path):
+    assert main(["train", "--example"]) == 0
+    (tmp_path / "example.toml").write_text(capsys.readouterr().out)
+    config = read_config(str(tmp_path / "example.toml"))
+    assert config.data["task"] == "copy" and config.training["epochs"] == 10
+
+
+def test_bench(model, capsys):
+    assert main(["bench", model, "--lengths", "8", "64", "--window", "4"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert [row[0] for row in rows] == ["8", "64"]
+
+
+def test_export(model, capsys, tmp_path):
+    for loss in ("squares", "cross-entropy"):
+        assert main(["export", model, f"{loss}.etrax", "--loss", loss]) == 0
+        assert etrax.load(tmp_path / f"{loss}.etrax").manifest["rule"] == "d_rtrl()"
+
+
+def test_demo_learns(monkeypatch):
+    monkeypatch.setattr("etrax.cli._demo.BLOCKS", 3)
+    found = run_demo(lambda text: None)
+    assert found["d_rtrl"] < 0.9 * found["tbptt"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(capsys, shell):
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert "explain" in out and "--learning-rate" in out
 
 
 def test_usage(model, capsys):

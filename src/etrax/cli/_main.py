@@ -7,7 +7,7 @@ import importlib.metadata
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .._errors import EtraxError
 from .._version import __version__
@@ -18,13 +18,29 @@ MODEL = (
 )
 PACKAGES = {
     "brainstate": "brainstate", "brainpy": "brainpy.state", "flax": "flax", "equinox": "equinox",
-    "train": "orbax-checkpoint", "viz": "matplotlib", "export": "flatbuffers",
+    "train": "orbax-checkpoint", "viz": "matplotlib", "export": "flatbuffers", "nir": "nir", "tasks": "scikit-learn",
 }  # fmt: skip
+FIRST = """\
+a model for the commands is a function in a file of yours:
+
+  # model.py
+  import jax.numpy as jnp
+  def make():
+      def step(params, hidden, x):
+          hidden = 0.9 * hidden + jnp.tanh(x @ params["w"])
+          return hidden, hidden @ params["out"]
+      params = {"w": jnp.ones((3, 8)), "out": jnp.ones((8, 2))}
+      return step, params, jnp.zeros((16, 8)), jnp.ones((16, 3))  # one step of a batch of 16
+
+  etrax explain model.py:make       what each parameter's gradient is worth
+  etrax check model.py:make         the same, measured against BPTT
+  etrax rules model.py:make         which rule to take
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the answer is the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
@@ -33,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         print(f"etrax: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("etrax: stopped", file=sys.stderr)
     except Exception as error:  # the user's factory may raise anything
         if options.debug:
             traceback.print_exc()
@@ -40,38 +58,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "etrax", description="Turn any one-step JAX model into an online learner, and know what you get."
-    )
-    parser.add_argument("--version", action="version", version=f"etrax {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    made = argparse.ArgumentParser(
+        "etrax", description="Turn any one-step JAX model into an online learner, and know what you get.", epilog=FIRST,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("--version", action="version", version=f"etrax {__version__}")
+    commands = made.add_subparsers(required=True, metavar="command")
 
-    def command(name: str, run: object, text: str, model: bool = True) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text)
-        made.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        made.set_defaults(run=run)
+    def command(name: str, run: Callable[..., int], text: str, use: str, model: bool = True) -> argparse.ArgumentParser:
+        form = argparse.RawDescriptionHelpFormatter
+        one = commands.add_parser(name, help=text, description=text, epilog=f"example:\n  {use}", formatter_class=form)
+        one.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        one.set_defaults(run=run)
         if model:
-            made.add_argument("model", help=MODEL)
-        return made
+            one.add_argument("model", help=MODEL)
+        return one
 
-    def data(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--window", type=_positive, default=3, help="steps that are differentiated together (3)")
-        made.add_argument("--steps", type=_positive, default=20, help="length of the random sequence (20)")
-        made.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    _about_models(command)
+    _about_runs(command)
+    return made
 
-    explain = command("explain", _explain, "Say for every parameter what its gradient is worth, and why.")
-    explain.add_argument("--rule", default="d_rtrl", help="the learning rule (d_rtrl)")
+
+def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
+    use = "etrax explain model.py:make --html report.html"
+    explain = command("explain", _explain, "Say for every parameter what its gradient is worth, and why.", use)
+    _rule(explain)
+    explain.add_argument("--full", action="store_true", help="every parameter with a reason of its own")
     explain.add_argument("--html", metavar="FILE", help="write the report as a page, with the graph drawn")
-    check = command("check", _check, "Compare gradients with BPTT on random inputs; exit code 1 if a verdict is wrong.")
-    check.add_argument("--rule", default="d_rtrl", help="the learning rule (d_rtrl)")
-    data(check)
-    rules = command("rules", _rules, "Put rules side by side on your model: memory, time, cosine with BPTT, verdicts.")
+    text = "Compare gradients with BPTT on random inputs; exit code 1 if a verdict is wrong."
+    check = command("check", _check, text, "etrax check model.py:make --window 5 --steps 50")
+    _rule(check)
+    _data(check)
+    text = "Put rules side by side on your model: memory, time, cosine with BPTT, verdicts."
+    rules = command("rules", _rules, text, "etrax rules model.py:make --rules tbptt d_rtrl rtrl --html rules.html")
     rules.add_argument("--rules", nargs="+", metavar="RULE", help="names of rules (tbptt pp_prop d_rtrl rtrl)")
     rules.add_argument("--html", metavar="FILE", help="write the table as a page")
-    data(rules)
-    command("doctor", _doctor, "Say which versions, extras and devices are here, and what is missing.", model=False)
-    return parser
+    _data(rules)
+    text = "Measure time and memory of a gradient beside BPTT, over sequences of growing length."
+    bench = command("bench", _bench, text, "etrax bench model.py:make --window 10 --lengths 100 1000 10000")
+    _rule(bench)
+    _data(bench, steps=False)
+    bench.add_argument("--lengths", nargs="+", type=_positive, default=[50, 200, 800], help="of sequences (50 200 800)")
+    text = "Write the whole update of a model as one file, which etrax.load runs without the model's code."
+    export = command("export", _export, text, "etrax export model.py:make update.etrax --learning-rate 0.01")
+    export.add_argument("file", help="where to write it")
+    _rule(export)
+    export.add_argument("--window", type=_positive, default=1, help="steps of one update (1)")
+    export.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam (0.001)")
+    export.add_argument("--loss", choices=("squares", "cross-entropy"), default="squares", help="of a step (squares)")
+
+
+def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "Train as a config says: data, model, rule, optimizer, window. Run again, it goes on where it stopped."
+    train = command("train", _train, text, "etrax train --example > run.toml && etrax train run.toml", model=False)
+    train.add_argument("config", nargs="?", help="a TOML file; it is data and is never executed")
+    train.add_argument("--example", action="store_true", help="print a config to begin with")
+    train.add_argument("--model", metavar="MODULE:FACTORY", help="a model of your own in place of [model]")
+    command("demo", _demo, "Watch a network learn from a stream, in seconds.", "etrax demo", model=False)
+    text = "Say which versions, extras and devices are here, and what is missing."
+    command("doctor", _doctor, text, "etrax doctor", model=False)
+    text = "Print a script that completes the commands in your shell."
+    completion = command("completion", _completion, text, 'eval "$(etrax completion bash)"', model=False)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _rule(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--rule", default="d_rtrl", help="the learning rule (d_rtrl)")
+
+
+def _data(made: argparse.ArgumentParser, steps: bool = True) -> None:
+    made.add_argument("--window", type=_positive, default=3, help="steps that are differentiated together (3)")
+    if steps:
+        made.add_argument("--steps", type=_positive, default=20, help="length of the random sequence (20)")
+    made.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
 
 
 def _positive(text: str) -> int:
@@ -85,7 +146,7 @@ def _explain(options: argparse.Namespace) -> int:
     from ._model import load_model
 
     learner = load_model(options.model).learner(options.rule)
-    print(learner.report)
+    print(learner.report.full() if options.full else learner.report)
     if options.html:
         learner.report.to_html(options.html)
         print(f"\nwritten to {options.html}")
@@ -127,6 +188,55 @@ def _rules(options: argparse.Namespace) -> int:
     return 0
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from ._bench import rows
+    from ._model import load_model
+
+    for row in rows(load_model(options.model), options.rule, options.window, options.lengths, options.seed):
+        print(row, flush=True)
+    print(f"(window {options.window}; BPTT's memory grows with the length, that of a rule does not)")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    import jax
+    import jax.numpy as jnp
+
+    from ._model import load_model, need
+
+    optax, model = need("optax", "`etrax export`", "train"), load_model(options.model)
+    learner = model.learner(options.rule)
+    by_label = options.loss == "cross-entropy"
+    loss = optax.softmax_cross_entropy_with_integer_labels if by_label else optax.squared_error
+    output = jax.eval_shape(learner.plain_step, learner.params, learner.hidden, model.inputs)[1]
+    target = jnp.zeros(output.shape[:-1], jnp.int32) if by_label else None
+    made = learner.export(
+        options.file, optax.adam(options.learning_rate), lambda o, t: loss(o, t).mean(), options.window, target=target
+    )
+    print(f"{options.file}: one update by {made['rule']} and Adam, every {options.window} steps")
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from .._errors import ArgumentError
+    from ._config import EXAMPLE, read_config, run
+
+    if options.example:
+        print(EXAMPLE, end="")
+        return 0
+    if options.config is None:
+        raise ArgumentError("`etrax train` takes a config: `etrax train --example > run.toml` writes one.")
+    run(read_config(options.config), options.model, lambda text: print(text, flush=True))
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from ._demo import run
+
+    run(lambda text: print(text, flush=True))
+    return 0
+
+
 def _doctor(options: argparse.Namespace) -> int:
     import jax
 
@@ -140,4 +250,23 @@ def _doctor(options: argparse.Namespace) -> int:
         except importlib.metadata.PackageNotFoundError:
             found = f'missing: pip install "etrax[{extra}]"'
         print(f"{package}: {found}")
+    return 0
+
+
+def _completion(options: argparse.Namespace) -> int:
+    (commands,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    words = {n: " ".join(o for a in p._actions for o in a.option_strings) for n, p in commands.choices.items()}
+    if options.shell == "fish":
+        print(f"complete -c etrax -n __fish_use_subcommand -f -a '{' '.join(words)}'")
+        for name, flags in words.items():
+            print(f"complete -c etrax -n '__fish_seen_subcommand_from {name}' -a '{flags}'")
+        return 0
+    cases = "\n".join(f"    {name}) words='{flags}' ;;" for name, flags in words.items())
+    if options.shell == "zsh":
+        print("autoload -U +X bashcompinit && bashcompinit")
+    print(
+        f"_etrax() {{\n  local words=''\n  case ${{COMP_WORDS[1]}} in\n{cases}\n  esac\n"
+        f"  [ $COMP_CWORD -eq 1 ] && words='{' '.join(words)}'\n"
+        '  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))\n}\ncomplete -o default -F _etrax etrax'
+    )
     return 0

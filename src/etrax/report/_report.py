@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, overload
 
+from .._arguments import format_bytes
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..ir import Path, Role
 from ..rules import Verdict
+from ._escape import esc
 from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
 from ._reads import find_reads
-from ._text import text_of
+from ._text import count_kinds, own_rule, size_text, text_of
+
+
+class _OnDemand(Mapping[str, int]):
+    """Numbers that are computed when they are asked for: sizing a rule takes an analysis of its own."""
+
+    def __init__(self, how: Mapping[str, Callable[[], int]]):
+        self._how, self._known = how, {}
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._known:
+            self._known[name] = self._how[name]()
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._how)
+
+    def __len__(self) -> int:
+        return len(self._how)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 @dataclass(frozen=True)
@@ -33,7 +57,7 @@ class Report:
     rule: str
     groups: tuple[GroupLine, ...]
     parameters: tuple[ParameterLine, ...]
-    memory: dict[str, int]
+    memory: Mapping[str, int]
     notes: tuple[str, ...] = ()
     ops: tuple[OpLine, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -44,21 +68,22 @@ class Report:
         return {p.path: p.verdict for p in self.parameters}
 
     @classmethod
-    def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None) -> Report:
+    def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None, more: Sequence[str] = ()) -> Report:
         from .. import rules
 
         others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.rtrl())
-        memory = {r.name: r.size(facts, trace_dtype) for r in others} | {rule.name: own_bytes}
+        sizes = {r.name: partial(r.size, facts, trace_dtype) for r in others} | {rule.name: lambda: own_bytes}
         reads = find_reads(facts)
         count = len(facts.step.select(Role.PARAM))
         return cls(
             rule=str(rule),
             groups=tuple(group_line(facts, reads, g.index) for g in facts.groups),
             parameters=tuple(parameter_line(facts, i, rule.verdict(facts, i)) for i in range(count)),
-            memory=memory,
+            memory=_OnDemand(sizes),
             notes=(
                 *(f"{c} casts a complex number to a real one: its imaginary part is dropped" for c in facts.casts),
                 *rule.notes(facts),
+                *more,
             ),
             ops=tuple(op_line(facts, reads, j) for j in range(len(facts.sites))),
             outputs=output_names(facts),
@@ -105,7 +130,26 @@ class Report:
             raise ArgumentError(f"`to_html` cannot write {str(path)!r}: {error.strerror}.") from error
         return path
 
+    def summary(self) -> str:
+        """One line: the rule, how many parameters are of which verdict, and the size of the trace."""
+        kinds = ", ".join(f"{n} {kind}" for kind, n in count_kinds(self))
+        return f"{self.rule}: {size_text(self)}; {kinds}; trace of {format_bytes(self.memory[own_rule(self)])}"
+
+    def full(self) -> str:
+        """The report in words with every group and parameter said on its own.
+
+        >>> import etrax, jax.numpy as jnp
+        >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+        >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+        >>> "EXACT" in learner.report.full()
+        True
+        """
+        return text_of(self, full=True)
+
     def __str__(self) -> str:
         return text_of(self)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{esc(self)}</pre>"

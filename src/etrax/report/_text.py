@@ -10,6 +10,8 @@ import numpy as np
 from .._arguments import format_bytes
 from ..ir import format_path
 from ..rules import Kind
+from ._alike import blocks_of, groups_alike, listed, said_once
+from ._lines import ParameterLine
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -25,17 +27,25 @@ MEANING = {
 CHECK = "etrax.testing.compare(learner, loss_fn, params, hidden, inputs, targets, window=1).check()"
 
 
-def text_of(report: Report) -> str:
-    """The whole report, wrapped for a terminal."""
-    parts = [_heading(report), _groups(report), _parameters(report), _notes(report), _memory(report), _advice()]
-    return "\n\n".join("\n".join(part) for part in parts if part)
+WORDS = (
+    "Words: a window is the steps that are differentiated together; a trace is what a rule carries from window to "
+    "window; a position is one unit of one sample; a weight op is an operation that applies a parameter; "
+    "leak and gain are what a step keeps of a state, and what it adds to it."
+)
+
+
+def text_of(report: Report, full: bool = False) -> str:
+    """The report, wrapped for a terminal; in full, every group and parameter with a reason of its own."""
+    parts = [_heading(report), _groups(report, full), _parameters(report, full), _notes(report, full), _memory(report)]
+    parts.append([_wrapped(WORDS, 0)] + ([] if full else ["report.full() says all of it, parameter by parameter."]))
+    return "\n\n".join("\n".join(part) for part in [*parts, _advice()] if part)
 
 
 def size_text(report: Report) -> str:
     """How many parameters, numbers in them, and hidden groups."""
     numbers = sum(int(np.prod(p.shape, dtype=np.int64)) for p in report.parameters)
     parameters, groups = plural(len(report.parameters), "parameter"), plural(len(report.groups), "hidden group")
-    return f"{parameters} ({numbers:,} numbers), {groups}"
+    return f"{parameters} ({numbers:,} number{'s' * (numbers != 1)}), {groups}"
 
 
 def count_kinds(report: Report) -> list[tuple[Kind, int]]:
@@ -58,32 +68,47 @@ def _heading(report: Report) -> list[str]:
     return lines
 
 
-def _groups(report: Report) -> list[str]:
+def _groups(report: Report, full: bool) -> list[str]:
     if not report.groups:
         return [
             "Hidden groups: none. The model has no state that remembers, so every gradient is that of its own step."
         ]
     lines = ["Hidden groups (states that act on each other position by position)"]
-    for i, g in enumerate(report.groups):
+    for alike in groups_alike(report.groups, full):
+        i, g = alike[0]
         size = f"{shape_text(g.positions, 'one')} positions, {plural(g.num_state, 'state')} each"
-        lines.append(f"  {i}  {', '.join(g.states)}: {size}, recurrence {g.structure}")
+        number = str(i) if len(alike) == 1 else f"{i}…{alike[-1][0]}"
+        names = listed([state for _, other in alike for state in other.states], full)
+        lines.append(f"  {number}  {names}: {size}, recurrence {g.structure}")
         lines += [_wrapped(f"across positions: {text}", 5) for text in g.across]
     return lines
 
 
-def _parameters(report: Report) -> list[str]:
+def _parameters(report: Report, full: bool) -> list[str]:
     lines = ["Parameters"]
-    for p in sorted(report.parameters, key=lambda p: ORDER.index(p.verdict.kind)):
-        met = ", ".join(p.ops) or "in no operation"
-        what = f"{format_path(p.path, 'params')} ({shape_text(p.shape, 'scalar')}; {met})"
-        to = f" → {', '.join(p.reaches)}" if p.reaches else ""
-        lines.append(f"  {p.verdict.kind.upper():<12} {what}{to}")
-        lines.append(_wrapped(p.verdict.reason, 15))
+    order = sorted(report.parameters, key=lambda p: ORDER.index(p.verdict.kind))
+    for block in blocks_of(report, order, full):
+        reached = list(dict.fromkeys(r for p in block.parameters for r in p.reaches))
+        what = _what(block.parameters[0]) if full else listed([_short(p) for p in block.parameters])
+        what += f" → {listed(reached, full)}" if reached else ""
+        kind = f"  {block.parameters[0].verdict.kind.upper():<12} "
+        lines.append(textwrap.fill(what, 118, initial_indent=kind, subsequent_indent=" " * 15))
+        lines.append(_wrapped(block.reason, 15))
     return lines
 
 
-def _notes(report: Report) -> list[str]:
-    return ["Notes", *(_wrapped(text, 2) for text in report.notes)] if report.notes else []
+def _what(p: ParameterLine) -> str:
+    met = ", ".join(p.ops) or "in no operation"
+    return f"{format_path(p.path, 'params')} ({shape_text(p.shape, 'scalar')}; {met})"
+
+
+def _short(p: ParameterLine) -> str:
+    return f"{format_path(p.path, 'params')} ({shape_text(p.shape, 'scalar')})"
+
+
+def _notes(report: Report, full: bool) -> list[str]:
+    notes = report.notes if full else said_once(report.notes)
+    return ["Notes", *(_wrapped(text, 2) for text in notes)] if notes else []
 
 
 def _wrapped(text: str, indent: int) -> str:

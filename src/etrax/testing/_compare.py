@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from dataclasses import dataclass
 
@@ -34,7 +35,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table of `compare`. `print` it, index it by path, or `check()` it."""
+    """The table of `compare`. `print` it, index it by path, or `check()` it.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> loss = lambda output, target: ((output - target) ** 2).mean()
+    >>> xs, ys = jnp.ones((6, 3)), jnp.zeros((6, 4))
+    >>> table = etrax.testing.compare(learner, loss, learner.params, learner.hidden, xs, ys, window=2).check()
+    >>> round(table[()].cosine, 6)
+    1.0
+    """
 
     rows: tuple[Row, ...]
     window: int
@@ -67,7 +78,7 @@ class Comparison:
         return self
 
     def __str__(self) -> str:
-        width = max([len(format_path(r.path, "params")) for r in self.rows], default=9)
+        width = max([len("parameter"), *(len(format_path(r.path, "params")) for r in self.rows)])
         head = (
             f"{'parameter':<{width}}  {'cosine':>8}  {'rel. error':>10}  verdict   (window {self.window}, against BPTT)"
         )
@@ -78,6 +89,9 @@ class Comparison:
         return "\n".join([head, *body])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def compare(

@@ -69,7 +69,17 @@ def _loss(
 
 
 def bptt(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Oracle:
-    """`f(params, hidden, inputs, targets, mask=None) -> (loss, grads)`: `jax.grad` through one `lax.scan`."""
+    """`f(params, hidden, inputs, targets, mask=None) -> (loss, grads)`: `jax.grad` through one `lax.scan`.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> loss = lambda output, target: ((output - target) ** 2).mean()
+    >>> run = etrax.testing.bptt(learner, loss)
+    >>> value, grads = run(learner.params, learner.hidden, jnp.ones((6, 3)), jnp.ones((6, 4)))
+    >>> grads.shape
+    (3, 4)
+    """
 
     def run(
         params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None
@@ -96,6 +106,15 @@ def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float =
     """Central differences of the sequence loss, one number at a time, best in float64.
 
     A surrogate gradient is not the derivative of its spike, so models with spikes are not for this oracle.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> loss = lambda output, target: ((output - target) ** 2).mean()
+    >>> run = etrax.testing.finite_differences(learner, loss, epsilon=1e-3)
+    >>> grads = run(learner.params, learner.hidden, jnp.ones((6, 3)), jnp.ones((6, 4)))
+    >>> grads.shape
+    (3, 4)
     """
 
     def run(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
@@ -130,6 +149,15 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
     """Textbook RTRL in real numbers: J ← (∂h'/∂h) J + ∂h'/∂θ with full matrices, g = Σ_t ∂ℓ/∂θ + (∂ℓ/∂h) J.
 
     For small models only: it holds (states × parameters) numbers and full Jacobians across the batch.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> loss = lambda output, target: ((output - target) ** 2).mean()
+    >>> run = etrax.testing.dense_rtrl(learner, loss)
+    >>> grads = run(learner.params, learner.hidden, jnp.ones((6, 3)), jnp.ones((6, 4)))
+    >>> grads.shape
+    (3, 4)
     """
 
     def run(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:

@@ -20,6 +20,7 @@ from ..ir import LossFunction, PyTree
 from ..learn import Learner
 from ..rules import RULES, Rule, RuleWarning
 from ._oracles import bptt
+from ._picture import drawn
 
 DEFAULT = ("tbptt", "pp_prop", "d_rtrl", "rtrl")
 TURNS = 5
@@ -30,6 +31,10 @@ class RuleRow:
     """One rule: bytes of its trace, time as a multiple of BPTT's, cosine of its gradient with BPTT's, verdicts.
 
     A rule that refuses the model has the reason in `refused`, and nothing else.
+
+    >>> from etrax.testing import RuleRow
+    >>> RuleRow("rtrl()", trace=4096, cosine=1.0).trace
+    4096
     """
 
     rule: str
@@ -42,7 +47,12 @@ class RuleRow:
 
 @dataclass(frozen=True)
 class RuleTable:
-    """The table of `compare_rules`. `print` it, or write it with `to_html`."""
+    """The table of `compare_rules`. `print` it, or write it with `to_html`.
+
+    >>> from etrax.testing import RuleRow, RuleTable
+    >>> RuleTable((RuleRow("rtrl()", trace=4096, cosine=1.0),), window=1, steps=9)["rtrl"].trace
+    4096
+    """
 
     rows: tuple[RuleRow, ...]
     window: int
@@ -73,21 +83,26 @@ class RuleTable:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
     def to_html(self, file: str | File) -> None:
-        """The table as one page."""
+        """The table as one page, with a picture: what a rule's trace takes, and how far its gradient is BPTT's."""
+        picture = drawn([(r.rule, r.trace, r.cosine) for r in self.rows])
         row = lambda cells, tag: "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells)  # noqa: E731
         body = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in self.cells())
         File(file).write_text(
             "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Etrax: rules"
             f"</title><style>{_STYLE}</style><h1>Rules on this model</h1><p>Window {self.window}, {self.steps} steps; "
             f"times are the best of {TURNS} turns taken by all in one run.</p><div><table><tr>{row(self.HEAD, 'th')}"
-            f"</tr>\n{body}</table></div>\n",
+            f"</tr>\n{body}</table></div>\n{picture}\n",
             encoding="utf-8",
         )
 
 
 _STYLE = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:2em auto;max-width:60em;padding:0 1em}"
+    "svg{width:100%;margin-top:2em;font-size:12px;fill:currentColor}"
     "div{overflow-x:auto}table{border-collapse:collapse}td,th{text-align:left;padding:.3em 1em .3em 0;"
     "border-bottom:1px solid #8886}td:nth-child(-n+4){white-space:nowrap;font-variant-numeric:tabular-nums}"
 )
@@ -114,13 +129,14 @@ def compare_rules(
     for what, tree in (("params", params), ("hidden", hidden), ("inputs", inputs), ("targets", targets)):
         check_arrays(what, tree)
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    plain = _learner(model, "tbptt", params, hidden, inputs)
     runs: dict[str, Callable[[], PyTree]] = {}
     rows: list[RuleRow] = []
     for rule in chosen:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuleWarning)  # what a rule says of its data, the cosine says in numbers
-                learner = _learner(model, rule, params, hidden, inputs)
+                learner = plain.with_rule(rule)
                 run = _gradient(learner, loss_fn, window, params, hidden, inputs, targets)
         except EtraxError as error:
             rows.append(RuleRow(str(rule), refused=str(error).splitlines()[0]))
@@ -128,7 +144,6 @@ def compare_rules(
         kinds = Counter(str(v.kind) for v in learner.report.verdicts.values())
         runs[str(learner.rule)] = run
         rows.append(RuleRow(str(learner.rule), learner.program.transport.nbytes, verdicts=tuple(sorted(kinds.items()))))
-    plain = _learner(model, "tbptt", params, hidden, inputs)
     compiled = jax.jit(lambda *given: bptt(plain, loss_fn)(*given)[1])
     whole = lambda: compiled(params, hidden, inputs, targets)  # noqa: E731
     want, best = jax.tree.leaves(jax.block_until_ready(whole())), _times({"": whole, **runs})

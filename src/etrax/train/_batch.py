@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .._compat import common_dtype
 from .._errors import ArgumentError
 from ..ir import LossFunction, PyTree
-from ..learn import Learner, Losses, Optimizer
+from ..learn import Learner, Losses, Optimizer, told
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
 Gradient = Callable[..., Callable[..., tuple[jax.Array, PyTree]]]
@@ -64,7 +64,7 @@ def updater(
             loss, grads = other(live.params, state.hidden, inputs, targets, mask)
         else:
             (loss, grads), state = by_sequence(live.params, state, inputs, targets, mask)  # type: ignore[misc]
-        updates, opt_state = optimizer.update(grads, live.opt_state, live.params)
+        updates, opt_state = told(optimizer, loss).update(grads, live.opt_state, live.params)
         new = jax.tree.map(lambda a, u: (a + u).astype(a.dtype), live.params, updates), opt_state
         # A batch of which no step counts leaves everything as it is.
         seen = weights.any()

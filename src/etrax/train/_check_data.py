@@ -13,7 +13,7 @@ from ..ir import Leaf, PyTree, Role, format_path, leaves_with_paths
 from ..learn import Learner
 
 
-class Layout(NamedTuple):
+class DataShape(NamedTuple):
     """T, N and B of a data set. `batched` is False for a learner without a batch axis, which takes one at a time."""
 
     steps: int
@@ -28,7 +28,7 @@ def as_tuple(learner: Learner, inputs: PyTree) -> PyTree:
     return (inputs,) if single else inputs
 
 
-def check_data(learner: Learner, data: PyTree, what: str) -> Layout:
+def check_data(learner: Learner, data: PyTree, what: str) -> DataShape:
     """The layout of a data set of numpy arrays, or an error that names what does not fit."""
     expected = learner.facts.step.select(Role.INPUT)
     found = leaves_with_paths(as_tuple(learner, data.inputs))
@@ -52,7 +52,7 @@ def check_data(learner: Learner, data: PyTree, what: str) -> Layout:
     return layout
 
 
-def _layout(named: list[tuple[str, Leaf, np.ndarray]], what: str) -> Layout:
+def _layout(named: list[tuple[str, Leaf, np.ndarray]], what: str) -> DataShape:
     """From the first input that is not shared: (T, N, …) against (B, …), or against (…) without a batch axis."""
     for name, leaf, a in named:
         if a.ndim == 1 and not leaf.aval.shape:
@@ -65,11 +65,11 @@ def _layout(named: list[tuple[str, Leaf, np.ndarray]], what: str) -> Layout:
             )
         if not a.shape[0] or not a.shape[1]:
             raise ArgumentError(f"`{what}.inputs` at {name} is empty: its shape (T, N, …) is {list(a.shape)}.")
-        return Layout(a.shape[0], a.shape[1], leaf.aval.shape[0] if extra == 1 else 1, extra == 1)
+        return DataShape(a.shape[0], a.shape[1], leaf.aval.shape[0] if extra == 1 else 1, extra == 1)
     raise ArgumentError(f"`{what}.inputs` holds no array of shape (T, N, …), so the number of samples is not known.")
 
 
-def _check_input(name: str, leaf: Leaf, a: jax.Array, layout: Layout) -> None:
+def _check_input(name: str, leaf: Leaf, a: jax.Array, layout: DataShape) -> None:
     aval, lead = leaf.aval, (layout.steps, layout.samples)
     if a.ndim == 1 and not aval.shape:
         if a.shape[0] != layout.steps:
@@ -92,7 +92,7 @@ def _check_input(name: str, leaf: Leaf, a: jax.Array, layout: Layout) -> None:
         )
 
 
-def _check_mask(mask: jax.Array, layout: Layout, what: str) -> None:
+def _check_mask(mask: jax.Array, layout: DataShape, what: str) -> None:
     if mask is None:
         return
     shape = mask.shape if hasattr(mask, "shape") else ()

@@ -48,13 +48,14 @@ class Saver:
     def save(self, point: Point) -> None:
         history = [{k: v for k, v in vars(e).items() if k != "params"} for e in point.history]
         meta = {"format": FORMAT, "run": self._run(point), "best": point.best, "history": history}
-        why = self.store.write(len(history), _tree(point), meta)
-        if why is not None:
+        try:
+            self.store.write(len(history), _tree(point), meta)
+        except CheckpointError as error:
             raise CheckpointError(
-                f"epoch {len(history)} could not be saved in {str(self.store.directory)!r}: {why}. What was saved "
+                f"epoch {len(history)} could not be saved in {str(self.store.directory)!r}: {error}. What was saved "
                 "before it is intact: make room there, and the same call goes on from that. The parameters are in "
                 "`.result.last_params` of this error."
-            )
+            ) from error
 
     def load(self, like: Point) -> Point | None:
         """The last point, with the structure of `like`; None if there is none yet."""

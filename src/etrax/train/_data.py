@@ -11,9 +11,9 @@ import numpy as np
 
 from .._arguments import as_numbers, check_arrays, short
 from .._errors import ArgumentTypeError
-from ..ir import PyTree
+from ..ir import PyTree, describe
 from ..learn import Learner
-from ._check_data import ArgumentError, Layout, as_tuple, check_data
+from ._check_data import ArgumentError, DataShape, as_tuple, check_data
 
 
 class Dataset(NamedTuple):
@@ -29,10 +29,16 @@ class Dataset(NamedTuple):
 
     inputs: PyTree
     targets: PyTree = None
-    mask: jax.Array | None = None
+    mask: jax.Array | np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        """Shapes, not values."""
+        given = {"inputs": self.inputs, "targets": self.targets, "mask": self.mask}
+        held = [f"{name}: {describe(value, name)}" for name, value in given.items() if value is not None]
+        return f"Dataset({'; '.join(held)})"
 
     @classmethod
-    def labelled(cls, inputs: PyTree, labels: jax.Array, mask: jax.Array | None = None) -> Dataset:
+    def labelled(cls, inputs: PyTree, labels: jax.Array, mask: jax.Array | np.ndarray | None = None) -> Dataset:
         """One target per sequence: `labels` are arrays (N, …), asked for at every step that counts.
 
         >>> import numpy as np
@@ -107,10 +113,11 @@ class Batches:
             )
         found = {"inputs": data.inputs, "targets": data.targets, "mask": data.mask}
         data = Dataset(*(_arrays(f"{what}.{name}", tree) for name, tree in found.items()))
-        self.layout: Layout = check_data(learner, data, what)
+        self.learner = learner
+        self.layout: DataShape = check_data(learner, data, what)
         self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
         shape = (self.layout.steps, self.layout.samples)
-        mask = np.broadcast_to(np.float32(1), shape) if data.mask is None else data.mask
+        mask = np.broadcast_to(np.float32(1), shape) if data.mask is None else np.asarray(data.mask)
         self.mask = mask if np.issubdtype(mask.dtype, np.floating) else mask.astype(np.float32)
 
     def __len__(self) -> int:
@@ -120,12 +127,16 @@ class Batches:
         """All samples once, in the given order."""
         size, total = self.layout.batch, self.layout.samples
         order = np.arange(total) if order is None else order
+        on_mesh = self.layout.batched and jax.process_count() > 1
         for start in range(0, total, size):
             chosen = order[start : start + size]
             # Filled up with a real sample: its numbers are finite, so that times 0 they are 0.
             index = np.concatenate([chosen, np.full(size - len(chosen), chosen[0])])
             mask = self.mask[:, index]
             mask[:, len(chosen) :] = 0
+            if on_mesh:  # a process reads the samples of its own devices
+                yield self.learner.place_batch(self.inputs, self.targets, mask, index)
+                continue
             yield (*jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets)), mask)
 
     def _take(self, a: jax.Array, index: np.ndarray) -> PyTree:

@@ -6,6 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+import jax
+
 from ._stored import CheckpointError
 
 try:
@@ -24,7 +26,8 @@ class Lock:
         self.directory, self.argument, self.handle = directory, argument, -1
 
     def take(self) -> None:
-        if fcntl is None:
+        """Of the processes of one run, the first takes it for all."""
+        if fcntl is None or jax.process_index():
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         handle = os.open(self.directory / NAME, flags, 0o644)

@@ -110,13 +110,13 @@ def resident_memory() -> str:
             pages = int(file.read().split()[1])
         import resource
 
-        return f"{pages * resource.getpagesize() / 2**20:,.0f} MiB"
+        return f"{pages * resource.getpagesize() / 1e6:,.0f} MB"
     except (OSError, ImportError, IndexError, ValueError):
         pass
     try:
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return f"{peak / (2**20 if sys.platform == 'darwin' else 2**10):,.0f} MiB"
+        return f"{peak / (1e6 if sys.platform == 'darwin' else 1e3):,.0f} MB"
     except ImportError:  # Windows
         return ""

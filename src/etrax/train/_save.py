@@ -43,11 +43,12 @@ def save(
     with Store(directory, "directory") as store:
         latest = store.latest()
         meta = {"format": FORMAT, "arrays": _shapes(tree), "learner": _identity(learner)}
-        why = store.write(0 if latest is None else latest + 1, tree, meta)
-    if why is not None:
-        raise CheckpointError(
-            f"nothing could be saved in {str(directory)!r}: {why}. What was saved before it is intact."
-        )
+        try:
+            store.write(0 if latest is None else latest + 1, tree, meta)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"nothing could be saved in {str(directory)!r}: {error}. What was saved before it is intact."
+            ) from error
 
 
 def restore(directory: str | Path, *, like: Mapping[str, PyTree], learner: Learner | None = None) -> dict[str, PyTree]:
@@ -55,6 +56,12 @@ def restore(directory: str | Path, *, like: Mapping[str, PyTree], learner: Learn
 
     `like` names the parts that were saved. Values of another model, or of another rule than that of `learner`, are
     refused with what differs.
+
+    >>> import etrax, jax.numpy as jnp, tempfile
+    >>> directory = tempfile.mkdtemp() + "/saved"
+    >>> etrax.save(directory, params={"w": jnp.ones(3)})
+    >>> etrax.restore(directory, like={"params": {"w": jnp.zeros(3)}})["params"]["w"]
+    Array([1., 1., 1.], dtype=float32)
     """
     if not isinstance(like, Mapping) or not like or not set(like) <= {"params", "opt_state", "state"}:
         raise ArgumentTypeError(

@@ -67,8 +67,8 @@ class Store:
         with self._manager() as manager:
             return manager.latest_step()
 
-    def write(self, number: int, tree: PyTree, meta: dict[str, PyTree]) -> str | None:
-        """Write a tree with its record; the reason if it could not be, and then nothing of it is left."""
+    def write(self, number: int, tree: PyTree, meta: dict[str, PyTree]) -> None:
+        """Write a tree with its record; if it cannot be, the error says why and nothing of it is left."""
         ocp, arrays = self.ocp, _arrays(tree)
         meta["digest"] = digest(meta, arrays)
         try:
@@ -81,8 +81,7 @@ class Store:
         except Exception as error:  # orbax and tensorstore raise all kinds of errors
             for left in self.directory.glob(f"{number}.*tmp*"):  # give back the room that it took
                 shutil.rmtree(left, ignore_errors=True)
-            return shown(_reason(error))
-        return None
+            raise CheckpointError(shown(_reason(error))) from error
 
     def read(self, like: PyTree, check: Callable[[Path, PyTree], None]) -> tuple[int, dict[str, PyTree], PyTree] | None:
         """The last tree, with the structure of `like`, and its record; None if there is none yet.

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from .._errors import EtraxError
@@ -80,10 +81,19 @@ def digest(meta: Mapping[str, PyTree], arrays: Mapping[str, PyTree]) -> str:
     plain = json.loads(json.dumps({k: v for k, v in meta.items() if k != "digest"}))
     found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for name in sorted(arrays):
-        value = np.asarray(arrays[name])
+        value = np.asarray(_whole(arrays[name]))
         found.update(f"{name} {value.dtype} {value.shape}".encode())
         found.update(np.ascontiguousarray(value).tobytes())
     return found.hexdigest()
+
+
+def _whole(a: PyTree) -> PyTree:
+    """All of an array, of which other processes may have parts."""
+    if not isinstance(a, jax.Array) or a.is_fully_addressable or a.is_fully_replicated:
+        return a
+    from jax.experimental.multihost_utils import process_allgather
+
+    return process_allgather(a, tiled=True)
 
 
 def flush(step: Path) -> None:

@@ -118,7 +118,7 @@ class Trainer:
             )  # fmt: skip
             if self.gradient is None:
                 self.learner.warn(next(batches.epoch())[0])  # what the rule has to say of such data
-            with reporter(progress, epochs) as shown:
+            with reporter(progress and jax.process_index() == 0, epochs) as shown:
                 return run.until(epochs, shown)
 
     def evaluate(self, params: PyTree, data: Dataset) -> dict[str, float]:
@@ -147,6 +147,8 @@ class Trainer:
             check_arrays("opt_state", opt_state)
             check_opt_state(self.optimizer, params, opt_state)
         live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient))
+        params, opt_state = self.learner.place(live.params, live.opt_state)
+        live = live._replace(params=params, opt_state=opt_state)
         return Point(live, live.params if watch.name else None)
 
     def _settings(self, batches: Batches, key: jax.Array, shuffle: bool, watch: Monitor) -> dict[str, PyTree]:

@@ -35,6 +35,12 @@ class Recording:
 
     `states[path]` and `outputs[path]` after each step; `traces[parameter, state]`, of the parameter's shape, wherever
     the rule carries one. `step` is the number of steps taken before.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> etrax.viz.record(learner, jnp.ones((5, 3))).states[()].shape
+    (5, 4)
     """
 
     rule: str

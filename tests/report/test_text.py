@@ -1,0 +1,91 @@
+"""The report in words: short by default, whole on demand."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tests.report.models import layers
+
+import etrax
+from etrax.report._alike import shortened
+
+
+@pytest.fixture(scope="module")
+def many():
+    return layers(70)  # 211 parameters
+
+
+def test_two_hundred_parameters_fit_on_a_screen(many):
+    text = str(many.report)
+    assert len(text.splitlines()) < 50
+    assert "'layers[0].bias' (2) … 'layers[68].bias' (2) (69)" in text and "'head'" in text
+
+
+def test_full_says_every_parameter(many):
+    text = many.report.full()
+    for p in many.report.parameters:
+        assert etrax.ir.format_path(p.path, "params") in text
+
+
+def test_equal_reasons_are_said_once():
+    def step(p, h, x):
+        h = p["leak"] * h + x @ p["w"] + p["b"]
+        return h, h @ p["out"]
+
+    params = {"w": jnp.ones((3, 4)), "b": jnp.ones(4), "leak": jnp.ones(4), "out": jnp.ones((4, 2))}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=params, hidden=jnp.zeros(4))
+    text = str(learner.report)
+    assert text.count("whose recurrence is carried whole") == 1
+    assert "'b' (4), 'leak' (4), 'w' (3×4) → group 0" in text and "test_text.py:" in text
+    assert learner.report.full().count("each element of `") == 3
+    assert "a trace is what a rule carries" in text
+    assert repr(learner) == "Learner of d_rtrl(): 4 parameters (28 numbers), 1 hidden group; 4 exact; trace of 160 B"
+    assert repr(learner.rule) == "d_rtrl()" and "<pre>" in learner._repr_html_()
+    assert repr(learner.init()) == "LearnerState(step 0; hidden: float64[4]; trace: 160 B)"
+    stream = learner.online(optax.sgd(0.1), lambda o, t: o.sum(), window=3)
+    assert repr(stream).endswith("trace of 160 B; 0 of 3 samples wait for the end of their window)")
+    data = etrax.train.Dataset.labelled(np.zeros((5, 6, 3), np.float32), np.zeros(6, np.int8))
+    assert repr(data) == "Dataset(inputs: float32[5, 6, 3]; targets: int8[5, 6])"
+
+
+def test_ops_on_the_way_are_named_in_one_clause():
+    def step(p, s, x):
+        v = 0.9 * s["v"] + x @ p["w"]
+        q = 0.9 * s["q"] + jnp.tanh(v) @ p["a"] + jnp.sin(v) @ p["b"]
+        return {"v": v, "q": q}, q
+
+    params = {name: jnp.ones((3, 3)) for name in "wab"}
+    hidden = {name: jnp.zeros((2, 3)) for name in "vq"}
+    learner = etrax.compile(step, etrax.d_rtrl(hops=0), jnp.ones((2, 3)), params=params, hidden=hidden)
+    reason = learner.report.verdicts["w",].reason
+    assert reason.count("before it reaches a state") == 1
+    assert "its output passes through the weight ops of 'a' (" in reason and "), 'b' (" in reason
+
+
+def test_residual_layers_fit_on_a_screen():
+    """What each layer puts into the residual stream passes through all later ones: reasons of very many clauses."""
+
+    def step(p, h, x):
+        new = []
+        for w, s in zip(p, h, strict=True):
+            new.append(0.9 * s + x @ w["in"])
+            x = x + new[-1] @ w["out"]
+        return tuple(new), x
+
+    params = tuple({"in": jnp.ones((2, 2)), "out": jnp.ones((2, 2))} for _ in range(20))
+    hidden = tuple(jnp.zeros(2) for _ in range(20))
+    report = etrax.compile(step, "d_rtrl", jnp.ones(2), params=params, hidden=hidden).report
+    assert len(str(report).splitlines()) < 50
+    assert len(report.full()) > 3 * len(str(report))
+
+
+def test_clauses_are_told_apart_by_more_than_numbers():
+    few = "not carried: it passes through 'a1'; it passes through 'a2'; it reaches 'b'"
+    assert shortened(few) == few
+    many = "a trace is carried; not carried: " + "; ".join(["x 1", "x 2", "x 3", "x 4", "y 1"])
+    assert shortened(many) == "a trace is carried; not carried: x 1 (and 3 more like it); y 1"
+    ops = ", ".join(f"'{n}[{i}]' (`dot_general` at m.py:3 (step))" for i in range(4) for n in "wu")
+    assert shortened(f"it passes through {ops} before") == (
+        "it passes through 'w[0]' (`dot_general` at m.py:3 (step)) (and 3 more like it), "
+        "'u[0]' (`dot_general` at m.py:3 (step)) (and 3 more like it) before"
+    )
