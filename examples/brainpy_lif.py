@@ -41,7 +41,9 @@ def loss(output, target):
     return optax.softmax_cross_entropy_with_integer_labels(output, target).mean()
 
 
-def main(steps=60, batch=32, width=50, epochs=15, window=10):
+def main(steps=60, batch=32, width=50, epochs=15, window=10, file="brainpy_lif.png"):
+    import matplotlib.pyplot as plt
+
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, batch)
     rate = np.where(labels[:, None] == np.arange(20) % 2, 0.25, 0.05)  # two kinds of input, by which channels are busy
@@ -57,6 +59,10 @@ def main(steps=60, batch=32, width=50, epochs=15, window=10):
             params, opt_state, _, losses = update(params, opt_state, learner.init(params), xs, ys)
             found.append(float(losses.mean()))
             print(f"epoch {epoch:3d}  loss {found[-1]:.4f}")
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axes.plot(found, marker="o")
+    axes.set(xlabel="pass over the data", ylabel="loss", ylim=(0, None))
+    figure.savefig(file, dpi=150)
     return found
 
 

@@ -32,11 +32,14 @@ def loss(output, target):
     return jnp.mean((output - target) ** 2)
 
 
-def main(steps=40, batch=8, width=8, epochs=40):
+def main(steps=40, batch=8, width=8, epochs=40, file="equinox_lstm.png"):
     """First and last loss of each rule."""
+    import matplotlib.pyplot as plt
+
     xs = jax.random.normal(jax.random.key(0), (steps, batch, 2))
     ys = jnp.cumsum(xs[..., :1], 0) / 4
     found = {}
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     for rule in ("d_rtrl", "rtrl"):
         model, hidden = Reader(2, width, jax.random.key(1)), (jnp.zeros((batch, width)),) * 2
         learner = etrax.compile(model, rule, xs[0], hidden=hidden, call=call)
@@ -50,6 +53,10 @@ def main(steps=40, batch=8, width=8, epochs=40):
             losses.append(float(value))
         print(f"{rule:8s} loss {losses[0]:.3f} to {losses[-1]:.3f}")
         found[rule] = losses[0], losses[-1]
+        axes.plot(losses, label=rule)
+    axes.set(xlabel="pass over the data", ylabel="loss", ylim=(0, None))
+    axes.legend()
+    figure.savefig(file, dpi=150)
     return found
 
 

@@ -37,7 +37,9 @@ def loss(output, target):
     return optax.softmax_cross_entropy_with_integer_labels(output, target).mean()
 
 
-def main(size=1024, epochs=12, batch=64, width=64, window=8, rule="d_rtrl"):
+def main(size=1024, epochs=12, batch=64, width=64, window=8, rule="d_rtrl", file="evidence.png"):
+    import matplotlib.pyplot as plt
+
     train, test = tasks.split(tasks.evidence(key=0, size=size), test=0.2, seed=0)
     features = train.inputs.shape[-1]
     keys = jax.random.split(jax.random.key(1), 3)
@@ -55,6 +57,16 @@ def main(size=1024, epochs=12, batch=64, width=64, window=8, rule="d_rtrl"):
     result = trainer.fit(train, epochs, validation=test, monitor="val_accuracy")
     found = trainer.evaluate(result.params, test)
     print(f"held-out accuracy {found['accuracy']:.3f}, windows of {window} out of {train.steps} steps")
+    shown, s, rows = test.inputs[:, :1], jax.tree.map(lambda a: a[:1], hidden), []
+    for x in shown:
+        s, _ = step(result.params, s, x)
+        rows.append(s["z"][0])
+    figure, (above, below) = plt.subplots(2, sharex=True, figsize=(6, 4), layout="constrained")
+    above.imshow(shown[:, 0].T, aspect="auto", cmap="Greys", interpolation="none")
+    above.set(ylabel="input", title=f"one trial; {found['accuracy']:.0%} of held-out ones are answered rightly")
+    below.imshow(jnp.stack(rows).T, aspect="auto", cmap="Greys", interpolation="none")
+    below.set(xlabel="steps", ylabel="neuron")
+    figure.savefig(file, dpi=150)
     return found
 
 

@@ -66,7 +66,9 @@ def loss(output, target):
     return jnp.mean((output - target) ** 2)
 
 
-def main(steps=200, batch=4, places=16, window=5):
+def main(steps=200, batch=4, places=16, window=5, file="fft_convolution.png"):
+    import matplotlib.pyplot as plt
+
     keys = jax.random.split(jax.random.key(0), 4)
     params = {"gains": jax.random.normal(keys[0], (places // 2 + 1,)), "out": jax.random.normal(keys[1], (places, 2))}
     hidden = {"wave": jnp.zeros((batch, places)), "h": jnp.zeros((batch, places))}
@@ -74,6 +76,14 @@ def main(steps=200, batch=4, places=16, window=5):
     learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
     table = etrax.testing.compare(learner, loss, params, hidden, xs, ys, window=window)
     print(learner.report, table.check(), sep="\n")
+    (_, online), _ = learner.value_and_grad(loss, window=window)(params, learner.init(), xs, ys)
+    _, whole = etrax.testing.bptt(learner, loss)(params, hidden, xs, ys)
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axes.bar(range(len(online["gains"])), whole["gains"], color="lightgrey", label="BPTT")
+    axes.plot(online["gains"], "o", label=f"d_rtrl, windows of {window} of {steps} steps")
+    axes.set(xlabel="frequency", ylabel="gradient of its gain")
+    axes.legend()
+    figure.savefig(file, dpi=150)
     return table
 
 

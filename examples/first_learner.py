@@ -20,7 +20,9 @@ def loss(output, target):
     return jnp.mean((output - target) ** 2)
 
 
-def main(steps=200, batch=16, epochs=30):
+def main(steps=200, batch=16, epochs=30, file="first_learner.png"):
+    import matplotlib.pyplot as plt
+
     keys = jax.random.split(jax.random.key(0), 3)
     params = {
         "w": jax.random.normal(keys[0], (3, 32)),
@@ -42,6 +44,10 @@ def main(steps=200, batch=16, epochs=30):
         found.append(float(losses.mean()))
         if epoch % 10 == 0 or epoch == epochs - 1:
             print(f"epoch {epoch:3d}  loss {found[-1]:.4f}")
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axes.plot(found, marker="o")
+    axes.set(xlabel="pass over the data", ylabel="loss", ylim=(0, None))
+    figure.savefig(file, dpi=150)
     return found
 
 

@@ -28,8 +28,10 @@ def loss(output, target):
     return jnp.mean((output - target) ** 2)
 
 
-def main(steps=400, batch=16, width=32):
+def main(steps=400, batch=16, width=32, file="flax_nnx.png"):
     """The loss in ten parts of the stream."""
+    import matplotlib.pyplot as plt
+
     xs = jax.random.normal(jax.random.key(0), (steps, batch, 2))
     ys = jax.lax.scan(lambda s, x: (0.9 * s + x[:, :1],) * 2, jnp.zeros((batch, 1)), xs)[1]  # what to integrate
     model = Integrator(2, width, batch, nnx.Rngs(0))
@@ -42,6 +44,10 @@ def main(steps=400, batch=16, width=32):
     parts = [float(part.mean()) for part in jnp.array_split(losses, 10)]
     print("loss along the stream: " + " ".join(f"{part:.3f}" for part in parts))
     print(f"the module's next output has shape {model(xs[0]).shape}")
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axes.plot(jnp.linspace(0, steps, 10), parts, marker="o")
+    axes.set(xlabel="steps", ylabel="loss", ylim=(0, None))
+    figure.savefig(file, dpi=150)
     return parts
 
 

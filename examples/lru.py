@@ -41,7 +41,9 @@ def init(key, inputs, width, outputs):
     }
 
 
-def main(steps=1000, batch=8, width=32, window=10):
+def main(steps=1000, batch=8, width=32, window=10, file="lru.png"):
+    import matplotlib.pyplot as plt
+
     params = init(jax.random.key(0), 4, width, 2)
     xs = jax.random.normal(jax.random.key(1), (steps, batch, 4))
     ys = jax.random.normal(jax.random.key(2), (steps, batch, 2))
@@ -52,6 +54,14 @@ def main(steps=1000, batch=8, width=32, window=10):
     print(f"gradients over {steps} steps in windows of {window}, against BPTT over all of them:")
     table = etrax.testing.compare(learner, loss, params, learner.hidden, xs, ys, window=window)
     print(table.check())
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.5), layout="constrained")
+    decay = jnp.exp(-jnp.exp(params["nu"]) + 1j * params["theta"])
+    left.add_patch(plt.Circle((0, 0), 1, fill=False, color="grey"))
+    left.plot(decay.real, decay.imag, "o")
+    left.set(title="eigenvalues", aspect="equal", xlim=(-1.1, 1.1), ylim=(-0.2, 1.1))
+    right.barh([row.path[-1] for row in table.rows], [row.relative_error for row in table.rows])
+    right.set(xscale="log", xlim=(1e-9, 1), xlabel="distance from BPTT, relative (float32)")
+    figure.savefig(file, dpi=150)
     return table
 
 

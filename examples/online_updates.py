@@ -33,7 +33,9 @@ def stream(steps):
         yield x[t], mean[:1] if t < steps // 2 else mean[1:]
 
 
-def main(steps=4000):
+def main(steps=4000, file="online_updates.png"):
+    import matplotlib.pyplot as plt
+
     keys = jax.random.split(jax.random.key(0), 3)
     params = {
         "w": jax.random.normal(keys[0], (2, 24)),
@@ -59,6 +61,12 @@ def main(steps=4000):
     for n, value in enumerate(parts):
         note = "   the rule changes" if n == 4 else ""
         print(f"  steps {n * steps // 8:5d} to {(n + 1) * steps // 8 - 1:5d}: loss {value:.4f}{note}")
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axes.plot(np.arange(80) * steps / 80, np.asarray(losses).reshape(80, -1).mean(1), label="error")
+    axes.axvline(steps / 2, color="grey", linestyle="--", label="the rule changes")
+    axes.set(xlabel="steps", ylabel="error before each update", ylim=(0, None))
+    axes.legend()
+    figure.savefig(file, dpi=150)
     return parts
 
 

@@ -25,7 +25,9 @@ def loss(output, target):
     return jnp.mean((output - target) ** 2)
 
 
-def main(steps=60, batch=8, width=24, window=5):
+def main(steps=60, batch=8, width=24, window=5, file="verify_your_model.png"):
+    import matplotlib.pyplot as plt
+
     keys = jax.random.split(jax.random.key(0), 7)
 
     def weight(key, *shape):
@@ -49,6 +51,14 @@ def main(steps=60, batch=8, width=24, window=5):
         tables[rule] = etrax.testing.compare(learner, loss, params, hidden, xs, ys, window=window)
         print(f"\n{rule}: gradients in windows of {window} against BPTT over {steps} steps")
         print(tables[rule].check(), "\n")  # raises if an `exact` verdict is not met
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    for n, (rule, table) in enumerate(tables.items()):
+        places = jnp.arange(len(table.rows)) + 0.27 * (n - 1)
+        axes.bar(places, [row.cosine for row in table.rows], 0.25, label=rule)
+    axes.set(ylabel="cosine with BPTT", xticks=range(len(table.rows)), xticklabels=[row.path[-1] for row in table.rows])
+    axes.set_ylim(top=1.25)
+    axes.legend(loc="upper center", ncols=3)
+    figure.savefig(file, dpi=150)
     return tables
 
 

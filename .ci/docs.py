@@ -1,0 +1,124 @@
+"""Pages that are made, and pages that run.
+
+python .ci/docs.py api            # write docs/api: every public name
+python .ci/docs.py run [PAGE ...] # run every Python block and `etrax` command of the pages, each page in one go
+
+What is not run by this is run by `make test` (README, `>>>` lines outside of blocks) or named in tests/test_docs.py.
+"""
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+# Commands as they stand in the text, with a page's `model.py`; those with a word in capitals stand for others.
+COMMAND = re.compile(r"`(etrax [^`\n]+)`")
+MODEL = "command_line.md"
+COMPILER = ("etrax.graph", "etrax.ops", "etrax.primitives")
+
+
+def api() -> list[str]:
+    """One page for each part of the package, with all of its names."""
+    import etrax
+    from etrax.rules import RULES
+
+    names = {n: getattr(etrax, n) for n in dir(etrax) if not n.startswith("_")}
+    folders = sorted(n for n, v in names.items() if inspect.ismodule(v) and n not in ("report", "rules"))
+    pages: dict[str, list[str]] = {"learning": [], "rules": [], "compiler": [], "errors": []}
+    for name, thing in names.items():
+        if inspect.ismodule(thing):
+            continue
+        error = isinstance(thing, type) and issubclass(thing, Exception)
+        inside = str(getattr(thing, "__module__", "")).startswith(COMPILER)
+        rule = name in RULES or name in ("frozen", "Rule")
+        page = "errors" if error else "rules" if rule else "compiler" if inside else "learning"
+        pages[page].append(f"{thing.__module__}.{thing.__name__}")
+    for folder in folders:
+        module = importlib.import_module(f"etrax.{folder}")
+        own = [getattr(module, n) for n in dir(module) if not n.startswith("_")]
+        inner = [v for v in own if inspect.ismodule(v) and v.__name__.startswith(f"etrax.{folder}.")]
+        own += [getattr(v, n) for v in inner for n in dir(v) if not n.startswith("_")]
+        own = [v for v in own if callable(v) and str(getattr(v, "__module__", "")).startswith(f"etrax.{folder}")]
+        own = [getattr(v, "definition", v) for v in own]  # a module made from a definition: that is what is written
+        pages[folder] = [f"{v.__module__}.{v.__name__}" for v in own]
+    (DOCS / "api").mkdir(exist_ok=True)
+    for page, found in pages.items():
+        title = f"etrax.{page}" if page in folders else f"etrax: {page}"
+        text = f"# {title}\n\n" + "\n\n".join(f"::: {name}" for name in dict.fromkeys(found)) + "\n"
+        (DOCS / "api" / f"{page}.md").write_text(text, encoding="utf-8")
+    listed = "\n".join(f"- [etrax.{p}]({p}.md)" if p in folders else f"- [{p}]({p}.md)" for p in pages)
+    (DOCS / "api" / "index.md").write_text(f"# Every public name\n\n{listed}\n", encoding="utf-8")
+    return []
+
+
+def run(pages: list[str]) -> list[str]:
+    """Pages whose blocks do not run, with what was raised."""
+    wrong = []
+    for page in map(Path, pages) if pages else sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        blocks, commands = BLOCK.findall(text), commands_of(text)
+        begin, before = time.perf_counter(), os.getcwd()
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pages show models that are warned of
+            try:
+                _run_page(str(page.name), blocks)
+                _run_commands(commands)
+            except Exception:
+                wrong.append(f"{page}:\n{traceback.format_exc(limit=-3)}")
+        assert os.getcwd() == before
+        if blocks or commands:
+            said = f"{len(blocks)} blocks, {len(commands)} commands, {time.perf_counter() - begin:.1f} s"
+            print(f"{page.resolve().relative_to(DOCS.parent)}: {said}", flush=True)
+    return wrong
+
+
+def _run_page(name: str, blocks: list[str]) -> None:
+    """Blocks share their names, as a reader who types them in has it; those with `>>>` must print what they say."""
+    space: dict[str, object] = {"__name__": "__main__"}
+    for number, block in enumerate(blocks):
+        if ">>>" in block:
+            test = doctest.DocTestParser().get_doctest(block, {}, f"{name}[{number}]", name, 0)
+            test.globs = space
+            said = io.StringIO()
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            doctest.DocTestRunner(optionflags=flags).run(test, out=said.write, clear_globs=False)
+            if said.getvalue():
+                raise AssertionError(said.getvalue())
+        else:
+            Path("block.py").write_text(block)
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(block, f"{name}[{number}]", "exec"), space)
+
+
+def commands_of(text: str) -> list[str]:
+    """The `etrax` commands of a page that can be run as they are."""
+    return [c for c in dict.fromkeys(COMMAND.findall(text)) if not re.search(r"\b[A-Z]{3,}\b", c)]
+
+
+def _run_commands(commands: list[str]) -> None:
+    """In a shell, in the order in which they are read."""
+    if commands:
+        Path("model.py").write_text(BLOCK.findall((DOCS / MODEL).read_text(encoding="utf-8"))[0])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in commands:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path})
+        if done.returncode:
+            raise AssertionError(f"{command}: exit code {done.returncode}\n{done.stderr}")
+
+
+if __name__ == "__main__":
+    found = api() if sys.argv[1] == "api" else run(sys.argv[2:])
+    print("\n".join(found) or "fine")
+    sys.exit(bool(found))

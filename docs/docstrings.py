@@ -1,0 +1,18 @@
+"""Examples in docstrings as code: read by griffe while the site is built."""
+
+import importlib.util
+from pathlib import Path
+
+import griffe
+
+_spec = importlib.util.spec_from_file_location("hooks", Path(__file__).with_name("hooks.py"))
+_hooks = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_hooks)
+
+
+class Examples(griffe.Extension):
+    """`>>>` lines become fenced code."""
+
+    def on_object(self, *, obj, **_):
+        if obj.docstring is not None:
+            obj.docstring.value = _hooks.with_code(obj.docstring.value)
