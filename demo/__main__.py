@@ -14,11 +14,18 @@ from etrax.tasks import MissingDataError
 from etrax.train import Result
 
 from . import measure
+from .charts import LABEL, alone, sizes
 from .data import Digits, load
 from .page import page
 from .pictures import one_word
 from .runs import METHODS, Method, Settings, first_batch, fit, method
-from .table import Row, text
+from .stream import HEARD, PARTS, listen
+from .stream import LENGTHS as STREAMS
+from .stream import memory as stream_memory
+from .table import Row, put, readme, text
+
+# What `--readme` takes to the README: its part, and its picture.
+PART, PICTURE = "README.part.md", "docs/pictures/memory.svg"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(neurons=options.neurons, epochs=options.epochs)
     out = Path(options.out)
     try:
-        file = run(settings, load(options.data, options.samples), out)
+        print("Reading the digits …", flush=True)
+        digits = load(options.data, options.samples)
+        kept = out / f"result-{_mark(settings, digits)}.txt"
+        if kept.exists() and (out / "report.html").exists() and not options.again:
+            print(f"Finished before (--again trains anew):\n\n{kept.read_text(encoding='utf-8')}")
+            file = out / "report.html"
+        else:
+            file = run(settings, digits, out)
     except MissingDataError as missing:
         print(missing, file=sys.stderr)
         return 1
@@ -34,6 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
         told = str(stopped) or "interrupted."
         print(f"\n{told}\nRun the same command again: it goes on from the last finished epoch.", file=sys.stderr)
         return 130
+    if options.readme:
+        page = Path(options.readme)
+        part = (out / PART).read_text(encoding="utf-8")
+        (page.parent / PICTURE).write_bytes((out / Path(PICTURE).name).read_bytes())
+        page.write_text(put(part, page.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     print(f"\nReport: {file.resolve()}")
     return 0
 
@@ -46,6 +65,17 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
         f"{digits.name.capitalize()}: {train:,} to learn, {test:,} held out at random, up to {digits.steps} steps.\n"
         f"{settings.neurons} adaptive spiking neurons, recurrent; the answer is asked for at the last step.\n"
     )
+    heard = []
+    for batch, rule in HEARD:
+        if batch > max(1, train // (2 * PARTS)):
+            continue  # too few words for so many streams: some parts would hold none
+        many = "One stream of all words" if batch == 1 else f"The words as {batch} streams side by side"
+        how = "with d_rtrl" if rule == "d_rtrl" else f"with {rule}, which carries no trace"
+        print(f"{many}, learned while it runs, {how}; compiling first …", flush=True)
+        heard.append(listen(settings, digits, batch, rule, lambda text: print(text, flush=True)))
+    memory = stream_memory(settings, digits)
+    at = ", ".join(f"{n:,} steps {b / 1e6:.1f} MB" for n, b in zip(STREAMS, memory["BPTT"], strict=True))
+    print(f"\nMemory of one gradient: d_rtrl {memory['d_rtrl'][-1] / 1e6:.1f} MB at any length; BPTT {at}.\n")
     kept = out / "checkpoints" / _mark(settings, digits)
     methods = {name: method(name, settings, digits) for name in METHODS}
     results = {}
@@ -57,18 +87,23 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
         print()
     print("Memory and gradients are measured …\n", flush=True)
     rows = _rows(methods, results, settings, digits)
-    print(text(rows, digits.steps))
+    shown = text(rows, digits.steps)
+    print(shown)
     print(
         "\nCosine with BPTT's gradient: mean over the parameters (least). Memory: of one gradient, as compiled.\n"
         "These sequences are short: in longer ones BPTT needs more memory, and what learns online does not."
     )
     first, params = methods["d_rtrl"], results["d_rtrl"].last_params
     file = out / "report.html"
-    found = page(rows, first.learner.report, one_word(first, params, settings, digits), settings, digits)
+    found = page(rows, first.learner.report, one_word(first, params, settings, digits), settings, digits, heard, memory)
     file.write_text(found, encoding="utf-8", newline="\n")
+    lead = [f"{h.label}, {h.rule}: {100 * h.shares[-1]:.0f} % named at the end of {h.steps:,} steps" for h in heard]
+    (out / f"result-{_mark(settings, digits)}.txt").write_text("\n".join([*lead, "", shown]), encoding="utf-8")
+    (out / PART).write_text(readme(rows, heard, memory, digits, settings), encoding="utf-8", newline="\n")
+    drawn = alone(sizes(memory, STREAMS, LABEL))
+    (out / Path(PICTURE).name).write_text(drawn, encoding="utf-8", newline="\n")
     shutil.rmtree(kept)
-    spent, whole = sum(row.seconds for row in rows), perf_counter() - began
-    print(f"Training {spent:.0f} s, all in all {whole:.0f} s; peak resident memory {measure.peak_resident()}.")
+    print(f"All in all {perf_counter() - began:.0f} s; peak resident memory {measure.peak_resident()}.")
     return file
 
 
@@ -89,7 +124,7 @@ def _rows(
         Row(
             one.label,
             tuple(e.metrics["val_accuracy"] for e in results[name].history),
-            sum(e.seconds for e in results[name].history),
+            min(e.seconds for e in results[name].history),
             tuple(map(measure.planned_bytes, compiled[name])),
             cosine(name, one.learner.params),
             cosine(name, results[name].last_params),
@@ -110,7 +145,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=_count, default=usual.epochs)
     parser.add_argument("--neurons", type=_count, default=usual.neurons)
     parser.add_argument("--samples", type=_count, help="learn so many digits only")
+    parser.add_argument("--again", action="store_true", help="train anew though there is a result")
     parser.add_argument("--data", choices=("auto", "speech", "images"), default="auto")
+    parser.add_argument("--readme", metavar="FILE", help="put the figures into this page, between its marks")
     parser.add_argument(
         "--out", default=str(Path(__file__).with_name("out")), help="directory of report and checkpoints"
     )

@@ -1,13 +1,39 @@
-"""Curves as SVG that takes its colours from the page, so that it follows light and dark."""
+"""Curves as SVG that takes its colours from the page, so that it follows light and dark.
+
+Each is drawn twice, for a wide and for a narrow page; the style sheet shows one of them, so that letters keep
+their size.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 72, 84, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 72, 96, 12, 44
 MARKERS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-3.5-3.5h7v7h-7z", "M0-4.5L4.5 3.5H-4.5z", "M0-5L5 0L0 5L-5 0z")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A picture's size, and where its curves are."""
+
+    name: str
+    width: int
+    height: int
+
+    @property
+    def right(self) -> int:
+        return self.width - RIGHT
+
+    @property
+    def floor(self) -> int:
+        return self.height - BOTTOM
+
+
+LABEL = "Memory over the length of the stream: BPTT grows with it, d_rtrl does not"
+FRAMES = (Frame("wide", 1080, 360), Frame("narrow", 400, 280))
 
 
 def curves(series: Mapping[str, Sequence[float]], along: str, up: str, label: str) -> str:
@@ -17,58 +43,118 @@ def curves(series: Mapping[str, Sequence[float]], along: str, up: str, label: st
     """
     count = max(len(values) for values in series.values())
     low = min(0.9, int(10 * min(v for values in series.values() for v in values)) / 10)
-    right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
-
-    def x(k: int) -> float:
-        return LEFT + (right - LEFT) * (k / max(count - 1, 1))
-
-    def y(value: float) -> float:
-        return floor - (floor - TOP) * (value - low) / (1 - low)
-
-    parts = [*_grid(low, y, right), *_ticks(count, x, floor)]
-    ends = _apart({name: y(values[-1]) for name, values in series.items()}, 16)
-    for k, (name, values) in enumerate(series.items()):
-        points = [(x(i), y(v)) for i, v in enumerate(values)]
-        line = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
-        marks = "".join(f'<path transform="translate({a:.1f} {b:.1f})" d="{MARKERS[k % 4]}"/>' for a, b in points)
-        text = f'<text x="{x(len(values) - 1) + 12:.1f}" y="{ends[name] + 4:.1f}">{escape(name)}</text>'
-        parts.append(f'<g class="curve m{k}"><path class="line" d="{line}"/>{marks}{text}</g>')
-    middle = (LEFT + right) / 2
-    parts.append(f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(along)}</text>')
-    parts.append(
-        f'<text class="axis" transform="translate(13 {(TOP + floor) / 2:.0f}) rotate(-90)" text-anchor="middle">'
-        f"{escape(up)}</text>"
-    )
-    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}"'
-    return f'<svg class="chart" {box}>{"".join(parts)}</svg>'
-
-
-def _grid(low: float, y: Callable[[float], float], right: float) -> list[str]:
     step = 0.05 if low >= 0.7 else 0.1 if low >= 0.5 else 0.2
     first = round(1 / step) - int((1 - low) / step + 1e-9)
-    values = [i * step for i in range(first, round(1 / step) + 1)]
+    levels = {i * step: f"{100 * i * step:.0f} %" for i in range(first, round(1 / step) + 1)}
+    drawn = []
+    for frame in FRAMES:
+
+        def x(k: float, frame: Frame = frame) -> float:
+            return LEFT + (frame.right - LEFT) * (k / max(count - 1, 1))
+
+        def y(value: float, frame: Frame = frame) -> float:
+            return frame.floor - (frame.floor - TOP) * (value - low) / (1 - low)
+
+        ticks = {x(k): f"{k + 1}" for k in range(0, count, max(1, -(-count // 8)))}
+        lines = [
+            _curve(k, name, [(x(i), y(v)) for i, v in enumerate(values)])
+            for k, (name, values) in enumerate(series.items())
+        ]
+        names = _names({n: (k, y(v[-1])) for k, (n, v) in enumerate(series.items())}, frame)
+        drawn.append(_whole(frame, [*_grid(levels, y, frame), *_ticks(ticks, frame), *lines, names], along, up, label))
+    return "".join(drawn)
+
+
+def sizes(series: Mapping[str, Sequence[float]], lengths: Sequence[int], label: str) -> str:
+    """Bytes over the length of a stream, both by powers of ten."""
+    least = math.floor(math.log10(min(min(values) for values in series.values())))
+    most = math.ceil(math.log10(max(max(values) for values in series.values())))
+    levels = {10.0**power: f"{10**power / 1e6:g} MB" for power in range(least, most + 1)}
+    span = math.log10(lengths[-1] / lengths[0])
+    colours = {name: 3 if name == "BPTT" else 0 for name in series}
+    drawn = []
+    for frame in FRAMES:
+
+        def x(steps: float, frame: Frame = frame) -> float:
+            return LEFT + (frame.right - LEFT) * math.log10(steps / lengths[0]) / span
+
+        def y(n: float, frame: Frame = frame) -> float:
+            return frame.floor - (frame.floor - TOP) * (math.log10(n) - least) / max(most - least, 1)
+
+        lines = [
+            _curve(colours[name], name, [(x(n), y(v)) for n, v in zip(lengths, values, strict=True)])
+            for name, values in series.items()
+        ]
+        names = _names({n: (colours[n], y(v[-1])) for n, v in series.items()}, frame)
+        ticks = {x(n): f"{n:,}" for n in lengths}
+        parts = [*_grid(levels, y, frame), *_ticks(ticks, frame), *lines, names]
+        drawn.append(_whole(frame, parts, "steps of the stream", "memory", label))
+    return "".join(drawn)
+
+
+STYLE = """text { font: 13px system-ui, sans-serif; } .axis { fill: #59616b; } .grid { stroke: #d9dce0; }
+.m0 { --c: #0072b2; } .m3 { --c: #1d2126; }
+.curve path, .curve text { fill: var(--c); } .curve text { font-weight: 600; }
+.curve .line { fill: none; stroke: var(--c); stroke-width: 2; } .m3 .line { stroke-dasharray: 6 4; }
+@media (prefers-color-scheme: dark) {
+  .m0 { --c: #56b4e9; } .m3 { --c: #e8eaed; } .axis { fill: #a5adb7; } .grid { stroke: #363c43; }
+}"""
+
+
+def alone(chart: str) -> str:
+    """The wide drawing of a chart as a file of its own."""
+    wide = chart.partition("</svg>")[0].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    head, _, rest = wide.partition(">")
+    return f"{head}><style>{STYLE}</style>{rest}</svg>\n"
+
+
+def _curve(colour: int, name: str, points: Sequence[tuple[float, float]]) -> str:
+    line = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+    marks = "".join(f'<path transform="translate({a:.1f} {b:.1f})" d="{MARKERS[colour % 4]}"/>' for a, b in points)
+    return f'<g class="curve m{colour}"><title>{escape(name)}</title><path class="line" d="{line}"/>{marks}</g>'
+
+
+def _names(ends: Mapping[str, tuple[int, float]], frame: Frame) -> str:
+    """At the ends of the curves, none over another."""
+    places = _apart({name: height for name, (_, height) in ends.items()}, 16, frame.floor)
+    return "".join(
+        f'<g class="curve m{colour}"><text x="{frame.right + 12}" y="{places[name] + 4:.1f}">{escape(name)}</text></g>'
+        for name, (colour, _) in ends.items()
+    )
+
+
+def _grid(levels: Mapping[float, str], y: Callable[[float], float], frame: Frame) -> list[str]:
     return [
-        f'<path class="grid" d="M{LEFT} {y(v):.1f}H{right}"/>'
-        f'<text class="axis" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{100 * v:.0f} %</text>'
-        for v in values
+        f'<path class="grid" d="M{LEFT} {y(v):.1f}H{frame.right}"/>'
+        f'<text class="axis" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{said}</text>'
+        for v, said in levels.items()
     ]
 
 
-def _ticks(count: int, x: Callable[[int], float], floor: float) -> list[str]:
-    step = max(1, -(-count // 8))
+def _ticks(places: Mapping[float, str], frame: Frame) -> list[str]:
     return [
-        f'<text class="axis" x="{x(k):.1f}" y="{floor + 18}" text-anchor="middle">{k + 1}</text>'
-        for k in range(0, count, step)
+        f'<text class="axis" x="{x:.1f}" y="{frame.floor + 18}" text-anchor="middle">{said}</text>'
+        for x, said in places.items()
     ]
 
 
-def _apart(places: Mapping[str, float], gap: float) -> dict[str, float]:
+def _whole(frame: Frame, parts: Sequence[str], along: str, up: str, label: str) -> str:
+    middle, half = (LEFT + frame.right) / 2, (TOP + frame.floor) / 2
+    axes = (
+        f'<text class="axis" x="{middle:.0f}" y="{frame.height - 6}" text-anchor="middle">{escape(along)}</text>'
+        f'<text class="axis" transform="translate(13 {half:.0f}) rotate(-90)" text-anchor="middle">{escape(up)}</text>'
+    )
+    box = f'viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{escape(label)}"'
+    return f'<svg class="chart {frame.name}" {box}>{"".join(parts)}{axes}</svg>'
+
+
+def _apart(places: Mapping[str, float], gap: float, floor: float) -> dict[str, float]:
     """The same order from top to bottom, none closer to the next than `gap`, moved as little as that takes."""
     names = sorted(places, key=lambda n: places[n])
     found = [places[n] for n in names]
     for k in range(1, len(found)):
         found[k] = max(found[k], found[k - 1] + gap)
-    over = max(0.0, found[-1] - (HEIGHT - BOTTOM)) if found else 0.0
+    over = max(0.0, found[-1] - floor) if found else 0.0
     for k in reversed(range(len(found))):
         found[k] = min(found[k], found[k + 1] - gap) if k + 1 < len(found) else found[k] - over
     return dict(zip(names, found, strict=True))

@@ -67,4 +67,4 @@ def peak_resident() -> str:
     except ImportError:  # Windows
         return "not known"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{peak / (2**20 if sys.platform == 'darwin' else 2**10):,.0f} MiB"
+    return f"{peak / (1e6 if sys.platform == 'darwin' else 1e3):,.0f} MB"

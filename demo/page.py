@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
+import keyword
 import platform
+import tokenize
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,23 +16,27 @@ import jax
 import etrax
 
 from . import model
-from .charts import curves
+from .charts import LABEL, curves, sizes
 from .data import Digits
-from .measure import LENGTHS
 from .runs import Settings
+from .stream import LENGTHS as STREAMS
+from .stream import Heard
 from .table import Row, cells, heads
 
 
-def page(rows: list[Row], report: Any, picture: tuple[str, int], settings: Settings, digits: Digits) -> str:
+def page(
+    rows: list[Row], report: Any, picture: tuple[str, str, int], settings: Settings, digits: Digits,
+    heard: list[Heard], memory: dict[str, list[int]],
+) -> str:  # fmt: skip
     """`report.to_html()` with the demo's header and sections before its own, which keep their places and links."""
     title = f"{digits.name.capitalize()}, learned online"
     front = "\n".join(
         [
-            _header(title, rows, settings, digits),
+            _header(title, rows, settings, digits, heard[0], memory),
             "<main>",
+            _stream(heard, memory),
             _results(rows, settings, digits),
             _learning(rows),
-            _lengths(rows, digits),
             _word(*picture),
             _code(),
             "</main>",
@@ -57,28 +64,59 @@ def _section(name: str, heading: str, *content: str) -> str:
     return f'<section id="{name}" aria-labelledby="{name}-h">\n<h2 id="{name}-h">{heading}</h2>\n{inside}\n</section>'
 
 
-def _header(title: str, rows: list[Row], settings: Settings, digits: Digits) -> str:
+def _header(
+    title: str, rows: list[Row], settings: Settings, digits: Digits, heard: Heard, memory: dict[str, list[int]]
+) -> str:
+    """What a stream is learned with, first; then what is found word by word."""
     found = {row.name: row.accuracy for row in rows}
-    samples = digits.train.inputs.shape[1], digits.test.inputs.shape[1]
     said = (
-        f"A recurrent network of {settings.neurons} adaptive spiking neurons names {100 * found['d_rtrl']:.1f} % of "
-        f"{samples[1]} {digits.name} that it was not trained on; by back-propagation through time (BPTT) it is "
-        f"{100 * found['BPTT']:.1f} %. Trained on {samples[0]:,}, for {settings.epochs} epochs."
+        f"A recurrent network of {settings.neurons} adaptive spiking neurons hears {heard.words:,} {digits.name} as "
+        f"one stream of {heard.steps:,} steps, once, and learns while it runs, in a memory that does not grow: at the "
+        f"end it names {100 * heard.shares[-1]:.0f} % before it has learned from them. A gradient over {STREAMS[-1]:,} "
+        f"steps takes {memory['d_rtrl'][-1] / 1e6:.1f} MB; back-propagation through time (BPTT), which has to keep the "
+        f"stream, {memory['BPTT'][-1] / 1e6:,.0f} MB.",
+        f"Trained word by word, {settings.epochs} times over, it names {100 * found['d_rtrl']:.1f} % of "
+        f"{digits.test.inputs.shape[1]} that were held out; by BPTT it is {100 * found['BPTT']:.1f} %.",
     )
     links = (
-        ("results", "Results"), ("learning", "Learning"), ("lengths", "Length and memory"), ("word", "One word"),
+        ("stream", "A stream"), ("results", "Words"), ("learning", "Learning"), ("word", "One word"),
         ("code", "The model"), ("compiled", "The compiled graph"),
     )  # fmt: skip
     nav = "".join(f'<a href="#{to}">{name}</a>' for to, name in links)
-    return (
-        f'<header>\n<h1>{escape(title)}</h1>\n<p>{escape(said)}</p>\n<nav aria-label="Results">{nav}</nav>\n</header>'
+    text = "".join(f"<p>{escape(one).replace(' %', '&nbsp;%')}</p>\n" for one in said)
+    return f'<header>\n<h1>{escape(title)}</h1>\n{text}<nav aria-label="Results">{nav}</nav>\n</header>'
+
+
+def _stream(heard: list[Heard], memory: dict[str, list[int]]) -> str:
+    """What online learning is for: a sequence without an end."""
+    one = heard[0]
+    said = (
+        f"{one.words:,} words one after another, heard once and learned while they run, ten steps at a time. Each part "
+        "is answered before it is learned from. A trace (<code>d_rtrl</code>) carries what was heard before those ten "
+        "steps; without one (<code>tbptt</code>) it is lost. Several streams at once make a machine busier, and leave "
+        "each with fewer steps to learn in."
     )
+    shares = {h.label: h.shares for h in heard}
+    learned = curves(shares, "eighth of the stream", "words named rightly", "Share of words named rightly as it runs")
+    grown = memory["BPTT"][-1] / memory["d_rtrl"][-1]
+    words = (
+        f"Memory of one gradient by the length of the stream. At {STREAMS[-1]:,} steps BPTT needs {grown:,.0f} times "
+        "as much; for words of a hundred steps that come whole, BPTT is the smaller and the faster one."
+    )
+    return _section(
+        "stream", "A stream, learned while it runs", f'<p class="hint">{said}</p>',
+        f'<figure class="figure">{learned}</figure>', f'<p class="hint">{words}</p>',
+        f'<figure class="figure">{sizes(memory, STREAMS, LABEL)}</figure>',
+    )  # fmt: skip
 
 
 def _results(rows: list[Row], settings: Settings, digits: Digits) -> str:
-    head = "".join(f'<th scope="col">{h}</th>' for h in heads(digits.steps))
+    names = heads(digits.steps)
+    head = "".join(f'<th scope="col">{h}</th>' for h in names)
     body = "\n".join(
-        f'<tr class="m{k}"><th scope="row">{escape(name)}</th>' + "".join(f"<td>{c}</td>" for c in rest) + "</tr>"
+        f'<tr class="m{k}"><th scope="row">{escape(name)}</th>'
+        + "".join(f'<td data-name="{h}">{c}</td>' for h, c in zip(names[1:], rest, strict=True))
+        + "</tr>"
         for k, (name, *rest) in enumerate(cells(row) for row in rows)
     )
     table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
@@ -87,11 +125,11 @@ def _results(rows: list[Row], settings: Settings, digits: Digits) -> str:
         f"<code>tbptt</code>, learn online: they look back on {settings.window} steps and update the weights after "
         "them, and the first two carry a trace of all that came before. BPTT keeps the whole sequence and updates at "
         "its end. The answer is asked for at the last step. Accuracy: on what was held out, after the last epoch. "
-        "Time: training, evaluating and compiling. Memory: what the compiler plans for the gradient of a batch of "
+        "An epoch: the seconds of the fastest. Memory: what the compiler plans for the gradient of a batch of "
         f"{settings.batch}. Cosine with BPTT’s gradient, before and after training: mean over the parameters (least)."
     )
     scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="Results">{table}</div>'
-    return _section("results", "Results", scroll, f'<p class="hint">{hint}</p>')
+    return _section("results", "Words, one by one", scroll, f'<p class="hint">{hint}</p>')
 
 
 def _learning(rows: list[Row]) -> str:
@@ -102,35 +140,43 @@ def _learning(rows: list[Row]) -> str:
     return _section("learning", "Learning", f'<figure class="figure">{drawn}</figure>')
 
 
-def _lengths(rows: list[Row], digits: Digits) -> str:
-    most = max(n for row in rows for n in row.bytes)
-    body = "\n".join(
-        f'<tr class="m{k}"><th scope="row">{escape(row.name)}</th><td class="size">{digits.steps * times} steps</td>'
-        f'<td class="size">{n / 2**20:.1f} MiB</td>'
-        f'<td class="share"><span style="width:{100 * n / most:.2f}%"></span></td></tr>'
-        for k, row in enumerate(rows)
-        for times, n in zip(LENGTHS, row.bytes, strict=True)
-    )
-    head = "".join(f'<th scope="col">{h}</th>' for h in ("Method", "Sequence", "Memory", "Share of the largest"))
-    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-    said = "Memory of an update by the length of a sequence: that of BPTT grows with it, that of a trace does not."
-    return _section("lengths", "Length and memory", f'<p class="hint">{said}</p>', table)
-
-
-def _word(address: str, digit: int) -> str:
+def _word(light: str, dark: str, digit: int) -> str:
     said = (
         f"What the trained network does with a “{digit}” that was held out: the spikes of its neurons, what the "
         "readout makes of them, and the eligibility traces of some input weights, on membrane potentials "
         "<code>v</code> and on smoothed spikes <code>s</code>, which the readout sees."
     )
-    image = f'<img src="{address}" alt="Spikes, readout and traces over time for the digit {digit}">'
+    image = (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img src="{light}" alt="Spikes, readout and traces over time for the digit {digit}"></picture>'
+    )
     return _section("word", "One word", f'<p class="hint">{said}</p>', f'<figure class="figure">{image}</figure>')
 
 
 def _code() -> str:
-    shown = escape(inspect.getsource(model).rstrip())
+    shown = coloured(inspect.getsource(model).rstrip())
     said = "All of it, in plain JAX. <code>etrax.compile</code> reads the step and finds what is below."
     return _section("code", "The model", f'<p class="hint">{said}</p>', f'<pre tabindex="0"><code>{shown}</code></pre>')
+
+
+def coloured(source: str) -> str:
+    """Python as HTML, with a class for words of the language, strings, comments and numbers."""
+    kinds = {tokenize.STRING: "string", tokenize.COMMENT: "comment", tokenize.NUMBER: "number"}
+    lines, out, at = source.splitlines(keepends=True), [], (1, 0)
+
+    def between(start: tuple[int, int], end: tuple[int, int]) -> str:
+        rows = lines[start[0] - 1 : end[0]]
+        if rows and end[0] <= len(lines):
+            rows[-1] = rows[-1][: end[1]]
+        return escape("".join(rows)[start[1] :])
+
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        word = token.type == tokenize.NAME and keyword.iskeyword(token.string)
+        kind = "word" if word else kinds.get(token.type)
+        if kind:
+            out += [between(at, token.start), f'<span class="{kind}">{between(token.start, token.end)}</span>']
+            at = token.end
+    return "".join([*out, between(at, (len(lines) + 1, 0))])
 
 
 def _footer(settings: Settings, digits: Digits) -> str:
