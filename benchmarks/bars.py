@@ -123,7 +123,10 @@ def _growth() -> list[Bar]:
 
 
 BARS = [
-    Bar("GRU B16 H256 K64: d_rtrl / BPTT", 0.95, _time(GRU, OURS, "BPTT")),
+    *(
+        Bar(f"GRU B16 H256 K{k}: d_rtrl / BPTT", limit, _time(GRU, f"etrax d_rtrl K={k}", "BPTT"))
+        for k, limit in ((4, 1.3), (8, 1.15), (64, 0.9))
+    ),
     Bar("GRU B16 H256 K64: d_rtrl / braintrace D_RTRL", 1 / 10, _time(GRU, OURS, "braintrace D_RTRL default")),
     Bar("GRU B16 H256 K64: d_rtrl / its windowed mode", 1 / 1.5, _time(GRU, OURS, "braintrace D_RTRL K=64")),
     Bar("GRU B1 H256 K64: d_rtrl / BPTT", 0.75, _time(GRU_1, OURS, "BPTT")),
@@ -156,7 +159,24 @@ BARS = [
             ("d_rtrl", 50, 1, 0.55),
         )
     ),
-    Bar("four LRU layers B4 K64: d_rtrl / BPTT", 0.5, _time("stack lru B4 ", OURS, "BPTT")),
+    Bar(
+        "LIF 512 and leaky readout B32 K10: d_rtrl no hop, MiB",
+        5.0,
+        lambda rows: (lambda r: r and r.working / 2**20)(
+            find(rows, "readout lif B32 H512", "etrax d_rtrl no hop K=10")
+        ),
+    ),
+    Bar("LSTM 256 B16 K32: d_rtrl / BPTT", 1.3, _time("lstm B16 H256", "etrax d_rtrl K=32", "BPTT")),
+    Bar("four LRU layers B4 K64: d_rtrl / BPTT", 0.5, _time("layers lru B4 ", OURS, "BPTT")),
+    Bar(
+        "LIF 3×1024 feed-forward B4 K64: d_rtrl no hop / BPTT",
+        0.6,
+        _time("wide lif B4 ", "etrax d_rtrl no hop K=64", "BPTT"),
+    ),
+    *(
+        Bar(f"ALIF 3×512 B32 K{k}: d_rtrl / BPTT", limit, _time(ALIF, f"etrax d_rtrl K={k}", "BPTT"))
+        for k, limit in ((10, 4.5), (50, 2.2))
+    ),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT", 0.8, _time(ALIF, PP_PROP, "BPTT")),
     Bar("ALIF 3×512 B32 T500: pp_prop / BPTT, memory", 1 / 20, _memory(ALIF, PP_PROP, "BPTT")),
     *(

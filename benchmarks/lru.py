@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from benchmarks.workload import F32, Array, Ops, Tree, Workload, gaussian, matrix
+from benchmarks.workload import F32, Array, Ops, Tree, Workload, cue, gaussian, matrix
 from jax import lax
 
 
@@ -37,3 +37,42 @@ def lru(batch: int, units: int, features: int = 64) -> Workload:
         step, params, {"h": jnp.zeros((batch, units), jnp.complex64)}, gaussian(batch, features, features), batch,
         4 * units * features, real_step, {n: jnp.zeros((batch, units), F32) for n in ("re", "im")},
     )  # fmt: skip
+
+
+def recall(batch: int, units: int, features: int = 64) -> Workload:
+    """The same on a task whose credit reaches beyond a window: a cue at the start, asked for until the end."""
+    return lru(batch, units, features)._replace(data=cue(batch, features, features))
+
+
+def lru_layers(batch: int, units: int, layers: int = 4, features: int = 64) -> Workload:
+    """Layers of it, tanh(y) of one is x of the next; γ = √(1 − |λ|²) follows from λ."""
+    keys = jax.random.split(jax.random.key(0), 7 * layers)
+    params: Tree = {}
+    for i in range(layers):
+        own = keys[7 * i : 7 * (i + 1)]
+        shapes = {
+            "b_re": (features, units),
+            "b_im": (features, units),
+            "c_re": (units, features),
+            "c_im": (units, features),
+        }
+        params |= {
+            f"{name}{i}": matrix(key, *shape) for key, (name, shape) in zip(own[:4], shapes.items(), strict=True)
+        }
+        params[f"nu{i}"] = jnp.log(-jnp.log(jax.random.uniform(own[4], (units,), F32, 0.9, 0.999)))
+        params[f"theta{i}"] = jax.random.uniform(own[5], (units,), F32, 0.0, 0.3)
+        params[f"d{i}"] = jax.random.normal(own[6], (features,), F32)
+
+    def step(ops: Ops, p: Tree, state: Tree, x: Array) -> tuple[Tree, Array]:
+        new: Tree = {}
+        for i in range(layers):
+            size = jnp.exp(-jnp.exp(p[f"nu{i}"]))
+            a, gamma = size * jnp.exp(1j * p[f"theta{i}"]), jnp.sqrt(1 - size**2)
+            h = a * state[f"h{i}"] + gamma * lax.complex(x @ p[f"b_re{i}"], x @ p[f"b_im{i}"])
+            new[f"h{i}"] = h
+            y = h.real @ p[f"c_re{i}"] - h.imag @ p[f"c_im{i}"] + x * p[f"d{i}"]
+            x = y if i == layers - 1 else jnp.tanh(y)
+        return new, x
+
+    hidden = {f"h{i}": jnp.zeros((batch, units), jnp.complex64) for i in range(layers)}
+    return Workload(step, params, hidden, gaussian(batch, features, features), batch, layers * 4 * units * features)

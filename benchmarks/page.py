@@ -22,13 +22,24 @@ TITLES = {
     "alif": "Recurrent spiking network, three layers of ALIF", "lif": "Recurrent spiking network, three layers of LIF",
     "lstm": "LSTM", "lru": "Linear recurrent unit, complex",
     "stack lif": "Feed-forward spiking network, three layers of LIF", "stack lru": "Four linear recurrent units",
+    "wide lif": "The same, wider", "layers lru": "Four linear recurrent units, complex",
     "selective": "Selective state space", "conv lif": "Convolutional recurrent spiking network",
+    "time-invariant": "Linear recurrent unit, complex, shorter",
+    "readout lif": "LIF with a detached reset, under a leaky readout",
+    "recall": "Linear recurrent unit, credit from beyond the window",
     "coba": "E/I network with conductances, 10 % sparse", "sparse lif": "Sparse recurrent LIF network",
 }  # fmt: skip
 # What the README shows: the heading of a column, the beginning of its case's name.
 COLUMNS = {
     "GRU 256, batch 16": "gru B16 H256 T1024", "GRU 256, batch 1": "gru B1 H256 T1024",
     "ALIF 3 × 512, batch 32": "alif B32",
+}  # fmt: skip
+# What the README shows of structure: the name of a model, the beginning of its case's name, and the window.
+STRUCTURES = {
+    "LRU 256, batch 4": ("time-invariant B4 N256", 64), "four layers of it": ("layers lru B4 N256", 64),
+    "one layer, a cue long ago": ("recall B4 N256", 16),
+    "selective layer 64 × 8, batch 4": ("selective B4 D64", 64), "LSTM 256, batch 16": ("lstm B16 H256", 32),
+    "LIF 512, detached reset, leaky readout, batch 32": ("readout lif B32 H512", 10),
 }  # fmt: skip
 LINES = [
     ("BPTT", "BPTT"), ("BPTT, checkpointed", "BPTT checkpointed"), ("Etrax `tbptt`", "etrax tbptt K={}"),
@@ -171,6 +182,34 @@ def readme_table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", f"Cosine with BPTT's gradient in the first case: {cosines}."])
 
 
+def structure_table(rows: Sequence[Row]) -> str:
+    """A line a model: what truncation and a whole trace cost, and how near they come to BPTT's gradient."""
+    lines = [
+        "| model (window) | BPTT, memory | `tbptt`: time, memory, cosine | `d_rtrl`: time, memory, cosine |",
+        "|---|---|---|---|",
+    ]
+    for shown, (case, k) in STRUCTURES.items():
+        own = {r.rival: r for r in rows if r.case.startswith(case) and not r.sweep and r.seconds}
+        base, exact = own.get(REFERENCE), own.get(f"etrax d_rtrl K={k}")
+        if base is None or exact is None:
+            continue
+        cells = [_against(own.get(f"etrax {rule} K={k}"), base) for rule in ("tbptt", "d_rtrl")]
+        lines.append(f"| {shown} ({k}) | {_mib(base.working)} MiB | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _against(row: Row | None, base: Row) -> str:
+    if row is None:
+        return ""
+    cosine = "" if row.cosine is None else f", {row.cosine:.3f}"
+    return f"{_number(median(ratios(row, base)))}, {_mib(row.working)} MiB{cosine}"
+
+
+def tables_of_readme(rows: Sequence[Row]) -> str:
+    """Both tables."""
+    return f"{readme_table(rows)}\n\n{structure_table(rows)}"
+
+
 def with_table(readme: str, table: str) -> str:
     before, rest = readme.split(BEGIN)
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
@@ -183,7 +222,7 @@ def _read(path: Path) -> Any:
 def write() -> None:
     (ROOT / "docs" / "performance.md").write_text(performance(STORED.parent), encoding="utf-8")
     readme = ROOT / "README.md"
-    table = readme_table(load(STORED))
+    table = tables_of_readme(load(STORED))
     readme.write_text(with_table(readme.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 

@@ -40,7 +40,8 @@ def _pair(k: int) -> list[Rival]:
 
 def gru_cases(b: int, h: int, steps: int, k: int, few: int) -> Case:
     half = ours("d_rtrl", k, label="d_rtrl bfloat16", trace_dtype=jnp.bfloat16)
-    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), half, *_both(k, few)]
+    short = [ours("d_rtrl", n) for n in (4, 8) if n < k and b > 1]
+    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), *short, half, *_both(k, few)]
     return case("gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
 
 
@@ -73,13 +74,18 @@ def workload_cases(size: str) -> list[Case]:
     b = 4 if small else 32
     peers = [theirs("D_RTRL", 10, 20), theirs("pp_prop", None, few, **PP), theirs("pp_prop", 10, 20, **PP)]
     online = [ours("pp_prop", k) for k in (5, 10, 20)]
-    spikes = [bptt(), checkpointed(t), ours("tbptt", 10), *online, ours("d_rtrl", 10, min(t, 100)), *peers]
+    whole = [ours("d_rtrl", k, min(t, 100)) for k in ((10,) if small else (10, 50))]
+    spikes = [bptt(), checkpointed(t), ours("tbptt", 10), *online, *whole, *peers]
     found = [
         case("alif", partial(spiking.alif, b, n, m), t, spikes, B=b, H=n),
         case("lif", partial(spiking.lif, b, n, m), 50 if small else 100, [bptt(), *_pair(10), *peers[1:]], B=b, H=n),
     ]
     h, t = (32, 64) if small else (256, 512)
-    found.append(case("lstm", partial(gated.lstm, 16, h), t, [bptt(), *_pair(32), *_both(32, 8, 64)], B=16, H=h))
+    found.append(
+        case(
+            "lstm", partial(gated.lstm, 16, h), t, [bptt(), ours("tbptt", 32), *_pair(32), *_both(32, 8, 64)], B=16, H=h
+        )
+    )
     h, t = (32, 256) if small else (512, 4096)
     rivals = [bptt(), checkpointed(t), *_pair(64), *_both(64, 2 * few)]
     found.append(case("lru", partial(lru.lru, 8, h), t, rivals, B=8, H=h))
@@ -103,17 +109,23 @@ def stack_cases(size: str) -> list[Case]:
         rivals = [bptt(), ours("tbptt", k), ours("pp_prop", k)]
         found.append(case("stack lif", partial(stacks.lif_stack, b, n), t, rivals, B=b, H=n))
     rivals = [bptt(), ours("tbptt", k), ours("d_rtrl", k)]
+    without = ours(etrax.d_rtrl(hops=0), k, label="d_rtrl no hop")
+    found.append(case("wide lif", partial(stacks.lif_stack, 4, 2 * n), t, [*rivals, without], B=4, H=2 * n))
     found.append(case("stack lru", partial(stacks.lru_stack, 4, n // 2), t, rivals, B=4, H=n // 2))
+    found.append(case("layers lru", partial(lru.lru_layers, 4, n // 2), 4 * t, rivals, B=4, N=n // 2))
     return found
 
 
 def structure_cases(size: str) -> list[Case]:
-    """Blocks that do not change in time, or are equal for all neurons; a layer one hop below a leaky readout."""
+    """Blocks that do not change in time, or are equal for all neurons; a layer one hop below a leaky readout; a task
+    whose credit reaches beyond the window."""
     small = size == "quick"
     n, t, k, few = (16, 32, 8, 4) if small else (256, 1024, 64, 10)
     found = []
     for b in (1, 4) if small else (1, 4, 16):
         found.append(case("time-invariant", partial(lru.lru, b, n), t, [bptt(), ours("tbptt", k), *_pair(k)], B=b, N=n))
+    rivals = [bptt(), ours("tbptt", k // 4), ours("d_rtrl", k // 4)]
+    found.append(case("recall", partial(lru.recall, 4, n), t // 4, rivals, B=4, N=n))
     long = 5 * few
     for b in (1, 4) if small else (1, 32):
         plain = [ours(etrax.d_rtrl(hops=0), w, label="d_rtrl no hop") for w in (few, long)]

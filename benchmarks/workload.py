@@ -98,6 +98,19 @@ def gaussian(batch: int, inputs: int, outputs: int) -> Callable[[int], tuple[Arr
     return data
 
 
+def cue(batch: int, inputs: int, outputs: int, shown: int = 8) -> Callable[[int], tuple[Array, Array]]:
+    """Normal inputs for a few steps, then none; what is asked for at every step is a number of the whole sequence.
+
+    From the second window on, all that the input weights owe has come from before.
+    """
+
+    def data(steps: int) -> tuple[Array, Array]:
+        x, target = gaussian(batch, inputs, outputs)(steps)
+        return jnp.where(jnp.arange(steps)[:, None, None] < shown, x, 0), jnp.broadcast_to(target[:1], target.shape)
+
+    return data
+
+
 def spikes(shape: tuple[int, ...], rate: float, outputs: int) -> Callable[[int], tuple[Array, Array]]:
     """Inputs of `shape` (batch first) that are one with probability `rate`, else zero; normal targets."""
 

@@ -10,6 +10,7 @@ SMALL = {
     "gru": partial(gated.gru, 2, 8),
     "lstm": partial(gated.lstm, 2, 8),
     "lru": partial(lru.lru, 2, 8, 4),
+    "recall": partial(lru.recall, 2, 8, 4),
     "lif": partial(spiking.lif, 2, 8, 2, 5),
     "alif": partial(spiking.alif, 2, 8, 2, 5),
     "conv": partial(conv_spiking.conv_lif, 2, 8, 3),

@@ -11,7 +11,7 @@ def test_the_page_is_that_of_the_stored_results():
 
 def test_the_readme_is_that_of_the_stored_results():
     readme = (page.ROOT / "README.md").read_text(encoding="utf-8")
-    assert page.with_table(readme, page.readme_table(tables.load(page.STORED))) == readme
+    assert page.with_table(readme, page.tables_of_readme(tables.load(page.STORED))) == readme
 
 
 def test_a_case():
@@ -38,3 +38,16 @@ def test_a_bar_that_is_not_met_is_seen():
     bar = {"text": "a", "limit": 0.5, "value": 0.7, "met": False}
     assert page.bar_table([bar])[2] == "| a | 0.5 | 0.7 | **not met** |"
     assert "not measured" in page.bar_table([{**bar, "value": None, "met": None}])[2]
+
+
+def test_structure_shows_what_was_measured():
+    rows = [
+        row("recall B4 N256 T256", rival, [s], working=w * 2**20)._replace(cosine=c)
+        for rival, s, w, c in (
+            ("BPTT", 2.0, 20, 1.0),
+            ("etrax tbptt K=16", 1.0, 1, 0.3),
+            ("etrax d_rtrl K=16", 3.0, 2, 1.0),
+        )
+    ]
+    lines = page.structure_table(rows).splitlines()
+    assert lines[2:] == ["| one layer, a cue long ago (16) | 20.0 MiB | 0.50, 1.0 MiB, 0.300 | 1.50, 2.0 MiB, 1.000 |"]
