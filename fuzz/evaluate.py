@@ -17,10 +17,10 @@ from etrax._compat import (
     CUSTOM,
     INLINED,
     Literal,
-    bind,
     cond_branches,
     inner_jaxpr,
     open_jaxpr,
+    run_equation,
     scan_parts,
     while_parts,
 )
@@ -160,7 +160,9 @@ class Evaluator:
 
 
 def _in_jax(eqn: Any, values: Sequence[Any]) -> list[Any]:
-    return [_host(a) for a in bind(eqn, [jax.numpy.asarray(a) if isinstance(a, np.ndarray) else a for a in values])]
+    return [
+        _host(a) for a in run_equation(eqn, [jax.numpy.asarray(a) if isinstance(a, np.ndarray) else a for a in values])
+    ]
 
 
 def _plain(aval: Any) -> bool:

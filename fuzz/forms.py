@@ -150,6 +150,7 @@ TAIL_FORMS = {
     "count": "{0} + 1",
     "phase": "{0} * ({1} % 2 == 0)[..., {a}]",
     "to_complex": "{0}.astype(complex)",
+    "join": "lax.complex({0}, {1})",
     "real": "{0}.real",
     "imag": "{0}.imag",
     "power_of": "jnp.abs({0}) ** 2",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from .draw import Draw, Value
 from .nests import chain, fit, piece
 from .ops import matmul, op
@@ -33,6 +35,14 @@ def draw_model(seed: int) -> Model:
     if below and g.chance(0.2):
         hidden["r"], new["r"] = _readout(g, g.pick(below))
         shown = [new["r"]] if g.chance(0.8) else [*shown, new["r"]]
+    own = random.Random(seed + 2**41)  # by itself, so that seeds without such a cell give the models that they gave
+    if own.random() < 0.2:
+        rest, g.rng = g.rng, own
+        cell = g.pick((_gated_cell, _complex_cell, _rotating_cell))(g)
+        hidden |= {name: leaf for name, (leaf, _) in cell.items()}
+        new |= {name: value for name, (_, value) in cell.items()}
+        shown = [v for _, v in cell.values() if v.kind == "d"] or g.pool[-2:]
+        g.rng = rest
     output = _output(g, shown)
     model = Model(
         params=g.params, hidden=hidden, inputs=inputs, consts=g.consts, body=tuple(g.body),
@@ -129,6 +139,59 @@ def _readout(g: Draw, below: Value) -> tuple[Leaf, Value]:
     shape = (g.dim(),)
     y = g.emit("matmul", [below, weight(g, (*below.shape, *shape))], shape)
     return Leaf(shape), g.emit(g.weighted(READOUTS), [Value("s.r", shape, "d"), y], shape)
+
+
+Cell = dict[str, tuple[Leaf, Value]]
+
+
+def _drive(g: Draw, u: Value, n: int, count: int) -> list[Value]:
+    """Products of the same data, most often; of one matrix, or one for each."""
+    if g.chance(0.3):
+        y = matmul(g, u, count * n)
+        return [g.emit("part", [y], (n,), a=i * n, b=(i + 1) * n) for i in range(count)]
+    return [matmul(g, u if g.chance(0.85) else g.data((1,)) or u, n) for _ in range(count)]
+
+
+def _vector(g: Draw) -> Value:
+    u = g.data((1, 2)) or g.pool[0]
+    return u if len(u.shape) == 1 else fit(g, u, (g.dim(),))
+
+
+def _gated_cell(g: Draw) -> Cell:
+    """An LSTM: its output is a function of its cell and the last step; near misses keep some of the old output."""
+    n, u = g.dim(), _vector(g)
+    c, m = Value("s.c", (n,)), Value("s.m", (n,))
+    u = g.emit("concat", [u, m], (u.shape[0] + n,)) if g.chance(0.5) else u
+    forget, enter, value, leave = _drive(g, u, n, 4)
+    fresh = g.emit("gate", [enter, g.emit("tanh", [value], (n,))], (n,))
+    cell = g.emit("add", [g.emit("gate", [forget, c], (n,)), fresh], (n,))
+    out = g.emit("gate", [leave, g.emit("tanh", [cell], (n,))], (n,))
+    out = g.emit("leaky", [m, out], (n,)) if g.chance(0.25) else out
+    g.pool += [cell, out]
+    return {"c": (Leaf((n,)), cell), "m": (Leaf((n,)), out)}
+
+
+def _complex_cell(g: Draw) -> Cell:
+    """A complex state with one real matrix for each of its parts, whose traces are one."""
+    n, u = g.dim(), _vector(g)
+    drive = g.emit("join", _drive(g, u, n, 2), (n,), "z")
+    drive = g.emit("gain", [drive, weight(g, (n,))], (n,), "z") if g.chance(0.4) else drive
+    decay = g.emit("unit", [g.param((n,), "complex128")], (n,), "z")
+    new = g.emit("rotated", [Value("s.u", (n,), "z"), drive, decay], (n,), "z")
+    g.pool += [g.emit(part, [new], (n,)) for part in ("real", "imag")]
+    return {"u": (Leaf((n,), "complex128"), new)}
+
+
+def _rotating_cell(g: Draw) -> Cell:
+    """The same with two real states."""
+    n, u = g.dim(), _vector(g)
+    a, b, old = g.param((n,)), g.param((n,)), [Value("s.c", (n,)), Value("s.m", (n,))]
+    first, second = _drive(g, u, n, 2)
+    kept = [[g.emit("gain", [v, w], (n,)) for v in old] for w in (a, b)]
+    left = g.emit("add", [g.emit("subtract", [kept[0][0], kept[1][1]], (n,)), first], (n,))
+    right = g.emit("add", [g.emit("add", [kept[1][0], kept[0][1]], (n,)), second], (n,))
+    g.pool += [left, right]
+    return {"c": (Leaf((n,)), left), "m": (Leaf((n,)), right)}
 
 
 def _rotate(g: Draw, old: Value, y: Value) -> Value:

@@ -27,6 +27,7 @@ def leaky(**changes):
     return model._replace(**changes)
 
 
+@pytest.mark.fast_seconds(20)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_models_hold(part):
     for seed in range(SEED + part, SEED + MODELS, PARTS):
@@ -82,13 +83,14 @@ def raises(transport):
 )
 def test_a_wrong_transport_is_found_and_made_short(monkeypatch, change, claim):
     monkeypatch.setattr(d_rtrl_file, "diagonal_transport", broken(change))
-    for seed in range(SEED, SEED + 40):
-        model = draw_model(seed)
-        found = check_model(model, [Case("d_rtrl", 1)]).failures
-        if found and found[0].claim == claim:
+    failing = []
+    for model in map(draw_model, range(SEED, SEED + 40)):
+        failures = check_model(model, [Case("d_rtrl", 1)]).failures
+        failing += [(model, failures[0].case)] if failures and failures[0].claim == claim else []
+        if len(failing) == 4:
             break
-    assert found[0].claim == claim
-    short, case = shrink(model, found[0].case, same_failure(claim), 20)
+    model, case = min(failing, key=lambda one: size(one[0]))  # the shortest, which takes least time
+    short, case = shrink(model, case, same_failure(claim), 60)
     assert size(short) <= size(model) and len(list(statements(short.body))) <= 8
     assert isinstance(Checker(short).check(case), Failure)
 
@@ -138,6 +140,9 @@ def test_tolerances():
     assert tolerance_of(leaky()) == 1e-9
     assert tolerance_of(leaky(params={"w": Leaf((2, 3), "bfloat16")})) == 5e-2
     assert close(1.0, 1.0 + 1e-10, 1e-9) and not close(1.0, 1.0 + 1e-8, 1e-9)
+    assert close([-np.inf, 1.0], [-np.inf, 1.0], 1e-9)
+    assert not close([-np.inf, 1.0], [-np.inf, 2.0], 1e-9) and not close([np.inf, 1.0], [-np.inf, 1.0], 1e-9)
+    assert not close([5.0, 1.0], [np.inf, 1.0], 1e-9) and not close([np.nan], [np.nan], 1e-9)
 
 
 def test_rounding_of_a_gradient_that_is_zero_is_no_failure():
