@@ -5,17 +5,29 @@ import os
 import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and compute little; two devices are for those that spread work over devices.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_force_host_platform_device_count=2",
-)
+# For tests that spread work over devices.
+if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
+    os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
 
 import jax
 import pytest
+from tests.rows import Durations, mark_slow_rows
 
 jax.config.update("jax_enable_x64", True)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--store-durations", action="store_true", help="write tests/durations.json")
+
+
+def pytest_configure(config):
+    if config.getoption("--store-durations"):
+        config.pluginmanager.register(Durations())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    mark_slow_rows(items)
 
 
 def keep_float64(brainstate):

@@ -101,7 +101,7 @@ def test_custom_rules_survive_binding(kind):
     eqn = named(eqns_of(with_rule(kind), X), kind)
     assert kind in compat.CUSTOM
     assert [e.primitive.name for e in compat.inner_jaxpr(eqn)[0].eqns] == ["sin"]
-    grad = jax.grad(lambda x: compat.bind(eqn, [x])[0].sum())(jnp.ones(3, jnp.float32))
+    grad = jax.grad(lambda x: compat.run_equation(eqn, [x])[0].sum())(jnp.ones(3, jnp.float32))
     np.testing.assert_array_equal(grad, 7.0)
 
 
@@ -140,7 +140,7 @@ def test_binding_keeps_source_lines():
         return jnp.tanh(x)  # this line
 
     (eqn,) = eqns_of(f, X)
-    (again,) = eqns_of(lambda x: compat.bind(eqn, [x]), X)
+    (again,) = eqns_of(lambda x: compat.run_equation(eqn, [x]), X)
     assert compat.source_frames(again) == compat.source_frames(eqn)
     file, line, function = compat.source_frames(eqn)[0]
     assert (file, line) == (__file__, f.__code__.co_firstlineno + 1)
@@ -169,8 +169,8 @@ def test_functions_of_jax_have_no_line_of_their_own():
 
 
 def test_bind_returns_a_list():
-    assert isinstance(compat.bind(eqns_of(jnp.sin, X)[0], [jnp.ones(3)]), list)
-    assert len(compat.bind(named(eqns_of(lambda x: jnp.split(x, 3), X), "split"), [jnp.ones(3)])) == 3
+    assert isinstance(compat.run_equation(eqns_of(jnp.sin, X)[0], [jnp.ones(3)]), list)
+    assert len(compat.run_equation(named(eqns_of(lambda x: jnp.split(x, 3), X), "split"), [jnp.ones(3)])) == 3
 
 
 def test_elementwise_operands_are_equal_or_spread():
@@ -282,3 +282,26 @@ def test_a_polynomial_can_be_written_out():
     np.testing.assert_allclose(written(c, x), f(c, x), rtol=1e-14)
     for got, want in zip(jax.jacrev(written, (0, 1))(c, x), jax.jacrev(f, (0, 1))(c, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-13)
+
+
+def test_programs_are_compared_without_their_constants():
+    def of(c, f=jnp.add):
+        closed = jax.make_jaxpr(lambda x: lax.scan(lambda h, y: (f(h, y * c), None), x, jnp.ones((2, 3)))[0])
+        return compat.open_jaxpr(closed(jnp.ones(3)))[0]
+
+    assert compat.same_program(of(np.arange(3.0)), of(np.arange(3.0) + 1))
+    assert not compat.same_program(of(np.arange(3.0)), of(np.arange(3.0), jnp.subtract))
+    assert not compat.same_program(of(2.0), of(3.0))
+
+
+def test_the_abstract_value_of_an_array():
+    assert (
+        compat.shaped_array([2, 3], jnp.dtype(jnp.float32))
+        == jax.make_jaxpr(lambda x: x)(jnp.ones((2, 3), jnp.float32)).in_avals[0]
+    )
+
+
+def test_dead_code_goes_and_inputs_stay():
+    jaxpr, _ = compat.open_jaxpr(jax.make_jaxpr(lambda x, y: (jnp.sin(y), x + 1)[1])(1.0, 2.0))
+    found = compat.without_dead_code(jaxpr)
+    assert len(found.invars) == 2 and [e.primitive.name for e in found.eqns] == ["add"]

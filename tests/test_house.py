@@ -25,20 +25,24 @@ LAYERS = [
     {"analysis"},
     {"engine"},
     {"rules"},
+    {"sharding"},
     {"learn"},
 ]
 # Leaves: the core loads none of them. The value is what a leaf may import besides itself (None: anything).
 LEAVES = {
     "frontends": {"_compat", "_errors", "ir"},
+    "nir": None,
     "nn": None,
     "viz": None,
     "testing": None,
     "graph": None,
     "train": None,
     "stateful": None,
+    "compat": None,
     "cli": None,
     "tasks": None,
     "report": None,
+    "rl": None,
 }
 # Every other module directly in src/etrax is the top level, which sees everything.
 TOP = "top level"
@@ -54,6 +58,8 @@ NOT_LOADED_BY_IMPORT = (
     "equinox",
     "orbax",
     "rich",
+    "nir",
+    "h5py",
     "scipy.sparse",
 )
 
@@ -172,6 +178,17 @@ def test_sources_are_found():
 def test_every_package_has_a_place():
     packages = {path.parent.name for path in SRC.glob("*/__init__.py")}
     assert packages <= CORE | set(LEAVES), "give the new package a place in LAYERS or LEAVES"
+
+
+def test_readmes_name_every_file():
+    """In a folder that has one: by `_name` or `_name.py`."""
+    unnamed = [
+        path.relative_to(SRC)
+        for readme in SRC.glob("*/README.md")
+        for path in readme.parent.rglob("*.py")
+        if path.stem != "__init__" and not re.search(rf"`{path.stem}(\.py)?`", readme.read_text(encoding="utf-8"))
+    ]
+    assert not unnamed
 
 
 def test_imports_go_one_way():

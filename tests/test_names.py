@@ -1,5 +1,7 @@
 """What a newcomer sees of the package."""
 
+import inspect
+
 import jax.numpy as jnp
 import pytest
 
@@ -14,6 +16,25 @@ def test_names_in_reach():
         assert getattr(etrax, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'rtlr'"):
         etrax.rtlr  # noqa: B018
+
+
+def public():
+    names = ("nn", "tasks", "testing", "train", "viz")
+    folders = {"etrax": etrax} | {f"etrax.{name}": getattr(etrax, name) for name in names}
+    for folder, module in folders.items():
+        for name in dir(module):
+            thing = getattr(module, name)
+            own = str(getattr(thing, "__module__", "")).startswith("etrax")
+            if own and callable(thing) and not name.startswith("_"):
+                yield f"{folder}.{name}", thing
+
+
+def test_public_names_are_explained():
+    """Each says what it is, and all but errors show how it is used."""
+    for name, thing in public():
+        text = inspect.getdoc(thing) or ""
+        assert text, name
+        assert ">>>" in text or (isinstance(thing, type) and issubclass(thing, Exception)), name
 
 
 def test_integer_parameters_are_named():

@@ -396,6 +396,9 @@ FILES = {
         hidden=lambda: HIDDEN, inputs=lambda: XS, targets=lambda: YS, rules=lambda: ["tbptt"], window=2,
     ),
     "with_rule": call(lambda **o: learner().with_rule(**o), rule="tbptt"),
+    "align_entries": call(
+        lambda **o: etrax.align_entries(**o), rows=lambda: np.array([3, 0, 1, 0]), num_rows=4, parts=2
+    ),
 }  # fmt: skip
 
 CALLS = LEARNER | GRAPH | RULES | TESTING | TRAIN | TASKS | VIZ | FILES

@@ -7,9 +7,11 @@ import re
 import warnings
 from pathlib import Path
 
+import brainstate
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from tests.bad_input.calls import HIDDEN, PARAMS, XS, YS, data, learner, loss, sgd, step, trainer
 
 import etrax
@@ -35,6 +37,12 @@ def stream():
     return learner().online(sgd(), lambda o, t: ((o - t) ** 2).mean(), window=2)
 
 
+def module_as_params():
+    cell = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))
+    made = etrax.compile(cell, "d_rtrl", jnp.ones(3), hidden=jnp.zeros(4))
+    return made.step(cell, made.init(), jnp.ones(3))
+
+
 def used_twice():
     run, state = learner().value_and_grad(loss, window=2, donate=True), learner().init()
     run(PARAMS, state, XS, YS)
@@ -55,8 +63,23 @@ def clocked():
     return etrax.compile(clock, "d_rtrl", params=PARAMS, hidden=jnp.zeros(4))
 
 
+def one_sample():
+    return etrax.compile(step, "d_rtrl", XS[0, 0], params=PARAMS, hidden=HIDDEN[0])
+
+
 def by_dictionary(p, s, x):
     return {"v": 0.9 * s["v"] + x @ p["w"]}, s["v"]
+
+
+def haiku_module():
+    return type("Linear", (), {"__module__": "haiku._src.basic", "__call__": lambda self, x: x})()
+
+
+class Clocked(brainstate.nn.Module):
+    """It reads the time of its environment."""
+
+    def update(self, x):
+        return x * brainstate.environ.get("t")
 
 
 MISTAKES = {
@@ -75,12 +98,17 @@ MISTAKES = {
     "no pair returned": lambda: compiled(lambda p, h, x: h),
     "a whole sequence as example input": lambda: compiled(x=XS),
     "a state that changes its type": lambda: compiled(lambda p, h, x: (h.astype(jnp.float32), h)),
+    "a whole sequence of a batch as example input": lambda: compiled(x=jnp.swapaxes(jnp.ones((9, 2, 3)), 0, 1)),
+    "an array of objects as example input": lambda: compiled(x=np.array([[0.0, 1.0], [2.0]], object)),
     "a while loop before the weight": lambda: compiled(looping),
     "text as parameters": lambda: compiled(params={"w": "ones"}),
     "no function": lambda: compiled(3),
     "a class": lambda: compiled(dict),
     "an unknown rule": lambda: compiled(rule="bptt"),
+    "a rule misspelt": lambda: compiled(rule="rtlr"),
+    "an option misspelt": lambda: etrax.compile(step, "d_rtrl", XS[0], params=PARAMS, hiden=HIDDEN),
     "a rule without its argument": lambda: compiled(rule="uoro"),
+    "a rule that was not called": lambda: compiled(rule=etrax.d_rtrl),
     "no rule": lambda: compiled(rule=3),
     "an unknown option": lambda: compiled(windows=3),
     "a trace of whole numbers": lambda: compiled(trace_dtype=int),
@@ -93,13 +121,21 @@ MISTAKES = {
         PARAMS, clocked().init(), ()
     ),
     "params and state swapped": lambda: gradient(learner().init(), PARAMS),
+    "params and hidden swapped": lambda: learner().init(HIDDEN, PARAMS),
+    "opt_state and state swapped": lambda: learner().train(sgd(), loss, window=2)(
+        PARAMS, learner().init(), sgd().init(PARAMS), XS, YS
+    ),
     "hidden instead of a state": lambda: gradient(state=HIDDEN),
     "a state of another learner": lambda: gradient(state=compiled(rule="tbptt").init()),
     "a state given away": used_twice,
     "parameters of another model": lambda: gradient({"v": jnp.ones(3)}),
+    "a module as parameters": module_as_params,
     "parameters of another shape": lambda: gradient({"w": jnp.ones((3, 5))}),
     "parameters of another type": lambda: gradient({"w": jnp.ones((3, 4), jnp.float32)}),
     "inputs with the batch first": lambda: gradient(inputs=jnp.swapaxes(XS, 0, 1)),
+    "a batch for a model of one sample": lambda: one_sample().value_and_grad(loss, window=2)(
+        PARAMS, one_sample().init(), XS, YS
+    ),
     "inputs of one step": lambda: gradient(inputs=XS[0]),
     "inputs as a list": lambda: gradient(inputs=[1.0, 2.0]),
     "two inputs instead of one": lambda: gradient(inputs=(XS, XS)),
@@ -119,8 +155,11 @@ MISTAKES = {
     "a number as optimizer": lambda: train(0.1, None),
     "no optimizer state": lambda: train(sgd(), None),
     "feed: a list": lambda: stream().feed([1.0, 2.0, 3.0], YS[0]),
+    "feed: a sequence": lambda: stream().feed(XS, YS),
     "feed: another shape": lambda: stream().feed(XS[0, 0], YS[0]),
     "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
+    "a module that reads the time": lambda: etrax.compile(Clocked(), "d_rtrl", jnp.ones(3)),
+    "a module of a library without a front end": lambda: etrax.compile(haiku_module(), "d_rtrl", XS[0]),
     "e_prop without a key": lambda: etrax.e_prop(feedback="random"),
     "a decay above 1": lambda: etrax.pp_prop(1.5),
     "snap of zero": lambda: etrax.snap(0),

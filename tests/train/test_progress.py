@@ -9,7 +9,7 @@ from tests.train.common import class_trainer, classes
 from etrax.train import _progress
 
 VALUES = r"loss [\d.]+  val_loss [\d.]+  val_accuracy [\d.]+"
-LINE = r"epoch {}/2  " + VALUES + r"  [\d,]+ samples/s  [\d,]+ MiB  [\d.]+ m?s an epoch{}"
+LINE = r"epoch {}/2  " + VALUES + r"  [\d,]+ samples/s  [\d,]+ MB  [\d.]+ m?s an epoch{}"
 
 
 class Terminal(io.StringIO):
@@ -39,7 +39,7 @@ def test_bar_on_a_terminal(monkeypatch):
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown(monkeypatch, Terminal()))
     for epoch, end in ((1, r"  [\d.]+ m?s left"), (2, "")):
         assert re.search(LINE.format(epoch, end), text)
-    assert re.search(r"epoch 2/2 ━+.* batch 3/3  loss [\d.]+  [\d,]+ samples/s  [\d,]+ MiB", text)
+    assert re.search(r"epoch 2/2 ━+.* batch 3/3  loss [\d.]+  [\d,]+ samples/s  [\d,]+ MB", text)
 
 
 def test_lines_on_a_terminal_without_rich(monkeypatch):

@@ -54,6 +54,48 @@ def lstm(draw):
     return step, params, (draw(B, H), draw(B, H)), inputs(normal(B, I))
 
 
+@family({"w": EXACT, "b": EXACT, "out": EXACT})
+def quasi_lstm(draw):
+    """Gates of the input alone; the readout sees h of the step before, which holds nothing but c and the last step."""
+
+    def step(params, hidden, x):
+        h, c = hidden
+        i, f, g, o = jnp.split(x @ params["w"] + params["b"], 4, axis=-1)
+        c = sigmoid(f + 1.0) * c + sigmoid(i) * jnp.tanh(g)
+        return (sigmoid(o) * jnp.tanh(c), c), h @ params["out"]
+
+    params = {"w": draw(I, 4 * H), "b": draw(4 * H), "out": draw(H, 2)}
+    return step, params, (draw(B, H), draw(B, H)), inputs(normal(B, I))
+
+
+@family({"w": EXACT, "b": EXACT, "p": EXACT, "out": EXACT})
+def quasi_lstm_peephole(draw):
+    """The same, but h acts on the forget gate of its own neuron: its past has to be carried."""
+
+    def step(params, hidden, x):
+        h, c = hidden
+        i, f, g, o = jnp.split(x @ params["w"] + params["b"], 4, axis=-1)
+        c = sigmoid(f + params["p"] * h) * c + sigmoid(i) * jnp.tanh(g)
+        return (sigmoid(o) * jnp.tanh(c), c), h @ params["out"]
+
+    params = {"w": draw(I, 4 * H), "b": draw(4 * H), "p": draw(H), "out": draw(H, 2)}
+    return step, params, (draw(B, H), draw(B, H)), inputs(normal(B, I))
+
+
+@family({"re": EXACT, "im": EXACT, "angle": EXACT, "out": EXACT})
+def rotation(draw):
+    """A complex number written as two real ones: the traces of the two matrices differ by a right angle."""
+
+    def step(params, hidden, x):
+        a, b = hidden
+        cos, sin = 0.9 * jnp.cos(params["angle"]), 0.9 * jnp.sin(params["angle"])
+        a, b = cos * a - sin * b + x @ params["re"], sin * a + cos * b + x @ params["im"]
+        return (a, b), jnp.tanh(a * b) @ params["out"]
+
+    params = {"re": draw(I, H), "im": draw(I, H), "angle": draw(H), "out": draw(H, 2)}
+    return step, params, (draw(B, H), draw(B, H)), inputs(normal(B, I))
+
+
 @family({"wf": REPORTED, "wh": REPORTED, "out": EXACT})
 def mgu(draw):
     """The minimal gated unit: one gate that both forgets and resets."""
