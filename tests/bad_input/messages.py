@@ -160,7 +160,7 @@ MISTAKES = {
     "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
     "a module that reads the time": lambda: etrax.compile(Clocked(), "d_rtrl", jnp.ones(3)),
     "a module of a library without a front end": lambda: etrax.compile(haiku_module(), "d_rtrl", XS[0]),
-    "e_prop without a key": lambda: etrax.e_prop(feedback="random"),
+    "e_prop, key": lambda: etrax.e_prop(feedback="random", key="seed"),
     "a decay above 1": lambda: etrax.pp_prop(1.5),
     "snap of zero": lambda: etrax.snap(0),
     "a partition of names": lambda: etrax.partition({"w": "rtrl"}),

@@ -104,7 +104,7 @@ def test_memory_of_the_matrix():
     ("make", "text"),
     [
         (lambda: etrax.e_prop(feedback="loud"), "takes a `feedback` of 'symmetric', 'random' or 'adaptive'"),
-        (lambda: etrax.e_prop(feedback="random"), "`e_prop` with random feedback needs `key=`"),
+        (lambda: etrax.e_prop(feedback="random", key=None), "`e_prop` with random feedback needs `key=`"),
         (lambda: etrax.e_prop(feedback="adaptive", key=0, feedback_rate=0), "a `feedback_rate` above 0"),
         (lambda: etrax.e_prop(feedback="adaptive", key=0, feedback_decay=2), "`feedback_decay` from 0"),
         (lambda: etrax.three_factor(3), "takes a function `modulator"),

@@ -342,14 +342,16 @@ def _real(plan: Plan, g: int) -> np.dtype:
 
 
 def e_prop(
-    kappa: float = 0.0, feedback: str = "symmetric", *, key: int | Array | None = None,
+    kappa: float = 0.0, feedback: str = "symmetric", *, key: int | Array = 0,
     feedback_rate: float = 1e-2, feedback_decay: float = 1e-4,
 ) -> Rule:  # fmt: skip
     """e-prop. `key` (a number or a `jax.random` key) draws the feedback matrices; rate and decay are for `"adaptive"`.
 
+    Two learners with the same key have the same feedback: give each seed of an experiment a key of its own.
+
     >>> print(e_prop(0.9))
     e_prop(kappa=0.9)
-    >>> print(e_prop(feedback="random", key=0))
+    >>> print(e_prop(feedback="random", key=1))
     e_prop(kappa=0.0, feedback='random')
     """
     kappa = check_decay("e_prop", "kappa", kappa)
