@@ -29,9 +29,9 @@ def test_and_row(nodeid):
 def fast_rows(rows, seconds, budget=SECONDS):
     """One row of each family (`family/name`), and others that fit.
 
-    Taken in steps of the golden ratio, they favour none of the lists that a grid was made of. Every worker of a run must
-    take the same rows, so seconds are added in the order of the rows: a sum in the order of a set, which differs from
-    process to process, ends in another last digit and lets another row fit.
+    Taken in steps of the golden ratio, they favour none of the lists that a grid was made of. Every worker of a run
+    must take the same rows, so seconds are added in the order of the rows: a sum in the order of a set, which differs
+    from process to process, ends in another last digit and lets another row fit.
     """
     order = [rows[i] for i in sorted(range(len(rows)), key=lambda i: (i * GOLDEN) % 1)]
     first = {row.split("/")[0] if "/" in row else "": row for row in reversed(order)}

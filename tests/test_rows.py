@@ -52,7 +52,7 @@ for budget in range(20, 100):
 def test_every_process_takes_the_same_rows():
     def rows_of(seed):
         env = os.environ | {"PYTHONHASHSEED": str(seed)}
-        done = subprocess.run([sys.executable, "-c", TENTHS], cwd=Path(__file__).parents[1], env=env, check=True, capture_output=True)
-        return done.stdout
+        command = [sys.executable, "-c", TENTHS]
+        return subprocess.run(command, cwd=Path(__file__).parents[1], env=env, check=True, capture_output=True).stdout
 
     assert len({rows_of(seed) for seed in range(6)}) == 1

@@ -116,7 +116,7 @@ def derivative_rolls(p, s, x):
 
 # model: states, those that are momentary, and how many numbers the trace has (None: not asked)
 MODELS = {
-    "lstm": (lstm, "ch", {"h"}, B * (4 * H * (I + H + 1) + H + 2 * 4 * H * 3 // 2 + I + H)),
+    "lstm": (lstm, "ch", {"h"}, B * (3 * H * (I + H + 1) + H + 3 * 4 * H + I + H)),
     "no recurrent weights": (no_recurrent_weights, "ch", {"h"}, None),
     "a product for each gate": (a_product_for_each_gate, "ch", {"h"}, None),
     "elman": (elman, "", {"hidden"}, B * (I + H + 3 * H)),

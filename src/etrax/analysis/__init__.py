@@ -1,5 +1,6 @@
 """From a `Step` to frozen facts. Depends on no value of a parameter or an input. See README.md in this folder."""
 
+from ._acting import with_acting_columns as with_acting_columns
 from ._analyse import analyse as analyse
 from ._apart import Parted as Parted
 from ._apart import products_to_part as products_to_part

@@ -58,6 +58,7 @@ class Copies:
     one of `count`.
     `colour` is the push in which an element of y is read (-1: it reaches nothing), `push` that of each copy, both with
     the axes of inner loops: an iteration need not reach all places of its element (-1).
+    Where no column is repeated, and some are left out (`_acting`), F is read as that of the relation `source` of y.
     """
 
     site: WeightSite
@@ -65,12 +66,13 @@ class Copies:
     of: np.ndarray
     count: int
     pairs: int
-    colour: np.ndarray
-    push: np.ndarray
+    colour: np.ndarray | None = None
+    push: np.ndarray | None = None
+    source: Relation | None = None
 
     @property
     def pushes(self) -> int:
-        return int(self.colour.max()) + 1
+        return 0 if self.colour is None else int(self.colour.max()) + 1
 
 
 @lru_cache(maxsize=1024)

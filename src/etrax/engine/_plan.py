@@ -54,8 +54,12 @@ class Plan:
     def apply(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
         """A trace against a signal at the elements of y, of the weight's shape."""
         r = self.relations[k]
-        found = site_math.apply(self.site(k), fixed[r.site], entry, signal)
-        return found if r.copies is None else site_math.copies_added(r.copies, found)
+        return self.of_weight(k, site_math.apply(self.site(k), fixed[r.site], entry, signal))
+
+    def of_weight(self, k: int, g: Array) -> Array:
+        """A gradient of the weights of `site(k)`, as that of the op's own."""
+        copies = self.relations[k].copies
+        return g if copies is None else site_math.copies_added(copies, g)
 
     def outer(self, k: int, c: Array, window: WindowData) -> Array:
         """Σ_t u_t ⊗ c_t, in the trace's type."""

@@ -31,6 +31,7 @@ from ..analysis import (
     slot_links,
 )
 from ..ir import mapped, number_outputs
+from . import _site_math as site_math
 from ._blocks import Block, Entry, full
 from ._layout import Layout, layout_of
 from ._pushes import Pushes
@@ -212,14 +213,14 @@ class Probes:
 
     @cached_property
     def reading(self) -> Pulls:
-        pulled = {k: r for k, r in enumerate(self.relations) if r.copies is None}
+        pulled = {k: _source(r) for k, r in enumerate(self.relations) if k not in self.pushes}
         places = tuple(_beside_loops(self.facts, r) for r in pulled.values())
         return Pulls(self.layouts, self.pulls, tuple(pulled.values()), places, tuple(map(self.drives, pulled)))
 
     @cached_property
     def pushes(self) -> dict[int, Pushes]:
         """By the number of the relation."""
-        copied = {k: r for k, r in enumerate(self.relations) if r.copies is not None}
+        copied = {k: r for k, r in enumerate(self.relations) if _source(r).copies is not None}
         return {k: Pushes(self.facts, r, self.layouts[r.group], self.drives(k)) for k, r in copied.items()}
 
     def drives(self, k: int) -> np.ndarray:
@@ -276,7 +277,8 @@ class Probes:
             return pull({**none, **cotangents})
 
         return blocks, [
-            self.pushes[k](from_all) if k in self.pushes else next(rows) for k in range(len(self.relations))
+            self.pushes[k](from_all) if k in self.pushes else _at_columns(r, next(rows))
+            for k, r in enumerate(self.relations)
         ]
 
     def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]:
@@ -315,6 +317,20 @@ def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
     for n, colour in enumerate(colours):
         found[... if colour is None else colour] = n
     return found
+
+
+def _source(relation: Relation) -> Relation:
+    """The relation that F is read of: with all columns of y, where the given one leaves some out."""
+    source = relation.copies.source if relation.copies is not None else None
+    return relation if source is None else source
+
+
+def _at_columns(relation: Relation, rows: Rows) -> Rows:
+    """F of all columns of y, at those that a relation has."""
+    copies = relation.copies
+    if copies is None:
+        return rows
+    return jax.tree.map(lambda a: site_math.at_columns(copies, a, a.ndim + copies.columns.out), rows)
 
 
 def _beside_loops(facts: Facts, relation: Relation) -> np.ndarray | None:

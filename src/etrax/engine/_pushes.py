@@ -69,6 +69,7 @@ class Pushes:
     def _runs(self) -> list[Gather] | None:
         """Per push, how it is read at a run of columns; None if its copies do not stand together."""
         push, axis = self.copies.push, self.copies.columns.out
+        assert push is not None
         if push.shape != self.relation.places.shape:
             return None  # iterations of an inner loop
         rows = np.moveaxis(push, axis, -1).reshape(-1, push.shape[axis])

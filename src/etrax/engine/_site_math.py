@@ -9,7 +9,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.typing import DTypeLike
 
 from ..analysis import Copies, WeightSite
@@ -88,6 +88,8 @@ def apply(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
 def copies_added(copies: Copies, g: Array) -> Array:
     """The gradient of an op's repeated weights, as that of the weights themselves."""
     axis = g.ndim + copies.columns.weight
+    if copies.source is not None:
+        return _all_columns(copies, g, axis)
     regular = _repeated(copies.of, copies.count)
     if regular is not None:
         lead, times, trail = regular
@@ -97,6 +99,30 @@ def copies_added(copies: Copies, g: Array) -> Array:
         found = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
         found = jnp.moveaxis(found, 0, axis)
     return found.squeeze(axis) if copies.columns.new else found
+
+
+def at_columns(copies: Copies, a: Array, axis: int) -> Array:
+    """An array of all columns along an axis, at those that are copied."""
+    runs = [lax.slice_in_dim(a, run[0], run[-1] + 1, axis=axis) for run in _runs(copies.of)]
+    return jnp.concatenate(runs, axis) if len(runs) > 1 else runs[0]
+
+
+def _all_columns(copies: Copies, a: Array, axis: int) -> Array:
+    """The inverse of `at_columns`, with zeros in the other columns."""
+    parts, done = [], 0
+    for run in _runs(copies.of):
+        own = lax.slice_in_dim(a, done, done + run.size, axis=axis)
+        gap = run[0] - sum(part.shape[axis] for part in parts)
+        parts.append(jnp.pad(own, [(gap if i == axis else 0, 0) for i in range(a.ndim)]))
+        done += run.size
+    left = copies.count - 1 - copies.of[-1]
+    parts[-1] = jnp.pad(parts[-1], [(0, left if i == axis else 0) for i in range(a.ndim)])
+    return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
+
+
+def _runs(of: np.ndarray) -> list[np.ndarray]:
+    """Ascending numbers, split where one is left out."""
+    return np.split(of, np.flatnonzero(np.diff(of) > 1) + 1)
 
 
 def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:

@@ -53,9 +53,9 @@ def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: Win
 
     if not isinstance(entries, tuple):
         site = plan.site(k)
-        if _moved_by_sample(plan, k) and site.rule.apply_stack is not None and plan.relations[k].copies is None:
+        if _moved_by_sample(plan, k) and site.rule.apply_stack is not None:
             at = jax.vmap(plan.gathers[k])(jnp.asarray(signal)).astype(wide_dtype(entries.dtype))
-            return site.rule.apply_stack(site.call, entries, at)
+            return plan.of_weight(k, site.rule.apply_stack(site.call, entries, at))
         return jax.vmap(one)(entries, jnp.asarray(signal)).sum(0)
     first, *rest = (one(e, s) for e, s in zip(entries, signal, strict=True))
     return sum(rest, first)

@@ -27,7 +27,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
-from ..analysis import NO_FAN_OUT, Facts, FanOut
+from ..analysis import NO_FAN_OUT, Facts, FanOut, with_acting_columns
 from ..engine import (
     EachStep,
     Entries,
@@ -131,7 +131,7 @@ def structured_transport(
 
 
 class _Kinds(NamedTuple):
-    """Relations whose traces are narrow, and probes of the others, without states that are momentary."""
+    """Relations whose traces are narrow, and probes of the others: no momentary states, no columns that act on none."""
 
     narrow: NarrowTraces | None
     whole: Probes
@@ -143,7 +143,9 @@ def _kinds(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | 
     without = momentary_leaves(facts, relations)
     probes = plan_probes(facts, without_momentary(facts, relations, without), reduced=True, without=without)
     narrow, whole = find_narrow(facts, probes, trace_dtype)
-    return _Kinds(narrow, probes if narrow is None else probes.of(whole))
+    carried = [{slot.leaf for slot in probes.layouts[r.group].slots} for r in whole]
+    acting = [with_acting_columns(facts, r, leaves) for r, leaves in zip(whole, carried, strict=True)]
+    return _Kinds(narrow, probes if acting == list(probes.relations) else probes.of(acting))
 
 
 def structure_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None) -> list[str]:
@@ -166,6 +168,7 @@ def structure_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None) -> lis
                 f"leak and gain of {label} do not change in time: their products are not recorded step by step"
             )
     found += _momentary_notes(facts, probes)
+    found += _column_notes(facts, probes)
     if hopped is not None:
         plain = structured_transport(hopped.facts, fan_out=fan_out).nbytes
         more = structured_transport(hopped.wider, fan_out=fan_out).nbytes - plain
@@ -177,6 +180,15 @@ def structure_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None) -> lis
 def _momentary_notes(facts: Facts, probes: Probes) -> list[str]:
     names = ", ".join(facts.state_name(i) for i in sorted(probes.without))
     return [f"no trace is kept for {names}: what it holds is that of other states, and the last step"] if names else []
+
+
+def _column_notes(facts: Facts, probes: Probes) -> list[str]:
+    fewer = [(r, r.copies) for r in probes.relations if r.copies is not None and r.copies.source is not None]
+    return [
+        f"{c.count - c.of.size} of the {c.count} outputs of {facts.sites[r.site].label} act on no state that needs a "
+        "trace, and have none"
+        for r, c in fewer
+    ]
 
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
