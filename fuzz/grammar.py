@@ -35,14 +35,14 @@ def draw_model(seed: int) -> Model:
     if below and g.chance(0.2):
         hidden["r"], new["r"] = _readout(g, g.pick(below))
         shown = [new["r"]] if g.chance(0.8) else [*shown, new["r"]]
-    own = random.Random(seed + 2**41)  # by itself, so that seeds without such a cell give the models that they gave
-    if own.random() < 0.2:
-        rest, g.rng = g.rng, own
-        cell = g.pick((_gated_cell, _complex_cell, _rotating_cell))(g)
-        hidden |= {name: leaf for name, (leaf, _) in cell.items()}
-        new |= {name: value for name, (_, value) in cell.items()}
-        shown = [v for _, v in cell.values() if v.kind == "d"] or g.pool[-2:]
-        g.rng = rest
+    for shift, share, cells in CELLS:
+        own = random.Random(seed + shift)  # by itself, so that seeds without such a cell give the models that they gave
+        if own.random() < share:
+            rest, g.rng = g.rng, own
+            cell, shown = g.pick(cells)(g)
+            hidden |= {name: leaf for name, (leaf, _) in cell.items()}
+            new |= {name: value for name, (_, value) in cell.items()}
+            g.rng = rest
     output = _output(g, shown)
     model = Model(
         params=g.params, hidden=hidden, inputs=inputs, consts=g.consts, body=tuple(g.body),
@@ -141,7 +141,8 @@ def _readout(g: Draw, below: Value) -> tuple[Leaf, Value]:
     return Leaf(shape), g.emit(g.weighted(READOUTS), [Value("s.r", shape, "d"), y], shape)
 
 
-Cell = dict[str, tuple[Leaf, Value]]
+# States with their new values, and what the output may show of them.
+Cell = tuple[dict[str, tuple[Leaf, Value]], list[Value]]
 
 
 def _drive(g: Draw, u: Value, n: int, count: int) -> list[Value]:
@@ -168,7 +169,7 @@ def _gated_cell(g: Draw) -> Cell:
     out = g.emit("gate", [leave, g.emit("tanh", [cell], (n,))], (n,))
     out = g.emit("leaky", [m, out], (n,)) if g.chance(0.25) else out
     g.pool += [cell, out]
-    return {"c": (Leaf((n,)), cell), "m": (Leaf((n,)), out)}
+    return {"c": (Leaf((n,)), cell), "m": (Leaf((n,)), out)}, [cell, out]
 
 
 def _complex_cell(g: Draw) -> Cell:
@@ -178,8 +179,9 @@ def _complex_cell(g: Draw) -> Cell:
     drive = g.emit("gain", [drive, weight(g, (n,))], (n,), "z") if g.chance(0.4) else drive
     decay = g.emit("unit", [g.param((n,), "complex128")], (n,), "z")
     new = g.emit("rotated", [Value("s.u", (n,), "z"), drive, decay], (n,), "z")
-    g.pool += [g.emit(part, [new], (n,)) for part in ("real", "imag")]
-    return {"u": (Leaf((n,), "complex128"), new)}
+    parts = [g.emit(part, [new], (n,)) for part in ("real", "imag")]
+    g.pool += parts
+    return {"u": (Leaf((n,), "complex128"), new)}, parts
 
 
 def _rotating_cell(g: Draw) -> Cell:
@@ -191,7 +193,30 @@ def _rotating_cell(g: Draw) -> Cell:
     left = g.emit("add", [g.emit("subtract", [kept[0][0], kept[1][1]], (n,)), first], (n,))
     right = g.emit("add", [g.emit("add", [kept[1][0], kept[0][1]], (n,)), second], (n,))
     g.pool += [left, right]
-    return {"c": (Leaf((n,)), left), "m": (Leaf((n,)), right)}
+    return {"c": (Leaf((n,)), left), "m": (Leaf((n,)), right)}, [left, right]
+
+
+def _fused_cell(g: Draw) -> Cell:
+    """One product whose columns serve several ends: a state, its leak, a second state, the gate of an output."""
+    n, u = g.dim(), _vector(g)
+    count = g.pick((2, 3, 4))
+    y = matmul(g, u, count * n)
+    drive, *rest = g.rng.sample([g.emit("part", [y], (n,), a=i * n, b=(i + 1) * n) for i in range(count)], count)
+    drive = g.emit("tanh", [drive], (n,)) if g.chance(0.7) else drive
+    kept = g.emit("gate", [rest.pop(), Value("s.e", (n,))], (n,)) if len(rest) > 1 else Value("s.e", (n,))
+    new = g.emit("leaky", [kept, drive], (n,))
+    states = {"e": (Leaf((n,)), new)}
+    if len(rest) > 1:
+        second = g.emit("leaky", [Value("s.f", (n,)), g.emit("sin", [rest.pop()], (n,))], (n,))
+        states["f"] = (Leaf((n,)), g.emit("gate", [second, new], (n,)) if g.chance(0.3) else second)
+    return states, [*(v for _, v in states.values()), *(g.emit("gate", [gate, new], (n,)) for gate in rest)]
+
+
+# How far seeds are moved, how many models have such a cell, and which.
+CELLS = (
+    (2**41, 0.2, (_gated_cell, _complex_cell, _rotating_cell)),
+    (2**42, 0.15, (_fused_cell,)),
+)
 
 
 def _rotate(g: Draw, old: Value, y: Value) -> Value:
