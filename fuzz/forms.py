@@ -94,6 +94,7 @@ TAIL_FORMS = {
     "cumprod": "jnp.cumprod({0}, -1)",
     "cummax": "lax.cummax({0}, {0}.ndim - 1)",
     "product_of": "jnp.prod({0}, -1)",
+    "root": "jnp.sqrt(jnp.abs({0}))",
     "norm": "jnp.sqrt(0.1 + ({0} ** 2).sum(-1))",
     "largest": "{0}.max(-1)",
     "top": "lax.top_k({0}, {a})[0]",

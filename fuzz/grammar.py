@@ -43,6 +43,11 @@ def draw_model(seed: int) -> Model:
             hidden |= {name: leaf for name, (leaf, _) in cell.items()}
             new |= {name: value for name, (_, value) in cell.items()}
             g.rng = rest
+    own = random.Random(seed + 2**43)
+    if below and own.random() < 0.15:
+        rest, g.rng = g.rng, own
+        hidden["q"], new["q"] = _read_later(g, g.pick(below), hidden)
+        shown, g.rng = [Value("s.q", hidden["q"].shape)], rest
     output = _output(g, shown)
     model = Model(
         params=g.params, hidden=hidden, inputs=inputs, consts=g.consts, body=tuple(g.body),
@@ -139,6 +144,25 @@ def _readout(g: Draw, below: Value) -> tuple[Leaf, Value]:
     shape = (g.dim(),)
     y = g.emit("matmul", [below, weight(g, (*below.shape, *shape))], shape)
     return Leaf(shape), g.emit(g.weighted(READOUTS), [Value("s.r", shape, "d"), y], shape)
+
+
+def _read_later(g: Draw, below: Value, hidden: dict[str, Leaf]) -> tuple[Leaf, Value]:
+    """A state that the output reads a step later: the old value of another, or a product, with or without a leak.
+
+    Its data are a layer, or the roots of old values, whose slope has no bound at zero.
+    """
+    plain = [(name, leaf.shape) for name, leaf in hidden.items() if leaf.dtype == "float64" and len(leaf.shape) == 1]
+    kept = [Value(f"s.{name}", shape) for name, shape in plain]
+    if kept and g.chance(0.3):
+        delayed = g.pick(kept)
+        return Leaf(delayed.shape), g.emit("assign", [delayed, delayed], delayed.shape)
+    if kept and g.chance(0.4):
+        old = g.pick(kept)
+        below = g.emit("root", [old], old.shape)
+    shape = (g.dim(),)
+    y = g.emit("matmul", [below, weight(g, (*below.shape, *shape))], shape)
+    form = g.weighted([(2, "assign"), (2, "leaky"), (1, "one_leak_differs")])
+    return Leaf(shape), g.emit(form, [Value("s.q", shape), y], shape)
 
 
 # States with their new values, and what the output may show of them.

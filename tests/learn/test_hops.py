@@ -91,11 +91,32 @@ def gated_cell(p, s, x):
     return {"v": v, "r": r}, r
 
 
+def read_a_step_later(p, s, x):
+    """The state above has no memory but its last value, which nothing else than the output reads."""
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    return {"v": v, "r": jnp.sin(v) @ p["out"]}, s["r"]
+
+
+def delayed(p, s, x):
+    """The last of two states above is a delay: the step reads it for the output alone."""
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = 0.8 * s["r"] + jnp.sin(v) @ p["out"]
+    return {"v": v, "r": r, "q": s["r"]}, s["q"]
+
+
+def steep_at_zero(p, s, x):
+    """The data of the leaky layer have an infinite slope where the layer below is zero; no leak depends on it."""
+    v = 0.9 * s["v"] + x @ p["w"]
+    r = 0.8 * s["r"] + jnp.sqrt(jnp.abs(s["v"])) @ p["out"]
+    return {"v": v, "r": r}, r
+
+
 EXACT = {
     "detached": lif(lax.stop_gradient), "plain": lif(lambda z: z), "vjp": lif(lambda z: z, spike_vjp), "alif": alif,
     "learnable": learnable, "two_heads": two_heads, "two_layers_below": two_layers_below, "gated_cell": gated_cell,
     "synapse_and_membrane": synapse_and_membrane, "nothing_below": nothing_below,
-    "leak_in_time": leak_in_time, "rolled": rolled,
+    "leak_in_time": leak_in_time, "rolled": rolled, "read_a_step_later": read_a_step_later, "delayed": delayed,
+    "steep_at_zero": steep_at_zero,
 }  # fmt: skip
 
 

@@ -156,6 +156,23 @@ def recurrent_op_in_a_loop(p, h, x):
     return h, h
 
 
+def steep_at_zero(p, s, x):
+    """One leak for all at the first state; what the second reads of it has an infinite slope at zero."""
+    a = 0.9 * s["a"] + p["gain"] * (x @ p["w"])
+    return {"a": a, "b": 0.5 * s["b"] + jnp.sqrt(jnp.abs(s["a"]))}, s["b"]
+
+
+def test_a_fixed_block_does_not_depend_on_what_stands_for_the_states():
+    xs = jnp.asarray(np.random.default_rng(1).normal(size=(T, B, I)))
+    params, hidden = {n: PARAMS[n] for n in ("w", "gain")}, {"a": 0.5 + vector(H), "b": vector(H)}
+    learner = etrax.compile(steep_at_zero, "d_rtrl", xs[0], params=params, hidden=hidden)
+    assert all(v.kind == "exact" for v in learner.report.verdicts.values())
+    (_, got), _ = learner.value_and_grad(loss, window=3)(params, learner.init(), xs, jnp.ones((T, B, H)))
+    model = SimpleNamespace(step=steep_at_zero, params=params, hidden=hidden, loss=loss)
+    want = bptt(model, (xs,), jnp.ones((T, B, H)))
+    assert all(relative_error(got[n], want[n]) < 1e-12 for n in params)
+
+
 def vector(*shape):
     return jnp.zeros((B, *shape))
 

@@ -44,6 +44,7 @@ from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
 from ._structure import Even as Even
 from ._structure import evenness as evenness
+from ._structure import without_zeros as without_zeros
 from ._transpose import NO_REVERSE as NO_REVERSE
 from ._transpose import TRAINABLE as TRAINABLE
 from ._transpose import refuse_while as refuse_while

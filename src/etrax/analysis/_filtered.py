@@ -33,8 +33,9 @@ class Filter(NamedTuple):
 
 
 def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
-    """The step with filtered data as hidden states behind its own, which are outputs as well.
+    """The step with filtered data as hidden states behind its own.
 
+    They are outputs as a step finds them: a leaky state of which the step itself reads nothing is one that counts, too.
     Its last inputs are the rates, one array (S, S + 1) per filter: κ, and f as the last column.
     """
     jaxpr, eqns = step.jaxpr, list(step.jaxpr.eqns)
@@ -54,7 +55,7 @@ def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     invars, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     invars[consts + last : consts + last] = [v for v, _ in states]
     wider = build_jaxpr(
-        [*invars, *(v for v, _ in rates)], [*outvars[:first], *new, *outvars[first:], *new], eqns, jaxpr
+        [*invars, *(v for v, _ in rates)], [*outvars[:first], *new, *outvars[first:], *(v for v, _ in states)], eqns, jaxpr
     )
     own = [leaf for _, leaf in states]
     return replace(

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, inner_jaxpr, is_concrete, open_jaxpr
+from .._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, inner_jaxpr, is_concrete, open_jaxpr, run_equation
 from ..ir import Site, interpret
 from ..primitives import record_of
 
@@ -56,11 +58,19 @@ def _short(shape: Sequence[int]) -> tuple[bool, ...]:
 
 def _of_constant(value: Any) -> Even:
     shape = np.shape(value)
-    if not is_concrete(value) or getattr(value, "dtype", np.dtype(float)).kind not in "biufc":
+    if not _is_number(value):
         return Even(True, _short(shape))
     a = np.asarray(value)
     along = tuple(bool((a == a.take([0], i)).all()) if n > 1 else True for i, n in enumerate(shape))
-    return Even(True, along, bool((a == 0).all()))
+    return Even(True, along, _is_zero(value))
+
+
+def _is_number(value: Any) -> bool:
+    return is_concrete(value) and getattr(value, "dtype", np.dtype(float)).kind in "biufc"
+
+
+def _is_zero(value: Any) -> bool:
+    return _is_number(value) and not np.asarray(value).any()
 
 
 def _handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Even] | None:
@@ -68,8 +78,7 @@ def _handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Even] | None:
     if name in INLINED:
         return None
     operands = [_read(v) for v in values]
-    vanishes = record_of(name).zero
-    if vanishes is not None and name != "integer_pow" and vanishes(eqn, [e.zero for e in operands]):
+    if _vanishes(eqn, [e.zero for e in operands]):
         return [Even(True, (True,) * len(v.aval.shape), True) for v in eqn.outvars]
     if name in _SUMS:
         operands = [e for e in operands if not e.zero] or operands
@@ -83,6 +92,43 @@ def _handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Even] | None:
         Even(fixed, tuple(a or b for a, b in zip(along, _short(v.aval.shape), strict=True)))
         for along, v in zip(found, eqn.outvars, strict=True)
     ]
+
+
+def _vanishes(eqn: JaxprEqn, zeros: Sequence[bool]) -> bool:
+    """Whether the results of an equation are zero, given which of its operands are."""
+    name = eqn.primitive.name
+    vanishes = record_of(name).zero
+    return vanishes is not None and name != "integer_pow" and vanishes(eqn, zeros)
+
+
+class _Nil(NamedTuple):
+    """A value that is zero whatever the numbers."""
+
+    aval: Any
+
+
+def without_zeros(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`, in which what is multiplied by zero is not computed.
+
+    A value that is fixed is then the same whatever stands for states and inputs: zero times a slope that is infinite
+    where they are zero would be no number.
+    """
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    jaxpr, consts = open_jaxpr(traced)
+    outs = interpret(jaxpr, consts, jax.tree.leaves(args), _computed)
+    return jax.tree.unflatten(jax.tree.structure(shapes), [_number(v) for v in outs])
+
+
+def _computed(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Any] | None:
+    if eqn.primitive.name in INLINED:
+        return None
+    if _vanishes(eqn, [isinstance(v, _Nil) or _is_zero(v) for v in values]):
+        return [_Nil(v.aval) for v in eqn.outvars]
+    return list(run_equation(eqn, [_number(v) for v in values]))
+
+
+def _number(value: Any) -> Any:
+    return jnp.zeros(value.aval.shape, value.aval.dtype) if isinstance(value, _Nil) else value
 
 
 Along: TypeAlias = tuple[bool, ...]

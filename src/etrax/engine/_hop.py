@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._compat import is_complex
-from ..analysis import Facts, Filter, OpNode, Relation, analyse, lost_from_op, traced_relations, with_filters
+from ..analysis import Facts, Filter, OpNode, Relation, analyse, lost_from_op, traced_relations, with_filters, without_zeros
 from ..ir import Role
 from ._plan import Plan, plan_of
 from ._probes import as_lists, plan_probes
@@ -113,7 +113,8 @@ class Hopped:
         """The same before a window runs, for rates that are made of parameters only."""
         leaves, _, ys = self.plan.probes.stand_ins()
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[self.facts.step.first_state :]]
-        return self.rates([*params, *nothing], weights, {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()})
+        none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
+        return without_zeros(self.rates, [*params, *nothing], list(weights), none)
 
     def with_data(self, states: Sequence[Any]) -> list[Any]:
         """States in the order of the wider step; filtered data of which only derivatives count are zero."""

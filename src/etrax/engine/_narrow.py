@@ -35,7 +35,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from .._compat import promotes
-from ..analysis import Even, Facts, Relation
+from ..analysis import Even, Facts, Relation, without_zeros
 from . import _site_math as site_math
 from ._blocks import Block, block_product, block_times
 from ._layout import Layout
@@ -158,8 +158,8 @@ class NarrowTraces:
         first, last = step.first_state, len(leaves) - len(window.steady)
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[first:last]]  # nothing that is kept reads them
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
-        found = self.plan.probes([*window.params, *nothing, *window.steady], window.weights, none)
-        blocks, rows = as_lists(found)
+        leaves = [*window.params, *nothing, *window.steady]
+        blocks, rows = as_lists(without_zeros(self.plan.probes, leaves, list(window.weights), none))
         gains = {k: _narrow(rows[k][s], c.along) for k, (s, c) in self.known.gains.items()}
         ones = {
             k: [jnp.ones_like(f) if s == self.known.gains[k][0] else f for s, f in enumerate(rows[k])] for k in gains
