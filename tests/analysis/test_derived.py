@@ -64,6 +64,16 @@ def lagged(p, s, x):
     return {"v": v, "z": jnp.tanh(s["v"])}, (v + s["z"]) @ p["out"]
 
 
+def logarithm(p, s, x):
+    v = 0.8 * s["v"] + jnp.abs(x @ p["w"])
+    return {"v": v, "z": jnp.log(v)}, (v * (1 + s["z"])) @ p["out"]
+
+
+def inverse(p, s, x):
+    v = 0.8 * s["v"] + jnp.abs(x @ p["w"]) * (1 + jnp.tanh(s["z"]))
+    return {"v": v, "z": 1 / v}, v @ p["out"]
+
+
 # model: states, and those that follow from others
 MODELS = {
     "lif vjp": (lif(spike_vjp), "vz", {"z"}),
@@ -74,6 +84,8 @@ MODELS = {
     "reset in the step": (reset_in_the_step, "vz", set()),
     "chain": (chain, "vzwu", {"z", "w", "u"}),
     "lagged": (lagged, "vz", set()),
+    "logarithm": (logarithm, "vz", set()),
+    "inverse": (inverse, "vz", set()),
 }
 
 
@@ -84,7 +96,8 @@ class Model:
         self.params = {k: jnp.asarray(rng.standard_normal(s)) for k, s in (("w", (I, H)), ("out", (H, 2)))}
         if name == "learnable threshold":
             self.params["th"] = jnp.asarray(rng.uniform(0.1, 0.5, H))
-        self.hidden = {k: jnp.asarray(0.1 * rng.standard_normal((B, H))) for k in names}
+        start = 0.0 if name in ("logarithm", "inverse") else 0.1  # where these have no slope
+        self.hidden = {k: jnp.asarray(start * rng.standard_normal((B, H))) for k in names}
         self.x, self.target = (jnp.asarray(rng.standard_normal((T, B, n))) for n in (I, 2))
 
     def loss(self, output, target):

@@ -17,6 +17,7 @@ V = np.random.RandomState(1).standard_normal(4)
 PROGRAMS = {
     "elementwise": lambda a: jnp.tanh(a) * jax.nn.sigmoid(a) + jnp.where(a > 0, jnp.exp(a), jnp.abs(a)) ** 3,
     "integers": lambda a: (a > 0).astype(int).sum(0) // 2 - 7 // (1 + (a > 0).astype(int)),
+    "turned": lambda a: lax.reshape(a, (2, a.size // 2), (1, 0)),
     "shapes": lambda a: jnp.pad(a.T.reshape(2, 6)[:, ::-1], ((1, 0), (0, 2)))[:, ::2],
     "interior pad": lambda a: lax.pad(a, 0.5, ((1, -1, 1), (-1, 2, 0))),
     "products": lambda a: jnp.einsum("ij,kj,i->jk", a, a, a[:, 0]),

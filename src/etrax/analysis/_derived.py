@@ -2,7 +2,8 @@
 
 A spike flag z' = Θ(v' − a') is one. Its trace follows from theirs, ε_z = ∂g/∂v ε_v + ∂g/∂a ε_a, so that it needs none
 of its own. Found by following equations back from z' to the outputs v' and a'; a way to an old state, an input or a
-parameter rules it out.
+parameter rules it out. So does a slope without bound (log v', 1 / v'): before the first step z need not be made of v,
+and a slope that is infinite at the values that a sequence starts from would meet a trace of zeros.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import lru_cache
 
 from jax import Array
 
-from .._compat import Jaxpr, JaxprEqn, Literal, Var, build_jaxpr, is_inexact
+from .._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, Var, bodies_of, build_jaxpr, is_inexact
 from ..ir import interpret
 from ._facts import Facts
 from ._nodes import StateNode
@@ -97,7 +98,28 @@ def _slice(
         n = made_by[var]
         if n not in used:
             used.add(n)
-            if eqns[n].effects:
+            if eqns[n].effects or _is_steep(eqns[n], fixed):
                 return None
             todo += list(eqns[n].invars)
     return (used, met) if met else None
+
+
+# Elementwise functions whose slope has no bound.
+_STEEP = frozenset(
+    {
+        "acos", "acosh", "asin", "atan2", "atanh", "cbrt", "digamma", "erf_inv", "igamma", "igammac", "lgamma", "log",
+        "log1p", "log2", "polygamma", "pow", "regularized_incomplete_beta", "rsqrt", "sqrt", "tan", "zeta",
+    }
+)  # fmt: skip
+
+
+def _is_steep(eqn: JaxprEqn, fixed: set[Var]) -> bool:
+    """Whether a slope of an equation may have no bound; a function with a derivative rule of its own has a safe one."""
+    name = eqn.primitive.name
+    if name in ("div", "rem"):
+        return not isinstance(eqn.invars[1], Literal) and eqn.invars[1] not in fixed
+    if name == "integer_pow":
+        return eqn.params["y"] < 0
+    if name in CUSTOM:
+        return False
+    return name in _STEEP or any(_is_steep(inner, set()) for body in bodies_of(eqn) for inner in body.eqns)
