@@ -13,13 +13,33 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ["pytest>=8.2", "pytest-timeout", "hypothesis"]
+
+
+def faces(library: str) -> list[str]:
+    """Tests of cells as modules of one library."""
+    learns = "keeps" if library == "brainstate" else "learns_and_keeps"
+    file = "tests/nn/test_faces.py"
+    return [f"{file}::test_{library}", f"{file}::test_{library}_{learns}_its_names"]
+
+
 # By extra: its tests, and what they are written with.
 TESTS = {
-    "brainstate": (["tests/frontends/test_brainstate.py", "tests/nn"], []),
-    "flax": (["tests/frontends/test_flax.py"], ["optax"]),
-    "equinox": (["tests/frontends/test_equinox.py"], ["optax"]),
+    "brainstate": (
+        ["tests/frontends/test_brainstate.py", "tests/nn/test_cells.py", "tests/nn/test_pure.py", *faces("brainstate")],
+        [],
+    ),
+    "flax": (["tests/frontends/test_flax.py", "tests/stateful/test_nnx.py", *faces("nnx")], ["optax"]),
+    "equinox": (["tests/frontends/test_equinox.py", *faces("equinox")], ["optax"]),
     "export": (["tests/learn/test_artifact.py"], ["optax"]),
-    "brainpy": (["tests/graph/test_brainpy.py", "tests/compat"], []),
+    "brainpy": (
+        [
+            "tests/graph/test_brainpy.py",
+            "tests/frontends/test_brainpy.py",
+            "tests/stateful/test_brainstate.py",
+            "tests/compat",
+        ],
+        ["optax"],
+    ),
     "nir": (["tests/nir"], []),
     "train": (["tests/train/test_save.py", "tests/train/test_progress.py", "tests/rl"], []),
     "viz": (["tests/viz"], []),

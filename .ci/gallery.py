@@ -19,7 +19,9 @@ PARTS = {
     "Models of other libraries": (
         "brainpy_lif",
         "brainstate_style",
+        "braintrace_compat",
         "flax_nnx",
+        "flax_linen",
         "equinox_lstm",
         "nir_graph",
         "artifact",

@@ -31,6 +31,14 @@ CHECKS = {
         lambda found: 0 <= found["accuracy"] <= 1,
     ),
     "flax_nnx": ({"steps": 300, "width": 8, "batch": 4, "file": io.BytesIO()}, lambda parts: parts[-1] < parts[0]),
+    "flax_linen": (
+        {"steps": 300, "width": 8, "batch": 8, "delay": 1, "file": io.BytesIO()},
+        lambda found: all(parts[-1] < parts[0] for parts in found.values()),
+    ),
+    "braintrace_compat": (
+        {"steps": 150, "width": 6, "batch": 8, "delay": 1, "file": io.BytesIO()},
+        lambda found: set(found) == {"D_RTRL", "SnAp"} and all(parts[-1] < parts[0] for parts in found.values()),
+    ),
     "equinox_lstm": (
         {"steps": 10, "width": 4, "epochs": 8, "file": io.BytesIO()},
         lambda found: all(b < a for a, b in found.values()),

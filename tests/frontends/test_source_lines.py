@@ -81,6 +81,75 @@ def test_innermost_line_and_path(make):
     assert "'" + ".".join(map(str, path)).replace(".0", "[0]") + "'" in str(learner.report)
 
 
+def brainstate_layers():
+    brainstate = pytest.importorskip("brainstate")
+
+    class Order(brainstate.nn.Module):
+        def update(self, x):
+            return jnp.sort(x)
+
+    class Net(brainstate.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = brainstate.ParamState(jnp.ones((3, 3)))
+            self.h = brainstate.HiddenState(jnp.zeros(3))
+            self.inner = brainstate.nn.Sequential(Order())
+
+        def update(self, x):
+            self.h.value = jnp.tanh(x @ self.w.value + self.inner(self.h.value))
+            return self.h.value
+
+    return Net(), {}, "'inner.layers[0]'"
+
+
+def nnx_layers():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Order(nnx.Module):
+        def __call__(self, x):
+            return jnp.sort(x)
+
+    class Net(nnx.Module):
+        def __init__(self):
+            self.w, self.first, self.last = nnx.Param(jnp.ones((3, 3))), Order(), Order()
+
+        def __call__(self, h, x):
+            h = jnp.tanh(x @ self.w[...] + self.last(h))
+            return h, h
+
+    return Net(), {"hidden": jnp.zeros(3)}, "'first' or 'last'"  # they run the same line
+
+
+def equinox_layers():
+    eqx = pytest.importorskip("equinox")
+
+    class Order(eqx.Module):
+        def __call__(self, x):
+            return jnp.sort(x)
+
+    class Inner(eqx.Module):
+        order: Order
+
+    class Net(eqx.Module):
+        w: jax.Array
+        inner: list
+
+        def __call__(self, x, h):
+            return jnp.tanh(x @ self.w + self.inner[0].order(h))
+
+    return Net(jnp.ones((3, 3)), [Inner(Order())]), {"hidden": jnp.zeros(3)}, "'inner[0].order'"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [brainstate_layers, nnx_layers, equinox_layers])
+def test_a_layer_without_parameters_is_named(make):
+    model, options, name = make()
+    learner = etrax.compile(model, "d_rtrl", X, **options)
+    (verdict,) = learner.report.verdicts.values()
+    method = "update" if make is brainstate_layers else "__call__"
+    assert f"{line_of(make, 'jnp.sort')} ({method}) in layer {name}" in verdict.reason
+
+
 def stored_in(folder, tmp_path, name):
     """A module with a function, in a file below a folder, as if it had been imported from there."""
     file = tmp_path / folder / f"{name}.py"

@@ -1,9 +1,8 @@
-"""Cells with a pure definition: gradients against BPTT, verdicts as their docstrings promise, and equal modules.
+"""Cells with a pure definition: gradients against BPTT, verdicts as their docstrings promise.
 
 The oracle is `jax.grad` over `lax.scan`; windows are shorter than the sequence.
 """
 
-import pickle
 import re
 from typing import NamedTuple
 
@@ -99,58 +98,12 @@ def test_gradients_are_those_of_bptt(name):
         assert cut.report.verdicts["Wrec",].kind == "approximate"
 
 
-@every_cell
-def test_modules_of_every_library_compute_the_same(name):
-    brainstate, nnx = pytest.importorskip("brainstate"), pytest.importorskip("flax.nnx")
-    cell, params, hidden, inputs = made(name)
-    _, expected = run(cell, params, hidden, inputs)
-    sizes = [getattr(cell, f) for f in ("in_size", "out_size", "d_model", "d_hidden", "d_state") if hasattr(cell, f)]
-    options = {k: getattr(cell, k) for k in ("beta", "constraint", "spike", "threshold") if hasattr(cell, k)}
-    steps = list(zip(*inputs, strict=True))
-
-    module = getattr(nn, name)(*sizes, **options)
-    module.init_state(B)
-    for key, state in module.states(brainstate.ParamState).items():
-        state.value = params[key[-1]]
-    np.testing.assert_allclose(np.stack([module(*x) for x in steps]), expected, rtol=1e-12, atol=1e-12)
-
-    module = getattr(nn.nnx, name)(*sizes, rngs=nnx.Rngs(0), **options)
-    nnx.update(module, nnx.State({key: nnx.Param(value) for key, value in params.items()}))
-    state, outputs = module.initialize_carry(inputs[0].shape[1:]), []
-    for x in steps:
-        state, y = module(state, *x)
-        outputs.append(y)
-    np.testing.assert_allclose(np.stack(outputs), expected, rtol=1e-12, atol=1e-12)
-
-    module = getattr(nn.equinox, name)(*sizes, key=jax.random.key(1), **options)  # the key of `made`
-    state, outputs = module.hidden(B), []
-    for x in steps:
-        y, state = module(*x, state)
-        outputs.append(y)
-    np.testing.assert_allclose(np.stack(outputs), expected, rtol=1e-12, atol=1e-12)
-
-
 def test_neurons_fire_and_are_silent():
     for name in ("LIF", "ALIF", "RecurrentLIF", "RecurrentALIF", "GIF", "ResonateAndFire", "Izhikevich"):
         cell, params, hidden, inputs = made(name)
         longer = jax.tree.map(lambda x: jnp.tile(x, (10, 1, 1)), inputs)
         spikes = np.asarray(run(cell, params, hidden, longer)[1])
         assert set(np.unique(spikes)) == {0.0, 1.0}, name
-
-
-def test_modules_learn_and_keep_their_names():
-    nnx = pytest.importorskip("flax.nnx")
-    x = jnp.ones((B, N))
-    cell = nn.nnx.MinGRUCell(N, M, rngs=nnx.Rngs(0))
-    assert etrax.compile(cell, "d_rtrl", x, hidden=cell.hidden(B)).report.verdicts["W",].kind == "exact"
-    cell = nn.equinox.MinGRUCell(N, M, key=jax.random.key(0))
-    learner = etrax.compile(cell, "d_rtrl", x, hidden=cell.hidden(B), call=nn.equinox.call)
-    assert learner.report.verdicts["params", "W"].kind == "exact"
-    for face in (nn, nn.nnx, nn.equinox):
-        assert face.LIF is face.LIF and face.LIF.__name__ == "LIF"
-        assert pickle.loads(pickle.dumps(face.LIF)) is face.LIF
-        with pytest.raises(AttributeError, match="no attribute 'LIFF'"):
-            _ = face.LIFF
 
 
 @pytest.mark.parametrize("name", ["triangle", "fast_sigmoid", "arctan", "sigmoid", "gaussian"])

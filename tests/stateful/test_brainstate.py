@@ -271,8 +271,51 @@ def test_reset_and_look():
         online.get_etrace_of("z")
 
 
+def test_some_weights():
+    """One parameter or a list, as brainstate's own `grad` takes them."""
+    module, online = made()
+    want = pure("d_rtrl", 1)[1]
+    for weights, read in ((module.r, lambda g: g), ([module.r, module.out], lambda g: g[0])):
+        module.init_state()
+        online.reset_state()
+        grads = online.etrace_grad(XS, step_fn=lambda x: square(online(x)), weights=weights)
+        np.testing.assert_allclose(read(grads), want["r"], rtol=1e-10)
+
+
+class Made(Layer):
+    """States without a batch, unless one is asked for."""
+
+    def init_state(self, batch_size=None):
+        super().init_state(1 if batch_size is None else batch_size)
+        if batch_size is None:
+            self.v.value = self.v.value[0]
+
+
+def test_a_new_sequence_has_the_batch_of_the_last():
+    module = Made()
+    online = etrax.Stateful(module, "d_rtrl", XS[0], batch_size=B)
+    online.etrace_evolve(XS)
+    online.reset_state()
+    assert module.v.value.shape == (B, H) and not module.v.value.any()
+    online.reset_state(batch_size=5)
+    online.reset_state()
+    assert module.v.value.shape == (5, H)
+
+    module = Made()
+    module.init_state(B)  # not by the learner
+    online = etrax.Stateful(module, "d_rtrl", XS[0])
+    online.reset_state()
+    assert module.v.value.shape == (B, H)
+    module.init_state = lambda batch_size=None: setattr(module.v, "value", jnp.zeros((7, H)) * unit.mV)
+    with pytest.raises(etrax.ArgumentError, match="pass `batch_size=`"):
+        online.reset_state()
+    assert module.v.value.shape == (B, H)  # as it was
+    with pytest.raises(etrax.ArgumentError, match="`batch_size` is 0"):
+        online.reset_state(batch_size=0)
+
+
 def test_wrong_use():
-    _, online = made()
+    module, online = made()
     square_of = lambda x: square(online(x))
     for act, message in (
         (lambda: online.etrace_grad(XS, step_fn=lambda x: jnp.ones(())), "called the learner 0 times"),
@@ -286,7 +329,19 @@ def test_wrong_use():
         (lambda: online.etrace_grad(XS, step_fn=square_of, loss_output="all"), "`loss_output` is"),
         (lambda: online.etrace_grad(etrax.MultiStepData(XS), step_fn=square_of), "mark what `step_fn` passes on"),
         (lambda: online.etrace_grad(XS, step_fn=3), "`step_fn`"),
-        (lambda: online(XS), "compiled with shape"),
+        (lambda: online(XS), r"'inputs\[0\]' has shape .* compiled with shape"),
+        (lambda: online(), r"the arguments are nothing, .* compiled with 'inputs\[0\]'"),
+        (lambda: online.etrace_grad(XS, step_fn=lambda x: online(x).mean(1), has_aux=True), "must return a pair"),
+        (lambda: online.etrace_grad(XS, step_fn=square_of, has_aux=True), "must return a pair"),
+        (lambda: online.etrace_grad(XS, step_fn=lambda x: (square_of(x), 1)), "To return more, pass `has_aux=True`"),
+        (lambda: online.etrace_grad(XS, step_fn=lambda x: square_of(x) * unit.mV), "a loss in mV"),
+        (lambda: online.etrace_grad(XS, step_fn=lambda x: (online(x) > 0).sum()), "has no derivative"),
+        (lambda: online.etrace_grad(XS, step_fn=lambda x: [online(x), None][1]), "returned nothing as its loss"),
+        (lambda: online.etrace_grad(XS, step_fn=square_of, mask="all"), "`mask` is a str"),
+        (lambda: online.etrace_grad(XS, step_fn=square_of, mask=MASK * 1j), "`mask` is complex"),
+        (lambda: online.etrace_grad(XS, step_fn=square_of, weights="r"), "`weights` holds a str"),
+        (lambda: online.etrace_grad(XS, step_fn=square_of, weights={"v": module.v}), "`weights` holds a HiddenState"),
+        (lambda: online.etrace_grad(XS, step_fn=square_of, weights=[]), "`weights` holds nothing"),
         (lambda: etrax.Stateful(lambda x: x, "d_rtrl", XS[0]), "takes a `brainstate.nn.Module`"),
     ):
         with pytest.raises(etrax.EtraxError, match=message):

@@ -142,6 +142,17 @@ def test_a_carry_that_is_an_argument_is_kept(online):
     assert not np.asarray(cell.carry.get_value()).any()
 
 
+def test_some_weights(online):
+    """A filter reads paths as the module has them."""
+    online.reset_state()
+    whole = online.etrace_grad(XS, step_fn=lambda o, x: square(o(x)))
+    for weights in (nnx.PathContains("w"), lambda path, _: path == ("w",)):
+        online.reset_state()
+        grads = online.etrace_grad(XS, step_fn=lambda o, x: square(o(x)), weights=weights)
+        assert list(grads) == ["w"]
+        np.testing.assert_allclose(grads["w"][...], whole["w"][...], rtol=1e-12)
+
+
 def test_what_is_refused(online):
     with pytest.raises(etrax.ArgumentError, match="called the learner 2 times"):
         online.etrace_grad(XS, step_fn=lambda o, x: square(o(x)) + square(o(x)))
@@ -149,5 +160,17 @@ def test_what_is_refused(online):
         online.etrace_grad(XS, step_fn=lambda o, x: x.sum())
     with pytest.raises(etrax.ArgumentError, match="makes its states in `__init__`"):
         online.reset_state(batch_size=5)
+    for weights, message in (
+        (3, "`weights` is a int"),
+        ("nowhere", "`weights` selects nothing"),
+        (nnx.BatchStat, "`weights` selects nothing"),
+        (nnx.Variable, "which is no parameter"),
+        (online.module.w, "`weights` is a Param"),
+    ):
+        with pytest.raises(etrax.ArgumentError, match=message):
+            online.etrace_grad(XS, step_fn=lambda o, x: square(o(x)), weights=weights)
+    for inputs, message in (((XS,), "mark a window of steps"), ((), "given nothing"), (("x",), "is a str")):
+        with pytest.raises(etrax.ArgumentError, match=message):
+            online(*inputs)
     with pytest.raises(etrax.ArgumentTypeError, match=r"brainstate.nn.Module` or an `nnx.Module`"):
         etrax.Stateful(lambda x: x, "d_rtrl", XS[0])

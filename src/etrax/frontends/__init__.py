@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from .._errors import ArgumentError, ArgumentTypeError, CompilationError, meant
@@ -18,6 +19,7 @@ from ._flax import bind_nnx as bind_nnx
 from ._flax import is_linen_module as is_linen_module
 from ._flax import is_nnx_module as is_nnx_module
 from ._function import bind_function as bind_function
+from ._layers import layers_of as layers_of
 from ._write_back import write_back as write_back
 
 # Libraries whose modules look like functions, and what leads from them to a step.
@@ -32,14 +34,17 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def bind(
+def bind(model: object, inputs: tuple[object, ...], **options: Any) -> Bound:
+    """Bind a model of any kind that is known to example inputs, and note the layers that it is made of."""
+    bound = _bind(model, inputs, **options)
+    return replace(bound, step=replace(bound.step, layers=layers_of(model)))
+
+
+def _bind(
     model: object, inputs: tuple[object, ...], *, params: PyTree = None, hidden: PyTree = None,
     batch_size: int | None = None, call: Callable[..., Any] | None = None, **options: object,
 ) -> Bound:  # fmt: skip
-    """Bind a model of any kind that is known to example inputs.
-
-    `call` says how a module of Flax or Equinox is called, `call(module, hidden, *inputs) -> (hidden, output)`.
-    """
+    """`call` says how a module of Flax or Equinox is called, `call(module, hidden, *inputs) -> (hidden, output)`."""
     for name in options:
         raise ArgumentTypeError(
             f"`compile` has no option `{name}=` for a model of this kind ({type(model).__name__})."

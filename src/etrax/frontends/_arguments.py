@@ -10,7 +10,7 @@ import jax
 
 from .._compat import is_extended, shape_struct
 from .._errors import CompilationError
-from ..ir import format_path, leaves_with_paths
+from ..ir import describe, format_path, leaves_with_paths
 from ._units import attach, conform, is_quantity, strip
 
 _T = TypeVar("_T")
@@ -69,8 +69,8 @@ class Arguments:
         out = conform("argument", (), old, new)
         if jax.tree.structure(strip(old)) != jax.tree.structure(out):
             raise CompilationError(
-                f"the arguments are {jax.tree.structure(out)}, but the model was compiled with "
-                f"{jax.tree.structure(strip(old))}. Pass arguments of that structure, or compile again."
+                f"the arguments are {describe(out, 'inputs')}, but the model was compiled with "
+                f"{describe(strip(old), 'inputs')}. Pass arguments of that structure, or compile again."
             )
         fixed = [x for x in jax.tree.leaves(mine, is_leaf=is_quantity) if not _is_array(x)]
         now = [x for x in jax.tree.leaves(given, is_leaf=is_quantity) if not _is_array(x)]
@@ -79,12 +79,12 @@ class Arguments:
         for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):
             if is_extended(a) != is_extended(shape_struct(b)):
                 raise CompilationError(
-                    f"argument {format_path(path)} is {shape_struct(b).dtype}, but the model was compiled with "
-                    f"{a.dtype}. Pass numbers for numbers, and keys for keys."
+                    f"argument {format_path(path, 'inputs')} is {shape_struct(b).dtype}, but the model was compiled "
+                    f"with {a.dtype}. Pass numbers for numbers, and keys for keys."
                 )
             if a.shape != shape_struct(b).shape[lead:]:
                 raise CompilationError(
-                    f"argument {format_path(path)} has shape {list(shape_struct(b).shape)}, but the model was compiled "
-                    f"with shape {list(a.shape)}. Pass one step of that shape, or compile again."
+                    f"argument {format_path(path, 'inputs')} has shape {list(shape_struct(b).shape)}, but the model "
+                    f"was compiled with shape {list(a.shape)}. Pass one step of that shape, or compile again."
                 )
         return out

@@ -66,6 +66,6 @@ def _conform_leaf(what: str, path: Path, old: Any, new: Any) -> Any:
 
 def _mismatch(what: str, path: Path, expected: str, found: str) -> str:
     return (
-        f"{what} {format_path(path)} was {expected} when the model was compiled and is now {found}. "
+        f"{what} {format_path(path, 'inputs')} was {expected} when the model was compiled and is now {found}. "
         "Give it a value of the same physical dimension, or compile again."
     )

@@ -7,6 +7,8 @@ from ._check import check_step as check_step
 from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained
+from ._layers import Layer as Layer
+from ._layers import layer_of as layer_of
 from ._mapped import mapped as mapped
 from ._numbering import Name as Name
 from ._numbering import number_outputs as number_outputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from .._compat import PLUMBING, JaxprEqn, is_in, is_installed, source_frames
 
@@ -13,12 +13,14 @@ OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OWN_MODELS = OWN_FILES + "nn" + os.sep
 
 
-class Source(NamedTuple):
-    """A line of code: file, line number, function."""
+@dataclass(frozen=True)
+class Source:
+    """A line of code: file, line number, function; and the (file, function) that were running, innermost first."""
 
     file: str
     line: int
     function: str
+    frames: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})"
@@ -37,7 +39,5 @@ def source_of_eqn(eqn: JaxprEqn) -> Source | None:
             frames.append(Source(file, line, function))
     library = [f for f in frames if is_installed(f.file) or f.file.startswith(OWN_MODELS)]
     own = [f for f in frames if f not in library]
-    if own:
-        return own[0]
-    shown = [f for f in library if os.path.basename(f.file) not in _PLUMBING_FILES]
-    return shown[-1] if shown else None
+    shown = own[:1] or [f for f in library if os.path.basename(f.file) not in _PLUMBING_FILES][-1:]
+    return replace(shown[0], frames=tuple((f.file, f.function) for f in frames)) if shown else None

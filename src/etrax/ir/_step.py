@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from .._compat import Jaxpr, Var
+from ._layers import Layer
 from ._paths import Path
 from ._walk import Handler, interpret
 
@@ -45,7 +46,7 @@ class Step:
 
     `jaxpr` has no constvars: its inputs are the `consts`, then one variable per leaf of `ins` (parameters, hidden,
     other, inputs); its outputs one per leaf of `outs` (hidden, other, output). `trees` holds the pytree structure
-    of each role.
+    of each role. `layers` are the modules that the model was made of, if it was.
     """
 
     jaxpr: Jaxpr
@@ -53,6 +54,7 @@ class Step:
     ins: tuple[Leaf, ...]
     outs: tuple[Leaf, ...]
     trees: dict[Role, Any]
+    layers: tuple[Layer, ...] = ()
 
     def select(self, role: Role) -> tuple[Leaf, ...]:
         """Input leaves of a role (output leaves for `Role.OUTPUT`), in order."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .._arguments import format_bytes
 from ..analysis import Facts, LostKind, LostPath, Node, OpNode
+from ..ir import layer_of
 
 _DECLARE = "declare it as one to have it carried"
 
@@ -19,7 +20,8 @@ def words_of(facts: Facts, lost: LostPath) -> str:
     'the gradient of its weight is rounded at astype at model.py:3, once for all steps instead of at each of them'
     """
     here = "" if lost.source is None else _name(facts, lost.source)
-    there, where = _names(facts, lost.targets), f" ({lost.cause})" if lost.cause else ""
+    cause = _cause(facts, lost)
+    there, where = _names(facts, lost.targets), f" ({cause})" if cause else ""
     from_op = isinstance(lost.source, OpNode)
     match lost.kind:
         case LostKind.TAIL:
@@ -45,13 +47,17 @@ def words_of(facts: Facts, lost: LostPath) -> str:
                 f"no trace reaches {other}, and half of such a gradient can point the wrong way"
             )
         case LostKind.NONLINEAR:
-            return f"the model's own derivative rule at {lost.cause} {lost.detail}, so no trace can stand for it"
+            return f"the model's own derivative rule at {cause} {lost.detail}, so no trace can stand for it"
         case LostKind.UNKNOWN:
-            return f"the derivative passes through {lost.cause}, which {lost.detail}, so nothing can be proved about it"
+            return f"the derivative passes through {cause}, which {lost.detail}, so nothing can be proved about it"
         case LostKind.ROUNDED:
-            return (
-                f"the gradient of its weight is rounded at {lost.cause}, once for all steps instead of at each of them"
-            )
+            return f"the gradient of its weight is rounded at {cause}, once for all steps instead of at each of them"
+
+
+def _cause(facts: Facts | None, lost: LostPath) -> str:
+    """The equation and its line, and the layer of the module that it is in."""
+    layer = layer_of(facts.step.layers, lost.cause.source) if facts is not None and lost.cause is not None else ""
+    return f"{lost.cause or ''} {layer}".strip()
 
 
 def _cost_of(lost: LostPath) -> str:

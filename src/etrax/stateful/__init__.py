@@ -1,5 +1,5 @@
 """A module that learns online in its own style: states inside, gradients by the library's own transformation."""
 
-from ._brainstate import BrainstateLoop as BrainstateLoop
 from ._brainstate import Stateful as Stateful
+from ._brainstate import brainstate_loop as brainstate_loop
 from ._sequences import Sequences as Sequences

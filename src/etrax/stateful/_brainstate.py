@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
-from ..frontends import is_brainstate_module, is_nnx_module
+from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module
 from ..ir import Path, PyTree, Role, format_path
 from ..rules import Rule
 from ._online import Counter, Module, Online, Weights, checked_rule
@@ -65,6 +65,7 @@ class Stateful(Online):
         self.module: Module = module
         self._rule, self._options = checked_rule(rule), options
         self._example, self._brainstate = example_inputs, brainstate
+        self._batch_size = batch_size
         self._compile(batch_size)
         self.trace = brainstate.ShortTermState(self.learner.init().trace)
         self._counter = Counter()
@@ -96,41 +97,76 @@ class Stateful(Online):
         return next((path for path, state in self.module.states().items() if state is weight), None)
 
     def _loop(self, weights: Weights) -> Loop:
-        held = self.module.states(self._brainstate.ParamState) if weights is None else weights
-        return BrainstateLoop(self._brainstate.transform, held)
+        return brainstate_loop(self._brainstate, self.module.states(self._brainstate.ParamState), weights)
 
     def reset_state(self, batch_size: int | None = None) -> None:
-        """States as the module makes them, and an empty trace; with another batch size the learner is compiled anew."""
-        brainstate = self._brainstate
-        brainstate.nn.init_all_states(self.module, *(() if batch_size is None else (batch_size,)))
-        leaf = next((leaf for leaf in self.learner.facts.step.select(Role.HIDDEN)), None)
-        now = () if leaf is None else jax.tree.leaves(self.learner.bound.read()[1])[0].shape
-        if leaf is not None and now != leaf.aval.shape:
-            if batch_size is None:
-                raise ArgumentError(
-                    f"hidden state {format_path(leaf.path)} has shape {list(leaf.aval.shape)} in the compiled module "
-                    f"and {list(now)} without a batch: pass `batch_size=`."
-                )
-            old = leaf.aval.shape[0]
-            swap = lambda a: jnp.zeros((batch_size, *a.shape[1:]), a.dtype) if a.shape[:1] == (old,) else a  # noqa: E731
+        """States as the module makes them, for the batch size of now, and an empty trace.
+
+        For another batch size the learner is compiled anew.
+        """
+        check_batch_size(batch_size)
+        leaf = next(iter(self.learner.facts.step.select(Role.HIDDEN)), None)
+        shape = () if leaf is None else leaf.aval.shape
+        before = {path: state.value for path, state in self.module.states().items()}
+        now = self._remade(self._batch_size if batch_size is None else batch_size)
+        if batch_size is None and now != shape and now == shape[1:]:
+            now = self._remade(shape[0])  # the module was given its states before it was compiled
+        if leaf is not None and now != shape and batch_size is None:
+            for path, state in self.module.states().items():
+                state.value = before.get(path, state.value)
+            raise ArgumentError(
+                f"hidden state {format_path(leaf.path)} has shape {list(shape)} in the compiled module and {list(now)} "
+                "as the module makes it: pass `batch_size=`."
+            )
+        if batch_size is not None:
+            self._batch_size = batch_size
+        if now != shape:
+            swap = lambda a: jnp.zeros((batch_size, *a.shape[1:]), a.dtype) if a.shape[:1] == shape[:1] else a  # noqa: E731
             self._example = jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
             self._compile(None)
         self.trace.value = self.learner.program.transport.init()
+
+    def _remade(self, batch_size: int | None) -> tuple[int, ...]:
+        """Create the module's states anew; the shape of the first hidden one."""
+        self._brainstate.nn.init_all_states(self.module, *(() if batch_size is None else (batch_size,)))
+        hidden = jax.tree.leaves(self.learner.bound.read()[1])
+        return jnp.shape(hidden[0]) if hidden else ()
+
+
+def brainstate_loop(brainstate: Module, own: Weights, weights: Weights) -> Loop:
+    """A loop over steps, for all of a module's parameters or for some.
+
+    `weights` are given as to `brainstate.transform.grad`: one `ParamState`, or a dictionary or list of them.
+    """
+    if weights is None:
+        return BrainstateLoop(brainstate, dict(own.items()))
+    held = dict(weights.items()) if hasattr(weights, "items") else weights
+    found = jax.tree.leaves(held, is_leaf=lambda s: isinstance(s, brainstate.State))
+    other = next((s for s in found if not isinstance(s, brainstate.ParamState)), None)
+    if other is not None or not found:
+        what = "nothing" if other is None else f"a {type(other).__name__}"
+        raise ArgumentTypeError(
+            f"`weights` holds {what}; expected parameters, such as `module.states(brainstate.ParamState)`, or some of "
+            "its entries."
+        )
+    return BrainstateLoop(brainstate, held)
 
 
 class BrainstateLoop(NamedTuple):
     """By brainstate's own transformations; states are where they are."""
 
-    transform: Module
+    brainstate: Module
     weights: Weights
 
     def gradients(self, objective: Objective, parts: PyTree) -> tuple[PyTree, PyTree]:
+        transform, state = self.brainstate.transform, self.brainstate.State
+
         def one(carry: PyTree, part: PyTree) -> tuple[PyTree, PyTree]:
-            grads, seen = self.transform.grad(lambda: objective((), part), self.weights, has_aux=True)()
+            grads, seen = transform.grad(lambda: objective((), part), self.weights, has_aux=True)()
             return jax.tree.map(jnp.add, carry, grads), seen
 
-        zeros = jax.tree.map(jnp.zeros_like, {k: s.value for k, s in self.weights.items()})
-        return self.transform.scan(one, zeros, parts)
+        values = jax.tree.map(lambda s: s.value, self.weights, is_leaf=lambda s: isinstance(s, state))
+        return transform.scan(one, jax.tree.map(jnp.zeros_like, values), parts)
 
     def run(self, fn: Callable[[Before, PyTree], PyTree], parts: PyTree) -> PyTree:
-        return self.transform.for_loop(lambda part: fn((), part), parts)
+        return self.brainstate.transform.for_loop(lambda part: fn((), part), parts)

@@ -11,8 +11,8 @@ from flax import nnx
 from jax import lax
 
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError
-from ..ir import Path, PyTree, Role, leaves_with_paths
+from .._errors import ArgumentError, ArgumentTypeError
+from ..ir import Path, PyTree, Role, format_path, leaves_with_paths
 from ..rules import Rule
 from ._online import Counter, Module, Online, Weights, checked_rule
 from ._sequences import Before, Loop, Objective
@@ -111,7 +111,21 @@ class NNXOnline(Online, nnx.Module):
         return next((tuple(path) for path, found in nnx.iter_graph(self.module) if found is weight), None)
 
     def _loop(self, weights: Weights) -> Loop:
-        return _NNXLoop(self, nnx.Param if weights is None else weights)
+        return _NNXLoop(self, nnx.Param if weights is None else self._checked_filter(weights))
+
+    def _checked_filter(self, weights: Weights) -> Weights:
+        """A filter that selects parameters of the module alone."""
+        fits = "pass a filter of NNX that selects parameters, such as `nnx.Param` or `nnx.PathContains('readout')`"
+        try:
+            found = dict(nnx.to_flat_state(nnx.state(self.module, weights)))
+        except Exception as error:  # whatever NNX makes of it
+            raise ArgumentTypeError(f"`weights` is a {type(weights).__name__}: {fits}.") from error
+        other = next((path for path, v in found.items() if not isinstance(v, nnx.Param)), None)
+        if other is not None or not found:
+            what = "nothing" if other is None else f"{format_path(other)}, which is no parameter"
+            raise ArgumentError(f"`weights` selects {what}: {fits}.")
+        selects = nnx.filterlib.to_predicate(weights)  # by paths of the module, which stands at `module` here
+        return lambda path, value: tuple(path)[:1] == ("module",) and selects(tuple(path)[1:], value)
 
     def reset_state(self, batch_size: int | None = None) -> None:
         """Hidden states as they were when the module was compiled, and an empty trace; statistics and keys stay."""

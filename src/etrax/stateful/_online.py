@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_function
+from .._arguments import check_arrays, check_function
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..graph import MultiStepData, SingleStepData
-from ..ir import Path, PyTree, Role, format_path
+from ..ir import Path, PyTree, Role, Step, describe, format_path
 from ..learn import Learner
 from ..report import Report
 from ..rules import Rule, as_rule
@@ -92,7 +92,7 @@ class Online:
         """The output and the trace after a call, for a trace that the caller keeps; the module's states are written."""
         args, kwargs, many = _unmarked(inputs, named)
         bound, step = self.learner.bound, self.learner.facts.step
-        leaves = [jnp.asarray(a) for a in jax.tree.leaves(bound.encode(args, kwargs, 1 if many else 0))]
+        leaves = _leaves_of(step, bound.encode(args, kwargs, 1 if many else 0), many)
         outs, states, trace = self._window(*self._read(), trace, leaves if many else [a[None] for a in leaves])
         self._write(states)
         outs = outs if many else [o[0] for o in outs]
@@ -152,6 +152,27 @@ class Online:
             return online(*(mark(s) for s in slices))
 
         return run.evolve(plain if step_fn is None else step_fn, return_outputs)
+
+
+def _leaves_of(step: Step, inputs: PyTree, many: bool) -> list[jax.Array]:
+    """The leaves of a call's inputs, which must look like those that the module was compiled with."""
+    wanted = step.select(Role.INPUT)
+    if jax.tree.structure(inputs) != step.trees[Role.INPUT]:
+        one = jax.tree.unflatten(step.trees[Role.INPUT], [leaf.aval for leaf in wanted])
+        raise ArgumentError(
+            f"the learner was given {describe(inputs, 'inputs')}, but its module was compiled with "
+            f"{describe(one, 'inputs')}: pass arguments of that structure."
+        )
+    check_arrays("inputs", inputs)
+    leaves = [jnp.asarray(a) for a in jax.tree.leaves(inputs)]
+    for leaf, a in zip(wanted, leaves, strict=True):
+        if a.shape[1 if many else 0 :] != leaf.aval.shape:
+            steps = " behind an axis of steps" if many else "; mark a window of steps as `etrax.MultiStepData`"
+            raise ArgumentError(
+                f"the learner was given {format_path(leaf.path, 'inputs')} of shape {list(a.shape)}, but its module "
+                f"was compiled with shape {list(leaf.aval.shape)}: pass one step of that shape{steps}."
+            )
+    return leaves
 
 
 def _unmarked(

@@ -8,10 +8,10 @@ from typing import Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_arrays, check_flag, check_whole, short
+from .._arguments import as_numbers, check_arrays, check_flag, check_whole, short, struct_of
 from .._errors import ArgumentError, ArgumentTypeError
 from ..graph import MultiStepData, SingleStepData
-from ..ir import PyTree
+from ..ir import PyTree, describe
 
 # What `step_fn` is given before its slices: the learner, if its library passes modules as arguments.
 Before: TypeAlias = tuple[object, ...]
@@ -52,10 +52,7 @@ class Sequences:
                 f"`chunk_size` is {self.chunk}, which does not divide the {self.length} steps: use another, or cut the "
                 "sequences."
             )
-        mask = jnp.ones(self.length) if mask is None else jnp.asarray(mask)
-        if mask.shape != (self.length,):
-            raise ArgumentError(f"`mask` has shape {list(mask.shape)}; expected one weight per step, [{self.length}].")
-        self.weight = mask.astype(jnp.promote_types(mask.dtype, jnp.float32))
+        self.weight = jnp.ones(self.length) if mask is None else _checked_mask(mask, self.length)
         self.parts = jax.tree.map(self._cut, (sequences, self.weight))
 
     def _cut(self, a: PyTree) -> jax.Array:
@@ -87,8 +84,8 @@ class Sequences:
         def objective(before: Before, part: PyTree) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
             slices, weight = part
             found = self._once(step_fn, (*before, *slices))
-            losses, aux = found if has_aux else (found, ())
-            self._check_losses(losses)
+            losses, aux = _pair(found) if has_aux else (found, ())
+            losses = self._checked_losses(losses)
             return (losses * (weight * share).astype(losses.dtype)).sum(), (losses, aux)
 
         grads, (losses, aux) = self.loop.gradients(objective, self.parts)
@@ -97,13 +94,26 @@ class Sequences:
         out = [grads, *([shown[loss_output]] if return_value else []), *([aux] if has_aux else [])]
         return out[0] if len(out) == 1 else tuple(out)
 
-    def _check_losses(self, losses: PyTree) -> None:
+    def _checked_losses(self, losses: PyTree) -> jax.Array:
+        """One floating-point number, or one for each step of a window."""
         want = () if self.chunk == 1 else (self.chunk,)
-        if jnp.shape(losses) != want:
-            raise ArgumentError(
-                f"`step_fn` returned a loss of shape {list(jnp.shape(losses))}; expected "
-                f"{'one number' if not want else f'one number for each of {self.chunk} steps'}."
+        expected = "one number" if not want else f"one number for each of {self.chunk} steps"
+        if unit := getattr(losses, "unit", None):
+            raise ArgumentError(f"`step_fn` returned a loss in {unit}; expected {expected}: divide it by its unit.")
+        if not jax.tree_util.all_leaves([losses]) or losses is None:
+            raise ArgumentTypeError(
+                f"`step_fn` returned {describe(losses, 'loss')} as its loss; expected "
+                f"{expected}. To return more, pass `has_aux=True` and return `(loss, aux)`."
             )
+        found = struct_of("the loss that `step_fn` returned", losses)
+        if found.shape != want:
+            raise ArgumentError(f"`step_fn` returned a loss of shape {list(found.shape)}; expected {expected}.")
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ArgumentTypeError(
+                f"`step_fn` returned a loss of type {found.dtype}, which has no derivative; expected a real "
+                "floating-point number."
+            )
+        return jnp.asarray(losses)
 
     def evolve(self, step_fn: Callable[..., PyTree], return_outputs: bool) -> PyTree:
         check_flag("return_outputs", return_outputs)
@@ -119,6 +129,24 @@ class Sequences:
 
 
 _SHOWN = ("per_step", "masked", "scalar")
+
+
+def _pair(found: PyTree) -> tuple[PyTree, PyTree]:
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise ArgumentTypeError(
+            f"`step_fn` returned {describe(found, 'result')}; with `has_aux=True` it must return a pair, `(loss, aux)`."
+        )
+    return found[0], found[1]
+
+
+def _checked_mask(mask: PyTree, length: int) -> jax.Array:
+    """A real number for each step."""
+    given = jnp.asarray(mask if isinstance(mask, jax.Array) else as_numbers("`mask`", mask))
+    if given.shape != (length,):
+        raise ArgumentError(f"`mask` has shape {list(given.shape)}; expected one weight per step, [{length}].")
+    if jnp.issubdtype(given.dtype, jnp.complexfloating):
+        raise ArgumentTypeError(f"`mask` is {given.dtype}; expected real numbers or booleans.")
+    return given.astype(jnp.promote_types(given.dtype, jnp.float32))
 
 
 def _length(sequences: tuple[PyTree, ...]) -> int:

@@ -9,7 +9,7 @@ import brainstate
 from ..._errors import ArgumentError
 from ...graph import MultiStepData, SingleStepData
 from ...ir import PyTree
-from ...stateful import BrainstateLoop, Sequences
+from ...stateful import Sequences, brainstate_loop
 
 
 class SequenceDriverMixin:
@@ -31,7 +31,7 @@ class SequenceDriverMixin:
     ) -> Sequences:
         if self.resized():  # what is made inside a loop does not outlive its step
             self.init_etrace_state()  # pyright: ignore[reportAttributeAccessIssue]
-        loop = BrainstateLoop(brainstate.transform, self.param_states if weights is None else weights)
+        loop = brainstate_loop(brainstate, self.param_states, weights)
         return Sequences(loop, lambda: self.calls, sequences, chunk_size, mask)
 
     def _check_windows(self, chunk: int) -> None:
