@@ -27,6 +27,13 @@ from .table import Row, put, readme, text
 # What `--readme` takes to the README: its part, and its picture.
 PART, PICTURE = "README.part.md", "docs/pictures/memory.svg"
 
+# What a finished demo leads to. Commands are given as they are typed in the folder of the demo.
+NEXT = """\
+Next, a model of your own. That network is `make` in demo/model.py: put your step in its place, or take a file of yours.
+  .venv-demo/bin/etrax explain demo/model.py:make    what each parameter's gradient is worth, and why
+  .venv-demo/bin/etrax check demo/model.py:make      the same, measured against BPTT
+Questions: docs/index.md (ten minutes), docs/which_rule.md, docs/front_ends.md; `make docs` builds the site."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
@@ -53,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         part = (out / PART).read_text(encoding="utf-8")
         (page.parent / PICTURE).write_bytes((out / Path(PICTURE).name).read_bytes())
         page.write_text(put(part, page.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
-    print(f"\nReport: {file.resolve()}")
+    print(f"\nReport: {file.resolve()}\n\n{NEXT}")
     return 0
 
 
@@ -73,9 +80,10 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
         how = "with d_rtrl" if rule == "d_rtrl" else f"with {rule}, which carries no trace"
         print(f"{many}, learned while it runs, {how}; compiling first …", flush=True)
         heard.append(listen(settings, digits, batch, rule, lambda text: print(text, flush=True)))
+    print("\nMemory of one gradient is planned for streams of up to 100,000 steps …", flush=True)
     memory = stream_memory(settings, digits)
     at = ", ".join(f"{n:,} steps {b / 1e6:.1f} MB" for n, b in zip(STREAMS, memory["BPTT"], strict=True))
-    print(f"\nMemory of one gradient: d_rtrl {memory['d_rtrl'][-1] / 1e6:.1f} MB at any length; BPTT {at}.\n")
+    print(f"Memory of one gradient: d_rtrl {memory['d_rtrl'][-1] / 1e6:.1f} MB at any length; BPTT {at}.\n")
     kept = out / "checkpoints" / _mark(settings, digits)
     methods = {name: method(name, settings, digits) for name in METHODS}
     results = {}
@@ -111,10 +119,10 @@ def _rows(
     methods: dict[str, Method], results: dict[str, Result], settings: Settings, digits: Digits
 ) -> list[Row]:  # fmt: skip
     """BPTT, which the others are measured against, stands last."""
-    compiled = {
-        name: [measure.gradient(one, settings, digits, times) for times in measure.LENGTHS]
-        for name, one in methods.items()
-    }
+    lengths = measure.LENGTHS
+    programs = [measure.gradient(one, settings, digits, times) for one in methods.values() for times in lengths]
+    found = measure.compiled(programs)
+    compiled = {name: found[k * len(lengths) : (k + 1) * len(lengths)] for k, name in enumerate(methods)}
     batch = first_batch(settings, digits.train)
 
     def cosine(name: str, params: Any) -> measure.Cosine:

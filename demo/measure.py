@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +27,14 @@ class Cosine(NamedTuple):
     least: float
 
 
-def gradient(method: Method, settings: Settings, digits: Digits, times: int = 1) -> jax.stages.Compiled:
-    """`f(params, inputs, targets, mask) -> grads` of one batch, compiled for sequences `times` as long as the digits.
+def compiled(programs: Sequence[jax.stages.Lowered]) -> list[jax.stages.Compiled]:
+    """Several programs, compiled side by side on the cores that there are."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda one: one.compile(), programs))
+
+
+def gradient(method: Method, settings: Settings, digits: Digits, times: int = 1) -> jax.stages.Lowered:
+    """`f(params, inputs, targets, mask) -> grads` of a batch of sequences `times` as long as the digits, to compile.
 
     Hidden state and trace begin inside, so the memory that it needs besides its arguments and results holds them.
     """
@@ -37,7 +46,7 @@ def gradient(method: Method, settings: Settings, digits: Digits, times: int = 1)
         return online(params, method.learner.init(params), x, y, mask)[0][1]
 
     shapes = [jax.ShapeDtypeStruct((times * digits.steps, settings.batch, *a.shape[2:]), a.dtype) for a in digits.train]
-    return jax.jit(run).lower(method.learner.params, *shapes).compile()
+    return jax.jit(run).lower(method.learner.params, *shapes)
 
 
 def planned_bytes(compiled: jax.stages.Compiled) -> int:

@@ -43,6 +43,11 @@ def weights(key: jax.Array, inputs: int, neurons: int, classes: int) -> dict[str
     return {**drawn, "b": jnp.zeros(neurons, jnp.float32), "b_out": jnp.zeros(classes, jnp.float32)}
 
 
+def make() -> tuple[Any, ...]:
+    """The network as the command line takes a model, `etrax explain demo/model.py:make`: with one step of input."""
+    return step, weights(jax.random.key(0), 26, 100, 10), silence(32, 100), jnp.ones((32, 26), jnp.float32)
+
+
 def silence(batch: int, neurons: int) -> dict[str, jax.Array]:
     """The state before the first step."""
     return {name: jnp.zeros((batch, neurons), jnp.float32) for name in "vazs"}

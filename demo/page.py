@@ -18,6 +18,7 @@ import etrax
 from . import model
 from .charts import LABEL, curves, sizes
 from .data import Digits
+from .pictures import Drawn
 from .runs import Settings
 from .stream import LENGTHS as STREAMS
 from .stream import Heard
@@ -25,7 +26,7 @@ from .table import Row, cells, heads
 
 
 def page(
-    rows: list[Row], report: Any, picture: tuple[str, str, int], settings: Settings, digits: Digits,
+    rows: list[Row], report: Any, picture: Drawn, settings: Settings, digits: Digits,
     heard: list[Heard], memory: dict[str, list[int]],
 ) -> str:  # fmt: skip
     """`report.to_html()` with the demo's header and sections before its own, which keep their places and links."""
@@ -37,8 +38,9 @@ def page(
             _stream(heard, memory),
             _results(rows, settings, digits),
             _learning(rows),
-            _word(*picture),
+            _word(picture),
             _code(),
+            _next(),
             "</main>",
         ]
     )
@@ -80,7 +82,7 @@ def _header(
     )
     links = (
         ("stream", "A stream"), ("results", "Words"), ("learning", "Learning"), ("word", "One word"),
-        ("code", "The model"), ("compiled", "The compiled graph"),
+        ("code", "The model"), ("next", "Your own"), ("compiled", "The compiled graph"),
     )  # fmt: skip
     nav = "".join(f'<a href="#{to}">{name}</a>' for to, name in links)
     text = "".join(f"<p>{escape(one).replace(' %', '&nbsp;%')}</p>\n" for one in said)
@@ -140,15 +142,17 @@ def _learning(rows: list[Row]) -> str:
     return _section("learning", "Learning", f'<figure class="figure">{drawn}</figure>')
 
 
-def _word(light: str, dark: str, digit: int) -> str:
+def _word(drawn: Drawn) -> str:
     said = (
-        f"What the trained network does with a “{digit}” that was held out: the spikes of its neurons, what the "
+        f"What the trained network does with a “{drawn.digit}” that was held out: the spikes of its neurons, what the "
         "readout makes of them, and the eligibility traces of some input weights, on membrane potentials "
         "<code>v</code> and on smoothed spikes <code>s</code>, which the readout sees."
     )
     image = (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="Spikes, readout and traces over time for the digit {digit}"></picture>'
+        f'<picture><source media="(max-width: 640px) and (prefers-color-scheme: dark)" srcset="{drawn.narrow_dark}">'
+        f'<source media="(max-width: 640px)" srcset="{drawn.narrow_light}">'
+        f'<source media="(prefers-color-scheme: dark)" srcset="{drawn.dark}">'
+        f'<img src="{drawn.light}" alt="Spikes, readout and traces over time for the digit {drawn.digit}"></picture>'
     )
     return _section("word", "One word", f'<p class="hint">{said}</p>', f'<figure class="figure">{image}</figure>')
 
@@ -157,6 +161,20 @@ def _code() -> str:
     shown = coloured(inspect.getsource(model).rstrip())
     said = "All of it, in plain JAX. <code>etrax.compile</code> reads the step and finds what is below."
     return _section("code", "The model", f'<p class="hint">{said}</p>', f'<pre tabindex="0"><code>{shown}</code></pre>')
+
+
+def _next() -> str:
+    said = (
+        "Put your own step in the place of this one, or take a file of yours with such a <code>make</code>. "
+        "<code>docs/index.md</code> is ten minutes from here; <code>make docs</code> builds the site."
+    )
+    lines = {"explain": "what follows here", "check": "against BPTT", "rules": "rules side by side"}
+    commands = "\n".join(
+        f'.venv-demo/bin/etrax {name:<7} demo/model.py:make   <span class="comment"># {text}</span>'
+        for name, text in lines.items()
+    )
+    shown = f'<pre tabindex="0"><code>{commands}</code></pre>'
+    return _section("next", "A model of your own", f'<p class="hint">{said}</p>', shown)
 
 
 def coloured(source: str) -> str:

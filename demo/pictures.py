@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,22 @@ import etrax
 from .data import Digits
 from .runs import Method, Settings, first_batch
 
+# Inches of the picture in a wide and in a narrow page, so that its letters keep their size.
+WIDE, NARROW = (11, 8), (5, 8)
 
-def one_word(method: Method, params: Any, settings: Settings, digits: Digits) -> tuple[str, str, int]:
-    """A PNG for a light and one for a dark page, as `data:` addresses, and the digit that is heard.
 
-    It is the longest of the first that were held out.
-    """
+class Drawn(NamedTuple):
+    """PNGs as `data:` addresses, for light and dark pages, wide and narrow; and the digit that is heard."""
+
+    light: str
+    dark: str
+    narrow_light: str
+    narrow_dark: str
+    digit: int
+
+
+def one_word(method: Method, params: Any, settings: Settings, digits: Digits) -> Drawn:
+    """The longest word of the first that were held out."""
     import matplotlib.style
 
     x, y, mask = first_batch(settings, digits.test)
@@ -29,17 +39,18 @@ def one_word(method: Method, params: Any, settings: Settings, digits: Digits) ->
         method.learner, x[: last[word] + 1], params=params, parameters=["w_in"], states=["v", "s"], sample=word
     )
     drawn = []
-    for style in ("default", "dark_background"):
-        with matplotlib.style.context(style):
-            drawn.append(_drawn(recording, word, digit, dark=style != "default"))
-    return drawn[0], drawn[1], digit
+    for size in (WIDE, NARROW):
+        for style in ("default", "dark_background"):
+            with matplotlib.style.context(style):
+                drawn.append(_drawn(recording, word, digit, size, dark=style != "default"))
+    return Drawn(*drawn, digit)
 
 
-def _drawn(recording: Any, word: int, digit: int, dark: bool) -> str:
+def _drawn(recording: Any, word: int, digit: int, size: tuple[float, float], dark: bool) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 8), layout="constrained", facecolor="#1b1f23" if dark else None)
+    figure = Figure(figsize=size, layout="constrained", facecolor="#1b1f23" if dark else None)
     axes = figure.subplots(4, 1, sharex=True, height_ratios=(3, 2, 2, 2))
     etrax.viz.raster(recording, state=("z",), sample=word, ax=axes[0])
     axes[0].set_title("spikes z", fontsize=9, loc="left")

@@ -15,7 +15,7 @@ import etrax
 
 from . import model
 from .data import Digits
-from .measure import planned_bytes
+from .measure import compiled, planned_bytes
 from .runs import Settings, loss
 
 # What is heard: how many streams side by side, and by which rule. `tbptt` carries no trace: what a trace is worth.
@@ -92,11 +92,13 @@ def memory(settings: Settings, digits: Digits, lengths: Sequence[int] = LENGTHS)
     online = learner.value_and_grad(loss, window=settings.window)
     by_bptt = etrax.testing.bptt(learner, loss)
 
-    def planned(run: Callable[..., Any], steps: int) -> int:
+    def lowered(run: Callable[..., Any], steps: int) -> jax.stages.Lowered:
         shapes = [jax.ShapeDtypeStruct((steps, 1, *a.shape[2:]), a.dtype) for a in digits.train]
-        return planned_bytes(jax.jit(run).lower(learner.params, *shapes).compile())
+        return jax.jit(run).lower(learner.params, *shapes)
 
-    return {
-        "d_rtrl": [planned(lambda p, *s: online(p, learner.init(p), *s)[0][1], n) for n in lengths],
-        "BPTT": [planned(lambda p, *s: by_bptt(p, learner.hidden, *s)[1], n) for n in lengths],
-    }
+    found = compiled(
+        [lowered(lambda p, *s: online(p, learner.init(p), *s)[0][1], n) for n in lengths]
+        + [lowered(lambda p, *s: by_bptt(p, learner.hidden, *s)[1], n) for n in lengths]
+    )
+    planned = [planned_bytes(one) for one in found]
+    return {"d_rtrl": planned[: len(lengths)], "BPTT": planned[len(lengths) :]}

@@ -35,7 +35,7 @@ def test_gradients_against_the_sequence_by_hand(digits):
     one, whole = (runs.method(name, SETTINGS, digits) for name in ("tbptt", "bptt"))
     x, y, mask = runs.first_batch(SETTINGS, digits.train)
     want = jax.grad(by_hand)(one.learner.params, x, y, mask)
-    bptt, cut = (measure.gradient(m, SETTINGS, digits)(one.learner.params, x, y, mask) for m in (whole, one))
+    bptt, cut = (measure.gradient(m, SETTINGS, digits).compile()(one.learner.params, x, y, mask) for m in (whole, one))
     for name in want:
         np.testing.assert_allclose(bptt[name], want[name], rtol=1e-3, atol=1e-5)
     assert measure.cosine(bptt, want).least > 0.9999
@@ -54,7 +54,7 @@ def test_memory_of_a_trace_does_not_grow_with_the_sequence(digits):
     online, bptt = (runs.method(name, SETTINGS, digits) for name in ("d_rtrl", "bptt"))
     assert (online.label, bptt.label) == ("d_rtrl", "BPTT")
     held = [
-        [measure.planned_bytes(measure.gradient(one, SETTINGS, digits, times)) for times in (1, 20)]
+        [measure.planned_bytes(measure.gradient(one, SETTINGS, digits, times).compile()) for times in (1, 20)]
         for one in (online, bptt)
     ]
     grows = [long - short for short, long in held]

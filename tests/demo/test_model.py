@@ -45,3 +45,11 @@ def test_start_values():
     state = model.silence(8, 100)
     assert {a.dtype for a in jax.tree.leaves((params, state))} == {jnp.dtype("float32")}
     assert set(state) == set("vazs") and not any(a.any() for a in state.values())
+
+
+def test_the_command_line_explains_it(capsys):
+    """What the end of the demo tells people to type."""
+    from etrax.cli import main
+
+    assert main(["explain", model.__file__ + ":make"]) == 0
+    assert "'w_rec' (100×100)" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from demo import charts, measure, page, runs, stream, table
+from demo import charts, measure, page, pictures, runs, stream, table
 
 SETTINGS = runs.Settings(neurons=5, batch=6, window=4, epochs=2)
 ROWS = [
@@ -68,8 +68,8 @@ class Seen(HTMLParser):
 
 def test_page_is_whole_and_asks_for_nothing(digits):
     learner = runs.method("d_rtrl", SETTINGS, digits).learner
-    pictures = ("data:image/png;base64,AAAA", "data:image/png;base64,BBBB", 7)
-    found = page.page(ROWS, learner.report, pictures, SETTINGS, digits, HEARD, MEMORY)
+    drawn = pictures.Drawn(*(f"data:image/png;base64,{4 * a}" for a in "ABCD"), 7)
+    found = page.page(ROWS, learner.report, drawn, SETTINGS, digits, HEARD, MEMORY)
     assert "BPTT needs 500 times as much" in found
     seen = Seen()
     seen.feed(found)
@@ -80,7 +80,8 @@ def test_page_is_whole_and_asks_for_nothing(digits):
     assert seen.sources == ["data:image/png;base64,AAAA"]
     assert "default-src 'none'; img-src data:;" in found
     assert found.index("it names 50&nbsp;%") < found.index("97.5&nbsp;%")  # the stream before words one by one
-    assert 'srcset="data:image/png;base64,BBBB"' in found
+    assert all(f'srcset="data:image/png;base64,{4 * a}"' in found for a in "BCD")
+    assert "etrax explain demo/model.py:make" in found
     assert '<span class="word">def</span> step(params' in found
     assert "nobody &lt;b&gt;" in found and "97.5 %" in found
 

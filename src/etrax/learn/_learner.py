@@ -26,6 +26,7 @@ from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights,
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
 from ._mesh import meshed
+from ._new_losses import NewLosses
 from ._online import Online
 from ._processes import place_batch
 from ._program import LearnerState, Program, check_like
@@ -81,6 +82,8 @@ class Learner:
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
         self._gradient_of = lru_cache(32)(self._new_gradient)
         self._train_by = lru_cache(32)(self._new_train)
+        self.once = lru_cache(32)(lambda make, losses: make(self, losses))
+        self._new_losses = NewLosses()
         self._evolve = jax.jit(self._plain_evolve)
 
     def with_rule(self, rule: Rule | str) -> Learner:
@@ -245,6 +248,7 @@ class Learner:
 
     def _new_gradient(self, losses: Losses, k: int, donate: bool) -> Callable[..., PyTree]:
         program = self.program
+        self._new_losses.tell("value_and_grad", losses.loss_fn, (losses.reduction, k, donate))
 
         @partial(jax.jit, donate_argnums=1 if donate else ())
         def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
@@ -284,6 +288,7 @@ class Learner:
 
     def _new_train(self, optimizer: Optimizer, losses: Losses, k: int, donate: bool) -> Callable[..., PyTree]:
         program = self.program
+        self._new_losses.tell("train", losses.loss_fn, (losses.reduction, k, donate, optimizer))
 
         @partial(jax.jit, donate_argnums=2 if donate else ())
         def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_function
+from .._compat import is_concrete
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..graph import MultiStepData, SingleStepData
 from ..ir import Path, PyTree, Role, Step, describe, format_path
@@ -23,6 +25,8 @@ Module: TypeAlias = Any
 Weights: TypeAlias = Any
 
 
+# So many calls over sequences outside of `jit` are a training loop that compiles at every turn.
+MANY_OUTSIDE = 10
 # Rules whose own signal is a function of the loss, or that are trained by it.
 _NEED_THE_LOSS = ("three_factor", "synthetic")
 
@@ -40,9 +44,25 @@ def checked_rule(rule: Rule | str) -> Rule:
 
 
 class Counter:
-    """How often a learner has been called: of one learner, however often its library copies it."""
+    """How often a learner has been called, and how often over sequences outside of `jit`.
+
+    Of one learner, however often its library copies it.
+    """
 
     calls = 0
+    outside = 0
+
+    def tell_outside(self, name: str, sequences: tuple[PyTree, ...]) -> None:
+        """A loop outside of `jit` is traced and compiled at every call: said once, when it has been so often."""
+        if is_concrete(sequences):
+            self.outside += 1
+            if self.outside == MANY_OUTSIDE:
+                warnings.warn(
+                    f"`{name}` ran {MANY_OUTSIDE} times outside of `jit`, and was compiled each time, since `step_fn` "
+                    "may read anything. Call it in a function under `brainstate.transform.jit` or `nnx.jit`, which is "
+                    "compiled once.",
+                    stacklevel=3,
+                )
 
 
 class Online:
@@ -133,11 +153,14 @@ class Online:
         what is differentiated is an argument. With `chunk_size=k` it is given k steps at a time, passes them on as
         `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum. Returns
         gradients with the keys of `weights` (by default all of the module's parameters; of NNX a filter), then what was
-        asked for: the losses (`loss_output`: "per_step", "masked", or their "scalar"), and aux.
+        asked for: the losses (`loss_output`: "per_step", "masked", or their "scalar"), and aux. In a loop, call it
+        under `brainstate.transform.jit` or `nnx.jit`: outside of them it is compiled at every call.
         """
         check_function("step_fn", step_fn, "(*slices)")
         run = Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask)
-        return run.gradients(step_fn, reduction, loss_output, has_aux, return_value)
+        found = run.gradients(step_fn, reduction, loss_output, has_aux, return_value)
+        self._counter.tell_outside("etrace_grad", sequences)
+        return found
 
     def etrace_evolve(
         self, *sequences: PyTree, step_fn: Callable[..., PyTree] | None = None, chunk_size: int | None = None,
@@ -151,7 +174,9 @@ class Online:
             online, slices = (given[0], given[1:]) if given and isinstance(given[0], Online) else (self, given)
             return online(*(mark(s) for s in slices))
 
-        return run.evolve(plain if step_fn is None else step_fn, return_outputs)
+        found = run.evolve(plain if step_fn is None else step_fn, return_outputs)
+        self._counter.tell_outside("etrace_evolve", sequences)
+        return found
 
 
 def _leaves_of(step: Step, inputs: PyTree, many: bool) -> list[jax.Array]:

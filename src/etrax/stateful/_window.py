@@ -72,7 +72,7 @@ def online_window(learner: Learner) -> Window:
 
     window = jax.custom_vjp(run)
     window.defvjp(lambda *given: (run(*given), given), back)
-    return window
+    return jax.jit(window)  # a call outside of a user's own `jit` is compiled once, and so is its derivative
 
 
 class _Along:

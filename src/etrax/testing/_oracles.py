@@ -79,7 +79,15 @@ def bptt(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Or
     >>> value, grads = run(learner.params, learner.hidden, jnp.ones((6, 3)), jnp.ones((6, 4)))
     >>> grads.shape
     (3, 4)
+
+    Asked again with the same loss it returns the same function: nothing is compiled twice.
     """
+    check_learner(learner)
+    return learner.once(_bptt, Losses(learner.facts.step, loss_fn, reduction, learner.program.decode))
+
+
+def _bptt(learner: Learner, losses: Losses) -> Oracle:
+    loss_fn, reduction = losses.loss_fn, losses.reduction
 
     def run(
         params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None
