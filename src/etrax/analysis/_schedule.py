@@ -17,6 +17,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from .._compat import INLINED, Jaxpr, JaxprEqn, Var, bodies_of
+from ..ir import Name, number_variables
 from ..primitives import record_of
 from ._step_graph import StepGraph
 
@@ -65,11 +66,17 @@ def schedule(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> Schedule:
     whole = Schedule((), (Part(True, tuple(range(len(jaxpr.eqns))), tuple(range(num_carry))),))
     if jaxpr.effects or not any(eqn.primitive.name in (PRODUCT, *SENT) for eqn in jaxpr.eqns):
         return whole  # what a step does to the world outside it is done in the order of the steps
-    graph = StepGraph.of(jaxpr, num_consts, num_carry)
+    graph = StepGraph.of(jaxpr, num_consts, num_carry, _sent(jaxpr))
     place = _settled(graph)
     if all(place[n] == 1 for n in graph.live & graph.varying if n not in graph.states):
         return whole
     return _parts(graph, place)
+
+
+def _sent(jaxpr: Jaxpr) -> dict[int, Name]:
+    """What devices send to each other, by equation: equal names are equal values."""
+    own = [n for n, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name in SENT]
+    return dict(zip(own, number_variables(jaxpr, [jaxpr.eqns[n].outvars[0] for n in own]), strict=True)) if own else {}
 
 
 def _settled(graph: StepGraph) -> list[int]:
@@ -141,7 +148,8 @@ def is_joined(graph: StepGraph, n: int) -> bool:
     over steps."""
     eqn = graph.equations[n]
     if eqn.primitive.name in SENT:
-        return True
+        # What is sent step by step, within a recurrence, is at hand there for whoever reads it too.
+        return not any(graph.component[m] >= 0 and name == graph.sent[n] for m, name in graph.sent.items())
     data = [i for i, v in enumerate(eqn.invars) if graph.varies(v)]
     if eqn.primitive.name != PRODUCT or len(data) != 1:
         return False

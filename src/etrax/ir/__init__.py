@@ -9,7 +9,9 @@ from ._explain import explain as explain
 from ._explain import explained as explained
 from ._mapped import mapped as mapped
 from ._numbering import Name as Name
+from ._numbering import Name as Name
 from ._numbering import number_outputs as number_outputs
+from ._numbering import number_variables as number_variables
 from ._paths import Path as Path
 from ._paths import format_path as format_path
 from ._paths import leaves_with_paths as leaves_with_paths

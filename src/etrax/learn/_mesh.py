@@ -131,7 +131,7 @@ class Meshed:
                 part = self._part({axis: 0}, {axis: n}, dims)
             found, own = jax.tree.flatten(jax.eval_shape(part.program.transport.init))
             sizes = cut_sizes(self.program.facts, part.program.facts, n)
-            alone[axis] = Alone(found if own == tree else (), n, sizes)
+            alone[axis] = Alone(found if own == tree else None, n, sizes)
         dims = place_like(alone, whole)
         if dims is not None:
             found = jax.tree.leaves(jax.eval_shape(self.parts[0].program.transport.init))

@@ -56,8 +56,6 @@ def _gather_to(walk: Walk, eqn: JaxprEqn, x: Local, index: Local, dims: Sequence
     for d, i in both:
         want[d] = dims[of_index[i]]
     x = walk.put(x, want, own)
-    # Weights have met data in what is the same on all devices: each reads other elements of it.
-    x = walk.strayed(x, x.place.shared & frozenset(str(dims[o]) for o in of_index.values()))
     index = walk.put(index, [*(dims[of_index[d]] for d in range(len(index.shape) - 1)), None], own)
     p = eqn.params
     sizes = tuple(

@@ -316,9 +316,10 @@ def named(mesh: Mesh, tree: PyTree) -> PyTree:
 
 
 class Alone(NamedTuple):
-    """What an axis of the mesh does alone: leaves of a trace, the number of its devices, and sizes that it cuts."""
+    """What an axis of the mesh does alone: leaves of a trace (None if it is another tree), the number of its devices,
+    and sizes that it cuts."""
 
-    leaves: Sequence[Any]
+    leaves: Sequence[Any] | None
     devices: int
     sizes: frozenset[int]
 
@@ -344,7 +345,7 @@ def place_like(axes: Mapping[str, Alone], whole: Sequence[Any]) -> list[Dims] | 
     or if what a device has is no slice of them."""
     found = [[None] * len(leaf.shape) for leaf in whole]
     for axis, (leaves, devices, sizes) in axes.items():
-        if len(leaves) != len(whole):
+        if leaves is None or len(leaves) != len(whole):
             return None
         for own, part, leaf in zip(found, leaves, whole, strict=True):
             if len(part.shape) != len(leaf.shape) or part.dtype != leaf.dtype:

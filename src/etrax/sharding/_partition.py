@@ -115,10 +115,14 @@ class Walk:
         return Local(value, Place(tuple(dims), partial, shared), shape, made, any(o.learned for o in operands))
 
     def entered(self, x: Local, own: frozenset[str]) -> Local:
-        """A shared value as operand of something that each device has of its own."""
+        """A shared value as operand of something that each device has of its own.
+
+        Weights have met data in it: all devices have the gradient of the whole, and traces to states of their own.
+        """
         axes, value = x.place.shared & own, x.value
         if not axes:
             return x
+        x = self.strayed(x, axes)
         for axis in sorted(axes) if is_inexact(value) else ():
             value = collectives.enter(value, axis, self.sizes[axis])
         return replace(x, value=value, place=replace(x.place, shared=x.place.shared - axes))
@@ -182,8 +186,6 @@ class Walk:
             found = rule(self, eqn, operands, dims, d) if rule is not None else None
             if found is not None:
                 return found
-        if axis in x.place.shared:  # weights have met data: their traces are of all elements, and differ by device
-            x = self.strayed(x, frozenset({axis}))
         x = self.entered(x, frozenset({axis}))
         n = x.shape[d] // self.sizes[axis]
         self.uses_coordinates = True
