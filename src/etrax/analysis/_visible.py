@@ -196,6 +196,7 @@ def _copies(facts: Facts, readers: Sequence[Reader]) -> set[int]:
     outputs, found = facts.step.outvars(Role.OUTPUT), set()
     for k, r in enumerate(readers):
         var = outputs[r.index] if r.site is None else jaxpr.eqns[facts.sites[r.site].at[0]].invars[r.index]
-        if r.before is None and not isinstance(var, Literal) and var in made:
+        var = var if r.before is None else jaxpr.eqns[r.before].invars[0]
+        if not isinstance(var, Literal) and var in made:
             found.add(k)
     return found
