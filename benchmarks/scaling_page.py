@@ -37,7 +37,7 @@ postsynaptic position and is never sent. What travels is what the mathematics as
 | cut | each step | each call, or window of `train` |
 |---|---|---|
 | batch | nothing | one all-reduce of the gradients; before it one number, the sum of a mask, if there is one |
-| neurons | an all-gather of presynaptic activity (of what is sure to be 0 or 1, as bits), a reduce-scatter of its gradient, an all-reduce of the readout | nothing for weights that are cut |
+| neurons | an all-gather of presynaptic activity (of what is sure to be 0 or 1, as bits), a reduce-scatter of its gradient, an all-reduce of the readout; of what no recurrence needs (a layer that the next one reads, a readout) for all steps of a window at once | nothing for weights that are cut |
 | both | the same within rows of the mesh | one all-reduce along the batch |
 
 Rules that are cut: `tbptt`, `d_rtrl`, `pp_prop`, `e_prop`, `ottt`, `rflo`, `three_factor`. The others run with everything on
@@ -45,11 +45,13 @@ every device, and the report says so; so does `e_prop` with random feedback when
 
 A sparse product (sums by segment, BCOO, CSR) is cut by row, each entry with the row that it is added to: sorted by row,
 equally many for each device. `etrax.align_entries(rows, num_rows, parts)` gives that order, with padding where rows differ.
-`e_prop` and `three_factor` gather activities again for their learning signal.
+Gates of one product are cut by unit if the weight has an axis of its own for them, (inputs, gates, units); split along one
+axis, (inputs, gates · units), they can be cut by batch.
 
 What is refused, by name and with a remedy: axes that the mesh does not divide, patterns that match nothing, arrays on other
 devices, states that act on each other across devices without a weight, parameters that act on states of several devices (a
-mean over neurons that are cut, entries that do not lie with their row), processes with different models.
+mean over neurons that are cut, one drive for all of them, entries that do not lie with their row), traces of which no device
+has a slice, processes with different models.
 
 ## Many processes
 

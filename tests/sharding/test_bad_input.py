@@ -75,12 +75,25 @@ def sparse(params, h, x):
     return h, h
 
 
+def one_drive(params, h, x):
+    """One number drives all units: each device has all of its weight, and traces to its own units."""
+    h = 0.9 * h + jnp.tanh(x @ params["u"]) + x @ params["w"]
+    return h, h
+
+
+def permuted(params, h, x):
+    h = 0.9 * h + (x @ params["u"])[:, np.array([0, 2, 1, 3, 5, 4])] + x @ params["w"]
+    return h, h
+
+
 NEURONS = {"hidden": P(None, "neuron"), "params/w": P(None, "neuron")}
 STRAYS = {
     "cut along inputs": (recurrent, (H, H), NEURONS | {"params/u": P("neuron")}, r"'u' \(cut as .*on several devices"),
     "not cut": (recurrent, (H, H), {"hidden": P(None, "neuron")}, "Cut the parameter where its outputs are cut"),
     "entries without their row": (sparse, (H,), NEURONS | {"params/u": P("neuron")}, "`etrax.align_entries`"),
     "entries in any order": (sparse, (H,), "neuron", "in the order of `etrax.align_entries`"),
+    "one number for all units": (one_drive, (I, 1), "neuron", r"'u' act, within a step, on .* on several devices"),
+    "outputs in another order": (permuted, (I, H), "neuron", r"'u' act, within a step, on .* on several devices"),
     "a mean of units": (normed, (H, H), "neuron", "act, within a step, on elements of the state 'hidden'"),
     "a mean of samples": (normed_batch, (H, H), "batch", "on several devices along 'neuron'"),
 }
@@ -94,6 +107,51 @@ def test_a_trace_that_would_have_to_be_sent_is_refused(name):
         etrax.compile(
             step, "d_rtrl", jnp.ones((B, I)), params=params, hidden=jnp.zeros((B, H)), mesh=mesh(), shard=shard
         )
+
+
+def test_states_of_layers_that_are_cut_along_different_axes():
+    """The second layer is whole along the axis that cuts samples of the first: its trace would be in pieces."""
+
+    def step(params, hidden, x):
+        a, b = hidden
+        a = 0.9 * a + x @ params["w"]
+        b = 0.9 * b + jnp.tanh(a @ params["v"] + b @ params["u"])
+        return (a, b), b
+
+    both = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("batch", "neuron"), axis_types=(AxisType.Auto,) * 2)
+    shard = {"hidden/0": P("batch"), "hidden/1": P(None, "neuron"), "params/[vu]": P(None, "neuron")}
+    params = {"w": jnp.ones((I, H)), "v": jnp.ones((H, H)), "u": jnp.ones((H, H))}
+    hidden = (jnp.zeros((B, H)), jnp.zeros((B, H)))
+    with pytest.raises(etrax.ArgumentError, match=r"'u' .*on several devices along 'batch'"):
+        etrax.compile(step, etrax.ottt(0.9), jnp.ones((B, I)), params=params, hidden=hidden, mesh=both, shard=shard)
+
+
+def test_a_trace_of_which_no_device_has_a_slice():
+    """Samples that act on each other: the trace is over samples and units merged, of which only samples are whole."""
+    params = {"w": jnp.ones((I, H)), "u": jnp.ones((H, H))}
+    learner = etrax.compile(
+        normed_batch, "d_rtrl", jnp.ones((B, I)), params=params, hidden=jnp.zeros((B, H)), mesh=mesh(), shard="neuron"
+    )
+    with pytest.raises(etrax.CompilationError, match=r"d_rtrl\(\) .*cannot be cut over the devices.*`shard='batch'`"):
+        learner.init()
+
+
+def test_signals_on_activity_that_is_read_in_copies():
+    """What weights of all devices read of a layer, after more has been done to it: whose it is, is not known."""
+
+    def step(params, hidden, x):
+        a, b = hidden
+        a = 0.9 * a + x @ params["w"]
+        b = 0.9 * b + jnp.roll(a, 1, -1) @ params["v"]
+        return (a, b), b
+
+    params = {"w": jnp.ones((I, H)), "v": jnp.ones((H, H))}
+    hidden = (jnp.zeros((B, H)), jnp.zeros((B, H)))
+    learner = etrax.compile(
+        step, "three_factor", jnp.ones((B, I)), params=params, hidden=hidden, mesh=mesh(), shard="neuron"
+    )
+    with pytest.raises(etrax.CompilationError, match="a learning signal acts on the activity of .*`shard='batch'`"):
+        learner.init()
 
 
 @pytest.mark.parametrize("name", CASES)

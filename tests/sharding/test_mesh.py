@@ -23,7 +23,6 @@ ALL += [
     "gru,neuron,rtrl", "gru,batch,d_rtrl,masked,ragged",
 ]  # fmt: skip
 GATHERED = {"gru": 2, "rnn": 1, "segments": 1, "bcoo": 1, "csr": 1}  # activities that weights read: h and r·h of a GRU
-AGAIN = {"e_prop": 1, "three_factor": 3, "modulated": 3}  # most often that these are gathered again, for the signal
 
 
 def run(cases):
@@ -65,8 +64,7 @@ def check_travel(model, word, rule, options, said):
         large = [s for s in large if max(sizes(s[1:])) > 1 or not numbers]
     assert len(large) == (0 if word == "neuron" else 1)
     gathered = [s[1:] for s in said if s[0] == "all-gather"]
-    most = 0 if word == "batch" else GATHERED[model] + AGAIN.get(rule, 0)
-    assert most - AGAIN.get(rule, 0) <= len(gathered) <= most
+    assert len(gathered) == (0 if word == "batch" else GATHERED[model])
     for (array,) in gathered:
         # The spikes of a device fill no whole byte here.
         spikes = model == "rnn"

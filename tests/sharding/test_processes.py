@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ etrax.compile(step, "d_rtrl", jnp.ones((4, 3)), params={"w": jnp.ones((3, units)
               mesh=mesh, shard="batch")
 """
 DYING = """
-import os, sys, jax, jax.numpy as jnp, numpy as np, optax
+import os, signal, sys, jax, jax.numpy as jnp, numpy as np, optax
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]), heartbeat_timeout_seconds=10)
 import etrax
 step = lambda p, h, x: (0.9 * h + x @ p["w"],) * 2
@@ -36,8 +37,8 @@ trainer = etrax.train.Trainer(learner, optax.sgd(0.0), lambda o, y: ((o - y) ** 
 data = etrax.train.Dataset(np.ones((2, 4, 3), np.float32), np.ones((2, 4, 4), np.float32))
 def after(epoch):
     print("epoch", flush=True)
-    if sys.argv[2] == "1":
-        os._exit(3)
+    if sys.argv[2] == sys.argv[3]:
+        os.kill(os.getpid(), signal.SIGKILL)
 trainer.fit(data, 10**6, callback=after, progress=False)
 """
 
@@ -81,12 +82,12 @@ def test_two_processes_train_as_one_and_go_on_elsewhere(tmp_path):
     assert alone[-1] < alone[0]
 
 
-def two(code, timeout):
+def two(code, timeout, *args):
     address = f"localhost:{port()}"
     command = [sys.executable, "-W", "ignore", "-c", code, address]
     running = [
         subprocess.Popen(
-            [*command, str(n)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, str(n), *args], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for n in range(2)
     ]
@@ -100,10 +101,12 @@ def test_different_models_are_refused():
         assert "parameter 'w'" in error
 
 
-def test_if_one_dies_the_other_ends():
+@pytest.mark.parametrize("killed", [0, 1])
+def test_if_one_dies_the_other_ends(killed):
     # It would have trained for longer than it is waited for.
-    (said, error, code), (_, _, died) = two(DYING, 300)
-    assert died == 3
+    found = two(DYING, 300, str(killed))
+    said, error, code = found[1 - killed]
+    assert found[killed][2] == -signal.SIGKILL
     assert "epoch" in said
     assert code not in (0, None)
     assert re.search("heartbeat|unhealthy|disconnected|crashed|shut|closed by peer", error, re.IGNORECASE)

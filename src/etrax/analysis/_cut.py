@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -63,16 +64,19 @@ class OpenStep:
         kernels: Mapping[int, Callable[..., Array]] | None = None,
         held: Mapping[int, Array] | None = None,
         states: Mapping[int, Array] | None = None,
+        watched: dict[Site, Array] | None = None,
     ) -> tuple[list[Array], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and perturbations δ, by site.
 
         `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
-        site, for what cut ops would compute; `kernels`, by site, compute an op from its data in another way; `held` are
+        site, for what ops would compute (one that is not cut keeps its derivative in its data); `kernels`, by site,
+        compute an op from its data in another way; `watched` is given the operand of the equations at some addresses;
+        `held` are
         the perturbations of states to hold, by number. A state that is an old state or a constant is not computed, so
         it cannot be held. `states`, by number, take the place of old states among the leaves.
         """
         run = _Run(self.sites, self.cut, weights, given, kernels)
-        run.held = _defined(self.step, held or {})
+        run.held, run.watched = _defined(self.step, held or {}), {} if watched is None else watched
         leaves = self.step.with_states(leaves, states or {})
         all_deltas = {j: deltas.get(j) for j in range(len(self.sites))}
         outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), all_deltas)
@@ -111,6 +115,15 @@ def _plus(y: Array, delta: Array | None) -> Array:
     return y if delta is None else y + delta.astype(y.dtype)
 
 
+@jax.custom_jvp
+def _of_value(y: Array, value: Array) -> Array:
+    """A value that is known, with the derivative of what computes it: what is computed for the value alone is left out."""
+    return value
+
+
+_of_value.defjvp(lambda primals, tangents: (primals[1], tangents[0]))
+
+
 class _Run:
     """One evaluation. Sites are found by the address of their equation, also inside scans and branches."""
 
@@ -126,6 +139,7 @@ class _Run:
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
         self.held: dict[int, list[tuple[int, Array]]] = {}
+        self.watched: dict[Site, Array] = {}
 
     def body(
         self, jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Array], at: Site, deltas: Deltas
@@ -133,6 +147,8 @@ class _Run:
         seen: Seen = {}
 
         def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
+            if site in self.watched:
+                self.watched[site] = values[0]
             outs = opened(site, eqn, values)
             first, *inner = site
             if inner or first not in self.held:
@@ -163,12 +179,14 @@ class _Run:
         for j in sites:
             values = self.perturbed(j, eqn, values, deltas, seen)
         own = [j for j in sites if self.sites[j].rule is not ALIGNED]
-        known = [j for j in own if j in self.cut and j in self.given and len(self.sites[j].at) == 1]
+        known = [j for j in own if j in self.given and len(self.sites[j].at) == 1]
         # One op may be the site of two weights: its output is the same value.
         data = {j: tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)) for j in own}
         rule = self.sites[own[0]].rule if own else ALIGNED
         if known and len(eqn.outvars) == 1:
             outs = [self.given[known[0]]]
+            if not any(j in self.cut for j in own):
+                outs = [_of_value(rule.rows_moved_last(run_equation(eqn, values)[0]), outs[0])]
         elif own and own[0] in self.kernels and (len(eqn.outvars) == 1 or len(self.sites[own[0]].at) == 1):
             # At the top of a step nothing reads further outputs of an op that has a kernel: they are its work space.
             outs = [self.kernels[own[0]](*data[own[0]]), *(zeros_of(v.aval) for v in eqn.outvars[1:])]

@@ -80,6 +80,7 @@ from ._transport import EachStep as EachStep
 from ._transport import Future as Future
 from ._transport import Lasting as Lasting
 from ._transport import PullBack as PullBack
+from ._transport import RanStep as RanStep
 from ._transport import Signal as Signal
 from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData

@@ -10,7 +10,7 @@ ops that read old states only, on their way to states. For a group that the loss
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ from ..ir import Role, Site, interpret
 from ._plan import Plan
 from ._probes import Rows
 from ._source import OutputLoss, errors_of
+from ._transport import RanStep
 
 # Outputs of a step, and the way back from them to a group's old states and to its new ones.
 Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[dict[int, Array], dict[int, Array]]]]
@@ -50,17 +51,18 @@ class OwnLoss:
     seen: frozenset[int]
 
     def __call__(
-        self, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: OutputLoss, share: Array | float
-    ) -> StepGradients:
+        self, leaves: Sequence[Array], weights: Sequence[Array], ran: RanStep, along: Any, loss_of: OutputLoss,
+        share: Array | float,
+    ) -> StepGradients:  # fmt: skip
         """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
         facts = self.plan.facts
         leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
-        outputs, pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights)
-        errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(outputs, along, loss_of)[1].items()}
+        pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights, ran.ys)
+        errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(ran.outputs, along, loss_of)[1].items()}
         found = StepGradients({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
         for g, cut in self.cuts.items():
             layout = self.plan.probes.layouts[g]
-            old, new = _from_states(facts, facts.groups[g], cut, leaves, weights)[1](errors)
+            old, new = _from_states(facts, facts.groups[g], cut, leaves, weights, ran.ys)[1](errors)
             found.new[g], found.old[g] = (
                 jax.tree.map(lambda a: _whole(a, share), layout.read_rows(bars)) for bars in (new, old)
             )
@@ -86,27 +88,27 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
 
 
 def _from_ops(
-    facts: Facts, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array]
-) -> tuple[list[Array], Callable[[dict[int, Array]], tuple[dict[int, Array]]]]:
-    """All outputs of a step, and the pull-back from them to the outputs of weight ops."""
+    facts: Facts, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+) -> Callable[[dict[int, Array]], tuple[dict[int, Array]]]:
+    """The pull-back from the outputs of a step to the outputs of weight ops, which have given these values."""
     opened, n = OpenStep(facts.step, facts.sites, frozenset()), len(facts.states)
 
-    def run(deltas: dict[int, Array]) -> tuple[dict[int, Array], list[Array]]:
-        outputs = opened(leaves, deltas, weights)[0][n:]
-        return {k: outputs[k] for k in _inexact(facts)}, outputs
+    def run(deltas: dict[int, Array]) -> dict[int, Array]:
+        outputs = opened(leaves, deltas, weights, ys)[0][n:]
+        return {k: outputs[k] for k in _inexact(facts)}
 
-    _, pull, outputs = jax.vjp(run, opened.no_deltas(sites), has_aux=True)
-    return outputs, pull
+    return jax.vjp(run, opened.no_deltas(sites))[1]
 
 
 def _from_states(
-    facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array] | None
-) -> Pulled:
+    facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array] | None,
+    ys: Mapping[int, Array],
+) -> Pulled:  # fmt: skip
     """Outputs of a step, and the pull-back from them to a group's old states, and to its new ones, held."""
     opened, n, states = OpenStep(facts.step, facts.sites, cut), len(facts.states), facts.step.states_of(leaves)
 
     def run(old: dict[int, Array], new: dict[int, Array]) -> dict[int, Array]:
-        outs, _ = opened(leaves, {}, weights, held=new, states=old)
+        outs, _ = opened(leaves, {}, weights, ys, held=new, states=old)
         return {k: outs[n + k] for k in _inexact(facts)}
 
     old = {i: states[i] for i in group.leaves}
@@ -121,7 +123,7 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[set[int], se
     """The leaves of a group at whose old states, and at whose new ones, a derivative of the outputs arrives."""
 
     def pulled(leaves: list[Array], errors: dict[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
-        return _from_states(facts, group, cut, leaves, None)[1](errors)
+        return _from_states(facts, group, cut, leaves, None, {})[1](errors)
 
     outputs = facts.step.select(Role.OUTPUT)
     leaves, errors = [leaf.aval for leaf in facts.step.ins], {k: outputs[k].aval for k in _inexact(facts)}

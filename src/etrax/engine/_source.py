@@ -72,13 +72,14 @@ class ObservedStep(NamedTuple):
 
 
 def observe_step(
-    visible: Visible, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array], sites: Sequence[int]
-) -> ObservedStep:
-    """Run the step, ready to pull signals on activity back."""
+    visible: Visible, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array], sites: Sequence[int],
+    ys: Mapping[int, Array],
+) -> ObservedStep:  # fmt: skip
+    """The step, whose ops have given `ys`, ready to pull signals on activity back."""
     facts, old = visible.facts, visible.facts.step.states_of(leaves)
 
     def run(h: dict[int, Array], deltas: dict[int, Array]) -> tuple[list[Array], dict[int, Array]]:
-        seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h)
+        seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h, ys)
         return seen, {i: new[i] for i in h}
 
     deltas = OpenStep(facts.step, facts.sites, cut).no_deltas(sites)

@@ -71,15 +71,23 @@ class EachStep(Generic[Trace]):
     advance: Callable[[Any, Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] = lambda carry, *step: carry
 
 
+class RanStep(NamedTuple):
+    """A step as it ran: the outputs of its weight ops, by site, and its own."""
+
+    ys: Mapping[int, Array]
+    outputs: list[Array]
+
+
 @dataclass(frozen=True)
 class Signal(Generic[Trace]):
     """A learning signal in place of the gradient of the loss.
 
-    `of_step(trace, leaves, weights, along, loss_of, share)` gives the signals of one step. The gradient of the sites in
-    `replaces` is the credit, which is made of these signals, and nothing else.
+    `of_step(trace, leaves, weights, ran, along, loss_of, share)` gives the signals of one step; `ran` is what the step
+    gave, so that nobody runs it again for its values. The gradient of the sites in `replaces` is the credit, which is
+    made of these signals, and nothing else.
     """
 
-    of_step: Callable[[Trace, Sequence[Array], Sequence[Array], Any, Any, Array | float], Any]
+    of_step: Callable[[Trace, Sequence[Array], Sequence[Array], RanStep, Any, Any, Array | float], Any]
     replaces: frozenset[int]
 
 

@@ -16,7 +16,7 @@ from ..ir import Role
 from . import _site_math as site_math
 from ._fission import split_scan
 from ._probes import differentiable
-from ._transport import CreditElsewhere, Trace, Transport, WindowData
+from ._transport import CreditElsewhere, RanStep, Trace, Transport, WindowData
 from ._weights import Weights
 
 
@@ -129,7 +129,8 @@ def _run(
         record = each.record(leaves, fixed_weights, ys)
         moved = lax.stop_gradient(each.advance(moved, leaves, fixed_weights, ys))
         data = lax.stop_gradient({j: seen[j].data for j in live})
-        signal = of_step(trace, leaves, fixed_weights, extra, loss_of, share) if of_step is not None else ()
+        ran = lax.stop_gradient(RanStep(ys, outs[n_states:]))
+        signal = of_step(trace, leaves, fixed_weights, ran, extra, loss_of, share) if of_step is not None else ()
         return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
 
     def run(moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:

@@ -11,7 +11,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, Literal, inner_jaxpr, is_complex, is_inexact, open_jaxpr
+from .._compat import (
+    INLINED,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    build_jaxpr,
+    inner_jaxpr,
+    is_complex,
+    is_inexact,
+    open_jaxpr,
+)
 
 Name: TypeAlias = tuple[complex, Hashable]
 ZERO: Name = (0, None)
@@ -24,6 +35,13 @@ def number_outputs(closed: Any) -> list[Name]:
     numbers: dict[Hashable, int] = {}
     args: list[Name] = [(1, ("arg", i)) for i in range(len(jaxpr.invars))]
     return _walk(jaxpr, [_constant(c) for c in consts], args, numbers)
+
+
+def number_variables(jaxpr: Jaxpr, variables: Sequence[Var]) -> list[Name]:
+    """A name per variable of a jaxpr; those with equal names have equal values."""
+    ins = [*jaxpr.constvars, *jaxpr.invars]
+    shown = build_jaxpr(ins, list(variables), jaxpr.eqns, jaxpr)
+    return _walk(shown, [], [(1, ("arg", i)) for i in range(len(ins))], {})
 
 
 def _walk(jaxpr: Jaxpr, consts: Sequence[Name], args: Sequence[Name], numbers: dict) -> list[Name]:

@@ -24,11 +24,24 @@ from jax.typing import DTypeLike
 from .._arguments import format_bytes
 from .._compat import is_concrete, open_jaxpr, same_program, shape_struct
 from .._errors import ArgumentError, CompilationError
-from ..analysis import analyse
-from ..engine import Transport, evolve
+from ..analysis import analyse, find_visible
+from ..engine import evolve
 from ..ir import PyTree, Role, format_path, interpret, leaves_with_paths
 from ..rules import Rule
-from ..sharding import Device, Dims, Local, LocalStep, Place, Shardings, layout, local_step, place_like, travels
+from ..sharding import (
+    Alone,
+    Device,
+    Dims,
+    Local,
+    LocalStep,
+    Place,
+    Shardings,
+    cut_sizes,
+    layout,
+    local_step,
+    place_like,
+    travels,
+)
 from ._checks import Optimizer
 from ._mesh_losses import LocalLosses, padded, whole_struct
 from ._processes import check_same_model
@@ -60,6 +73,11 @@ def can_be_cut(rule: Rule, by_neuron: bool) -> bool:
     return rule.name in _CUT and not whole
 
 
+def _has_signals(rule: Rule) -> bool:
+    """Whether a rule, or one that it is made of, has signals that act on what is read of the states."""
+    return rule.name == "three_factor" or "feedback" in rule.options or any(map(_has_signals, rule.members or ()))
+
+
 @dataclass(frozen=True, eq=False)
 class Meshed:
     """A program over whole arrays, cut over a mesh; `dims` says how each input leaf of the step is."""
@@ -88,22 +106,32 @@ class Meshed:
         local = local_step(self.program.facts, dims, device)
         facts = analyse(local.step)
         transport = self.rule.transport(facts, None, self.trace_dtype)
+        if _has_signals(self.rule) and find_visible(facts).who_reads() != self._who_reads:
+            raise CompilationError(
+                f"the learning signals of {self.rule} act on what weights and outputs read of the states, and on one device "
+                "of this mesh that is something else than in the whole model. Give each device more samples and neurons, "
+                "or cut the batch only (`shard='batch'`)."
+            )
         program = replace(self.program, facts=facts, transport=transport, by_values=not local.differs)
         return Part(device, local, program)
+
+    @cached_property
+    def _who_reads(self) -> object:
+        return find_visible(self.program.facts).who_reads()
 
     @cached_property
     def trace_dims(self) -> list[Dims]:
         """How the leaves of the trace are cut: read off the traces of devices along one axis at a time."""
         whole, tree = jax.tree.flatten(jax.eval_shape(self.program.transport.init))
-        alone: dict[str, tuple[Sequence[Any], int]] = {}
+        alone: dict[str, Alone] = {}
         for axis, n in self.sizes.items():
-            if len(self.sizes) == 1:
-                transport: Transport[Any] = self.parts[0].program.transport
-            else:
+            part = self.parts[0]
+            if len(self.sizes) > 1:
                 dims = [tuple(a if a == axis else None for a in own) for own in self.dims]
-                transport = self._part({axis: 0}, {axis: n}, dims).program.transport
-            found, own = jax.tree.flatten(jax.eval_shape(transport.init))
-            alone[axis] = (found if own == tree else (), n)
+                part = self._part({axis: 0}, {axis: n}, dims)
+            found, own = jax.tree.flatten(jax.eval_shape(part.program.transport.init))
+            sizes = cut_sizes(self.program.facts, part.program.facts, n)
+            alone[axis] = Alone(found if own == tree else None, n, sizes)
         dims = place_like(alone, whole)
         if dims is not None:
             found = jax.tree.leaves(jax.eval_shape(self.parts[0].program.transport.init))
@@ -331,15 +359,16 @@ class Meshed:
             return found[0], jax.tree.unflatten(tree, found[1:])
 
         def update(optimizer: Optimizer, grads: PyTree, opt_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-            return self._update(part, optimizer, opt_specs, grads, opt_state, params)
+            return self._update(part, losses.where, optimizer, opt_specs, grads, opt_state, params)
 
         any_cut = any(a for d in self.dims[: self.program.facts.step.first_state] for a in d)
         program = replace(part.program, collect=collect)
         return replace(program, update=update) if any_cut else program
 
     def _update(
-        self, part: Part, optimizer: Optimizer, opt_specs: PyTree, grads: PyTree, opt_state: PyTree, params: PyTree
-    ) -> tuple[PyTree, PyTree]:
+        self, part: Part, where: Mapping[str, Array], optimizer: Optimizer, opt_specs: PyTree, grads: PyTree,
+        opt_state: PyTree, params: PyTree,
+    ) -> tuple[PyTree, PyTree]:  # fmt: skip
         """An optimizer over whole parameters (a norm of all gradients, for one), on the slices of a device."""
         step = self.program.facts.step
         param_dims = list(self.dims[: step.first_state])
@@ -357,7 +386,7 @@ class Meshed:
             return jax.tree.leaves(optimizer.update(*(jax.tree.unflatten(t, p) for t, p in trees)))
 
         body = open_jaxpr(jax.make_jaxpr(run)(*whole))
-        walk = part.device.walk()
+        walk = part.device.walk_on_any(where)
         given = [Local(v, Place(d), w.shape) for v, d, w in zip(values, dims, whole, strict=True)]
         outs = walk(*body, given)
         put = [

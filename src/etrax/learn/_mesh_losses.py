@@ -31,7 +31,7 @@ def whole_struct(a: Any, dims: Dims, sizes: Mapping[str, int]) -> jax.ShapeDtype
 class LocalLosses:
     """The loss of one step on one device: its share of a sum over devices, or the whole where all of them have it.
 
-    `partial` are the axes along which it is a share, known once it has run.
+    `partial` are the axes along which it is a share, known once it has run; `where` is the device that runs it.
     """
 
     keep_outputs = False
@@ -40,9 +40,10 @@ class LocalLosses:
         self.losses, self.part, self.state_dims = losses, part, state_dims
         specs = jax.tree.leaves(along, is_leaf=lambda s: isinstance(s, PartitionSpec))
         self.specs, self.partial = specs, frozenset[str]()
+        self.where = part.device.where()
 
     def __call__(self, outs: list[Array], along: PyTree) -> tuple[Array, list[Array]]:
-        walk = self.part.device.walk()
+        walk = self.part.device.walk_on_any(self.where)
         ((loss,), _) = self._partitioned(walk, lambda *given: self.losses(*given)[0], outs, along)
         self.partial = loss.place.partial
         return jnp.asarray(loss.value), []
@@ -64,7 +65,7 @@ class LocalLosses:
 
     def read(self, f: Callable[[PyTree, PyTree], PyTree], outs: list[Array], along: PyTree) -> PyTree:
         """Numbers per sample, or per element of a state, come as this device's; others whole."""
-        walk = self.part.device.walk()
+        walk = self.part.device.walk_on_any(self.where)
         found, tree = self._partitioned(walk, lambda outs, along: self.losses.read(f, outs, along), outs, along)
         step = self.part.program.facts.step
         # A dictionary may have whole paths for keys; what comes alone is of samples, also where a state has no path.

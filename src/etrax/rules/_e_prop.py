@@ -67,6 +67,7 @@ from ..engine import (
     Entries,
     OwnLoss,
     Plan,
+    RanStep,
     Rows,
     Signal,
     StepGradients,
@@ -143,10 +144,10 @@ class _Filter:
         )
 
     def signal(
-        self, trace: FilteredTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
-        share: Array | float,
+        self, trace: FilteredTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: RanStep, along: Any,
+        loss_of: Any, share: Array | float,
     ) -> StepGradients:  # fmt: skip
-        return self.own_loss(leaves, weights, along, loss_of, share)
+        return self.own_loss(leaves, weights, ran, along, loss_of, share)
 
     def credit(self, trace: FilteredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         plan, found_loss = self.plan, window.signals

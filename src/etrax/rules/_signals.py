@@ -23,12 +23,14 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from .._errors import CompilationError
 from ..analysis import Facts, OpNode, Visible, find_visible
 from ..engine import (
     EachStep,
     Eligibility,
     Lasting,
     Plan,
+    RanStep,
     Signal,
     Source,
     Transport,
@@ -96,23 +98,23 @@ class _Guided:
         return GuidedTrace(self.base.init(), [self.plan.zeros(k) for k in self.filtered], self.source.init())
 
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
-        observed = observe_cut_step(self.visible, self.plan, leaves, weights)
+        observed = observe_cut_step(self.visible, self.plan, leaves, weights, ys)
         blocks = self.plan.probes(leaves, weights, ys)
         old = self.plan.facts.step.states_of(leaves)
         return StepRecord(blocks, eligibility(self.visible, self.plan, observed, self.signalled, None, old))
 
     def signal(
-        self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], along: Any, loss_of: Any,
-        share: Array | float,
+        self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: RanStep, along: Any,
+        loss_of: Any, share: Array | float,
     ) -> StepSignal:  # fmt: skip
         facts, visible = self.plan.facts, self.visible
         leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace.source))
-        observed = observe_cut_step(visible, self.plan, leaves, weights)
-        moment = moment_of(visible, observed, facts.step.run(leaves)[len(facts.states) :], along, loss_of)
+        observed = observe_cut_step(visible, self.plan, leaves, weights, ran.ys)
+        moment = moment_of(visible, observed, ran.outputs, along, loss_of)
         on_groups, memo = self.source.signal(own, moment)
         old = facts.step.states_of(leaves)
         found = eligibility(visible, self.plan, observed, self.direct, moment.errors, old)
-        at_ops = _immediate(visible, self.untraced, leaves, weights, on_groups, moment.errors)
+        at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)
         return StepSignal({g: on_groups[g] for g in self.signalled}, found, at_ops, memo)
 
     def credit(self, trace: GuidedTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
@@ -174,7 +176,9 @@ def guided_transport(
     filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in signalled]
     replaces = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
     untraced = sorted(replaces - {r.site for r in plan.relations})
-    guided = _Guided(plan, base, find_visible(facts), source, kappa, signalled, direct, filtered, untraced)
+    visible = find_visible(facts)
+    _check_slices(visible, used)
+    guided = _Guided(plan, base, visible, source, kappa, signalled, direct, filtered, untraced)
     return Transport(
         guided.init,
         guided.credit,
@@ -186,15 +190,25 @@ def guided_transport(
     )
 
 
+def _check_slices(visible: Visible, groups: Sequence[int]) -> None:
+    for g in sorted(visible.copied.intersection(groups)):
+        names = ", ".join(visible.facts.state_name(i) for i in visible.facts.groups[g].leaves)
+        raise CompilationError(
+            f"a learning signal acts on the activity of {names}, which weights read on several devices of the mesh after "
+            "more has been done to it than to put it together. Cut the batch only (`shard='batch'`), or let a readout "
+            "read it as it is."
+        )
+
+
 def _immediate(
-    visible: Visible, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array],
+    visible: Visible, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array],
     signals: Mapping[int, Array], errors: Mapping[int, Array],
 ) -> dict[int, Array]:  # fmt: skip
     """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
     total: dict[int, Array] = {}
     if not sites:
         return total
-    observed = observe_step(visible, frozenset(), leaves, weights, sites)
+    observed = observe_step(visible, frozenset(), leaves, weights, sites, ys)
     for g in range(len(visible.facts.groups)):
         for j, bar in observed.pull(on_activity(visible, observed, g, signals.get(g), errors))[1].items():
             add_to(total, j, bar)

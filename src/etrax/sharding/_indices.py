@@ -148,7 +148,7 @@ SLICES |= dict.fromkeys(("scatter-add", "scatter_add"), _slice_scatter_add)
 def _own_rows(walk: Walk, index: Local, rows: int, axis: str, column: int = 0) -> bool:
     """Whether the entries of each device are all added to rows of the same device (or to none)."""
     size = walk.sizes[axis]
-    if not index.whole or not is_concrete(index.value) or rows % size or index.shape[0] % size:
+    if walk.at is None or not index.whole or not is_concrete(index.value) or rows % size or index.shape[0] % size:
         return False
     found = np.asarray(index.value).reshape(index.shape[0], -1)[:, column]
     part = np.arange(found.size) // (found.size // size)
@@ -158,6 +158,7 @@ def _own_rows(walk: Walk, index: Local, rows: int, axis: str, column: int = 0) -
 
 def shifted(walk: Walk, index: Local, rows: int, axis: str, column: int | None = None) -> Local:
     """Numbers of rows, counted from the first that this device has; one that is out of bounds stays so."""
+    assert walk.at is not None, "entries lie with their row on devices that are known"
     per, first = rows // walk.sizes[axis], walk.at[axis] * (rows // walk.sizes[axis])
     found = np.array(index.value)
     own = found if column is None else found[:, column]
@@ -206,7 +207,7 @@ def _csr(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
     dims = [axis, *kept[1:]]
     own = frozenset(a for a in dims if a)
     x, params = walk.put(x, kept, own), dict(eqn.params)
-    if axis is not None:
+    if axis is not None and walk.at is not None:
         n, k = walk.sizes[axis], walk.at[axis]
         columns = walk.put(columns, [axis], own)
         own_starts = np.asarray(starts.value)[k * (rows // n) : (k + 1) * (rows // n) + 1]
@@ -219,6 +220,6 @@ def _csr(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
 def _own_starts(walk: Walk, w: Local, starts: Local, rows: int, axis: str) -> bool:
     """Whether the rows of each device have as many entries, and so just those that it holds."""
     n = walk.sizes[axis]
-    if not starts.whole or not is_concrete(starts.value) or rows % n or w.shape[0] % n:
+    if walk.at is None or not starts.whole or not is_concrete(starts.value) or rows % n or w.shape[0] % n:
         return False
     return bool((np.asarray(starts.value)[:: rows // n] == np.arange(n + 1) * (w.shape[0] // n)).all())

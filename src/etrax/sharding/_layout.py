@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -314,20 +315,45 @@ def named(mesh: Mesh, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda d: NamedSharding(mesh, PartitionSpec(*d)), tree, is_leaf=is_dims)
 
 
-def place_like(axes: Mapping[str, tuple[Sequence[Any], int]], whole: Sequence[Any]) -> list[Dims] | None:
-    """How leaves are cut, from their shapes where only one axis of the mesh cuts; None if they are not the same leaves.
+class Alone(NamedTuple):
+    """What an axis of the mesh does alone: leaves of a trace (None if it is another tree), the number of its devices,
+    and sizes that it cuts."""
 
-    `axes[a]` are the leaves with `a` alone, and the number of its devices.
+    leaves: Sequence[Any] | None
+    devices: int
+    sizes: frozenset[int]
+
+
+def cut_sizes(whole: Facts, part: Facts, devices: int) -> frozenset[int]:
+    """Sizes of dimensions of states and of weight ops' arrays that are cut, also merged with those that follow.
+
+    Merged with one before it, a dimension that is cut is in pieces: no slice of the merged one is a device's.
     """
+    pairs = [(a.aval, b.aval) for a, b in zip(whole.step.ins, part.step.ins, strict=True)]
+    for a, b in zip(whole.sites, part.sites, strict=False):
+        pairs += zip((a.call.out, *a.call.operands), (b.call.out, *b.call.operands), strict=False)
+    found = set()
+    for a, b in pairs:
+        if len(a.shape) == len(b.shape):
+            cut = [d for d, (n, m) in enumerate(zip(a.shape, b.shape, strict=True)) if n == m * devices != m]
+            found |= {math.prod(a.shape[d:end]) for d in cut for end in range(d + 1, len(a.shape) + 1)}
+    return frozenset(found)
+
+
+def place_like(axes: Mapping[str, Alone], whole: Sequence[Any]) -> list[Dims] | None:
+    """How leaves are cut, from their shapes where only one axis of the mesh cuts; None if they are not the same leaves,
+    or if what a device has is no slice of them."""
     found = [[None] * len(leaf.shape) for leaf in whole]
-    for axis, (leaves, size) in axes.items():
-        if len(leaves) != len(whole):
+    for axis, (leaves, devices, sizes) in axes.items():
+        if leaves is None or len(leaves) != len(whole):
             return None
         for own, part, leaf in zip(found, leaves, whole, strict=True):
             if len(part.shape) != len(leaf.shape) or part.dtype != leaf.dtype:
                 return None
             cut = [d for d, (n, m) in enumerate(zip(part.shape, leaf.shape, strict=True)) if n != m]
-            if len(cut) > 1 or any(part.shape[d] * size != leaf.shape[d] or own[d] is not None for d in cut):
+            if len(cut) > 1 or any(part.shape[d] * devices != leaf.shape[d] or own[d] is not None for d in cut):
+                return None
+            if any(leaf.shape[d] not in sizes for d in cut):
                 return None
             for d in cut:
                 own[d] = axis  # type: ignore[call-overload]

@@ -60,7 +60,7 @@ def _scan(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
     parts = scan_parts(eqn)
     n, m = parts.num_consts, parts.num_consts + parts.num_carry
     operands = [_bare(o, walk) for o in operands]
-    xs = [walk.put(o, (None, *o.place.dims[1:]), o.place.cut) for o in operands[m:]]
+    xs = [walk.put(o, (None, *o.place.dims[1:]), frozenset(a for a in o.place.dims[1:] if a)) for o in operands[m:]]
     one = [replace(o, value=jax.ShapeDtypeStruct(o.value.shape[1:], o.value.dtype), shape=o.shape[1:],
                    place=o.place.moved(o.place.dims[1:])) for o in xs]  # fmt: skip
     carry, body = operands[n:m], (parts.jaxpr, parts.consts)

@@ -31,7 +31,8 @@ SLICES: dict[str, Callable[[Walk, JaxprEqn, tuple[Local, ...], tuple[str | None,
 class Walk:
     """One walk: sizes of the mesh's axes, where this device is on them, and what was asked for on the way.
 
-    `at` is a number, to cut constants; `traced_at` the same as an array of one, to cut what is known only at run time.
+    `at` is a number, to cut constants, None in a program that is the same on all devices; `traced_at` the same as an
+    array of one, to cut what is known only at run time.
 
     `wanted` are dimensions of parameters that are whole here and were needed in slices; `uses_coordinates` says that
     the program of another device is another. `brought` are, while one equation runs, axes along which a value came from
@@ -39,7 +40,7 @@ class Walk:
     """
 
     sizes: Mapping[str, int]
-    at: Mapping[str, int]
+    at: Mapping[str, int] | None
     traced_at: Mapping[str, Array | np.ndarray]
     wanted: dict[int, dict[int, str]] = field(default_factory=dict)
     uses_coordinates: bool = False
@@ -114,10 +115,14 @@ class Walk:
         return Local(value, Place(tuple(dims), partial, shared), shape, made, any(o.learned for o in operands))
 
     def entered(self, x: Local, own: frozenset[str]) -> Local:
-        """A shared value as operand of something that each device has of its own."""
+        """A shared value as operand of something that each device has of its own.
+
+        Weights have met data in it: all devices have the gradient of the whole, and traces to states of their own.
+        """
         axes, value = x.place.shared & own, x.value
         if not axes:
             return x
+        x = self.strayed(x, axes)
         for axis in sorted(axes) if is_inexact(value) else ():
             value = collectives.enter(value, axis, self.sizes[axis])
         return replace(x, value=value, place=replace(x.place, shared=x.place.shared - axes))
@@ -142,15 +147,15 @@ class Walk:
                 x = self.slice(x, d, axis)
         return x
 
-    def summed(self, x: Local) -> Local:
-        """Terms on the devices added up."""
-        value = x.value
-        for axis in sorted(x.place.partial):
-            value = collectives.add_up(value, axis, self.sizes[axis])
-        if not x.place.partial:
+    def summed(self, x: Local, but: frozenset[str] = frozenset()) -> Local:
+        """Terms on the devices added up, along all axes but some."""
+        value, axes = x.value, x.place.partial - but
+        if not axes:
             return x
-        place = replace(x.place, partial=frozenset(), shared=x.place.shared | x.place.partial)
-        return self.strayed(replace(x, value=value, place=place), x.place.partial)
+        for axis in sorted(axes):
+            value = collectives.add_up(value, axis, self.sizes[axis])
+        place = replace(x.place, partial=x.place.partial - axes, shared=x.place.shared | axes)
+        return self.strayed(replace(x, value=value, place=place), axes)
 
     def strayed(self, x: Local, axes: frozenset[str]) -> Local:
         """A value to which devices along some axes have contributed, or of which each has another part."""
@@ -181,12 +186,10 @@ class Walk:
             found = rule(self, eqn, operands, dims, d) if rule is not None else None
             if found is not None:
                 return found
-        if axis in x.place.shared:  # weights have met data: their traces are of all elements, and differ by device
-            x = self.strayed(x, frozenset({axis}))
         x = self.entered(x, frozenset({axis}))
         n = x.shape[d] // self.sizes[axis]
         self.uses_coordinates = True
-        if is_concrete(x.value):
+        if self.at is not None and is_concrete(x.value):
             k = self.at[axis]
             value: Any = np.asarray(x.value)[(slice(None),) * d + (slice(k * n, (k + 1) * n),)]
         else:

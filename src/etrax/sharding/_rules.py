@@ -7,7 +7,7 @@ from typing import Any
 
 from jax import lax
 
-from .._compat import JaxprEqn, run_equation
+from .._compat import JaxprEqn, is_inexact, run_equation
 from ..primitives import TABLE
 from ._partition import RULES, SLICES, Walk, rule
 from ._place import Local, merged_dims
@@ -27,6 +27,8 @@ def _sums_pass(eqn: JaxprEqn, operands: Sequence[Local]) -> frozenset[str]:
     name = eqn.primitive.name
     if name not in _LINEAR or not any(found):
         return frozenset()
+    if name in ("convert_element_type", "div") and not all(is_inexact(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+        return frozenset()  # rounds
     if name in ("add", "sub", "add_any"):
         return found[0] & found[1]
     if name == "mul":
@@ -36,7 +38,7 @@ def _sums_pass(eqn: JaxprEqn, operands: Sequence[Local]) -> frozenset[str]:
 
 def elementwise(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
     partial = _sums_pass(eqn, operands)
-    operands = [o if o.place.partial <= partial else walk.summed(o) for o in operands]
+    operands = [walk.summed(o, but=partial) for o in operands]
     shape = eqn.outvars[0].aval.shape
     dims = merged_dims(len(shape), (o.place.dims for o in operands if len(o.shape) == len(shape)))
     own = frozenset(a for a in dims if a) | partial
@@ -331,16 +333,18 @@ def _dot_general(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local
 
 @rule("conv_general_dilated")
 def _conv(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
-    """Samples stay apart."""
+    """Samples stay apart, and so do output channels, where each reads all input channels."""
     x, w = map(walk.summed, operands)
-    numbers = eqn.params["dimension_numbers"]
-    at, to = numbers.lhs_spec[0], numbers.out_spec[0]
-    if eqn.params["batch_group_count"] != 1 or x.place.dims[at] is None:
+    numbers, p = eqn.params["dimension_numbers"], eqn.params
+    samples, channels = x.place.dims[numbers.lhs_spec[0]], w.place.dims[numbers.rhs_spec[0]]
+    channels = None if channels == samples or p["feature_group_count"] != 1 else channels
+    if p["batch_group_count"] != 1:
         return walk.gathered(eqn, operands)
-    axis = x.place.dims[at]
-    x = walk.put(x, [axis if d == at else None for d in range(len(x.shape))], frozenset({axis or ""}))
-    w = walk.put(w, [None] * len(w.shape), frozenset({axis or ""}))
-    dims = [axis if d == to else None for d in range(len(eqn.outvars[0].aval.shape))]
+    own = frozenset(a for a in (samples, channels) if a)
+    x = walk.put(x, [samples if d == numbers.lhs_spec[0] else None for d in range(len(x.shape))], own)
+    w = walk.put(w, [channels if d == numbers.rhs_spec[0] else None for d in range(len(w.shape))], own)
+    to = {numbers.out_spec[0]: samples, numbers.out_spec[1]: channels}
+    dims = [to.get(d) for d in range(len(eqn.outvars[0].aval.shape))]
     return [walk.local(eqn, [x, w], dims, frozenset(), plain(eqn))]
 
 

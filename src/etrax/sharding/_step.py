@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from .._compat import build_jaxpr, is_inexact, open_jaxpr, without_dead_code
 from ..analysis import Facts
@@ -27,9 +27,17 @@ class Device:
     sizes: Mapping[str, int]
     at: Mapping[str, int]
 
-    def walk(self, traced_at: Array | np.ndarray | None = None) -> Walk:
-        where = self.coordinates if traced_at is None else traced_at
+    def walk(self, where: Array) -> Walk:
+        """A walk whose program is this device's own; `where` are its coordinates."""
         return Walk(self.sizes, self.at, {a: where[i : i + 1] for i, a in enumerate(self.sizes)})
+
+    def where(self) -> dict[str, Array]:
+        """The number of the device that runs this along each axis of the mesh, under a map over these."""
+        return {a: lax.axis_index(a)[None] for a in self.sizes}
+
+    def walk_on_any(self, where: Mapping[str, Array]) -> Walk:
+        """A walk whose program every device runs alike."""
+        return Walk(self.sizes, None, where)
 
     @property
     def coordinates(self) -> np.ndarray:
@@ -50,8 +58,9 @@ class Device:
 class LocalStep:
     """A device's step; where its outputs are; whether others have another; parameters that were cut on the way.
 
-    `strays` are parameters whose elements on one device act on elements of a state on another within the step, as
-    (parameter, state, axis of the mesh): a trace of them would have to be sent.
+    `strays` are parameters whose elements on one device act on elements of a state on another within the step, or that
+    act on a state by way of several devices while each has all of them, as (parameter, state, axis of the mesh): a trace
+    of them would have to be sent.
     """
 
     step: Step
@@ -72,6 +81,9 @@ def local_step(facts: Facts, dims: Sequence[Dims], device: Device) -> LocalStep:
         weights[at] = weights.get(at, frozenset()) | {facts.sites[j].operand}
     states = len(step.states)
 
+    def has_own(walk: Walk, p: int, axis: str) -> bool:
+        return axis in dims[p] or axis in walk.wanted.get(p, {}).values()
+
     def run(where: Array, *leaves: Array) -> list[Array]:
         walk = device.walk(where)
         walks.append(walk)
@@ -84,7 +96,8 @@ def local_step(facts: Facts, dims: Sequence[Dims], device: Device) -> LocalStep:
         for i, (o, own) in enumerate(zip(outs[:states], ends, strict=True)):
             place = device.place_of_data(own)
             put = walk.put(o, own, place.own)
-            strays.update((p, i, a) for a, p in o.foreign | put.foreign if a in own)
+            # Of a state that is whole along an axis, a trace is with those elements of a parameter that a device has.
+            strays.update((p, i, a) for a, p in o.foreign | put.foreign if a in own or not has_own(walk, p, a))
             kept.append(walk.agreed(put, place.shared).value)
         shown = [walk.summed(o) for o in outs[states:]]
         shown = [walk.agreed(o, frozenset(device.sizes) - o.place.own) for o in shown]
