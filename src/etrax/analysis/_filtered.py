@@ -55,7 +55,10 @@ def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     invars, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     invars[consts + last : consts + last] = [v for v, _ in states]
     wider = build_jaxpr(
-        [*invars, *(v for v, _ in rates)], [*outvars[:first], *new, *outvars[first:], *(v for v, _ in states)], eqns, jaxpr
+        [*invars, *(v for v, _ in rates)],
+        [*outvars[:first], *new, *outvars[first:], *(v for v, _ in states)],
+        eqns,
+        jaxpr,
     )
     own = [leaf for _, leaf in states]
     return replace(
