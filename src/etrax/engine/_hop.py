@@ -22,7 +22,17 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._compat import is_complex
-from ..analysis import Facts, Filter, OpNode, Relation, analyse, lost_from_op, traced_relations, with_filters, without_zeros
+from ..analysis import (
+    Facts,
+    Filter,
+    OpNode,
+    Relation,
+    analyse,
+    lost_from_op,
+    traced_relations,
+    with_filters,
+    without_zeros,
+)
 from ..ir import Role
 from ._plan import Plan, plan_of
 from ._probes import as_lists, plan_probes
