@@ -145,7 +145,7 @@ TABLE |= {
         "broadcast_in_dim": _broadcast,
         "dot_general": _dot,
         "transpose": lambda p, a: a.transpose(p["permutation"]),
-        "reshape": lambda p, a, *_: a.transpose(p.get("dimensions")).reshape(p["new_sizes"]),
+        "reshape": lambda p, a, *_: a.transpose(p.get("dimensions") or range(a.ndim)).reshape(p["new_sizes"]),
         "squeeze": lambda p, a: a.squeeze(tuple(p["dimensions"])),
         "expand_dims": lambda p, a: np.expand_dims(a, tuple(p["dimensions"])),
         "rev": lambda p, a: np.flip(a, tuple(p["dimensions"])),

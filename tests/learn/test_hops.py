@@ -150,7 +150,7 @@ NOT_EXACT = {
 SHAPES = {
     "w": (I, H), "w2": (I, H), "out": (H, O), "other": (H, O), "wide": (H + I, O), "leak": (H,), "th": (H,), "b": (H,),
     "bo": (O,), "kappa": (), "leaks": (O,), "back": (O, H), "top": (O, O),
-    "across": (H, H),
+    "across": (H, H), "top4": (H, H),
 }  # fmt: skip
 STATES = {"v": H, "a": H, "z": H, "r": O, "c": O, "q": O}
 
@@ -241,3 +241,26 @@ def test_near_misses_are_not_called_exact(name):
     assert relative_error(got["w"], want["w"]) > 1e-6
     for (path,), verdict in learner.report.verdicts.items():
         assert verdict.kind != "exact" or relative_error(got[path], want[path]) < 1e-11, path
+
+
+def test_a_hop_in_part_is_not_called_truncated():
+    """`w` acts on the leaky state by the hop that makes `bo` exact, and on its own layer through another op."""
+
+    def step(p, s, x):
+        u = s["v"] @ p["across"] + x @ p["w"]
+        v = jnp.tanh(u @ p["top4"])
+        r = 0.8 * s["r"] + (u + p["b"]) @ p["out"]
+        return {"v": v, "r": r}, r
+
+    m, xs, targets = model(step)
+    learner = etrax.compile(m.step, "d_rtrl", xs[0], params=m.params, hidden=m.hidden)
+    verdicts, want = learner.report.verdicts, bptt(m, (xs,), targets)
+    assert verdicts["b",].kind == "exact" and verdicts["w",].kind == "approximate"
+    assert "on 'r' through 'out' is carried in part" in verdicts["w",].reason and "'top4'" in verdicts["w",].reason
+    got, none = (gradients(r, m, xs, targets, 1) for r in (learner, compiled_without_traces(m, xs)))
+    assert relative_error(got["b"], want["b"]) < 1e-11
+    assert relative_error(got["w"], none["w"]) > 1e-3
+
+
+def compiled_without_traces(m, xs):
+    return etrax.compile(m.step, "tbptt", xs[0], params=m.params, hidden=m.hidden)

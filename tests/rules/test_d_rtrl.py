@@ -110,3 +110,28 @@ def test_a_large_trace_has_longer_windows():
 
     assert window(narrow, {"w": (512, 512), "out": (512, 1)}, 512) == 64
     assert 64 < window(gated, {"w": (1024, 1024)}, 1024) <= 1024
+
+
+def mean_of_a_layer(p, s, x):
+    v = 0.9 * s["v"] + x @ p["w"]
+    return {"v": v, "m": 0.9 * s["m"] + v.mean(-1)}, s["m"]
+
+
+def narrow_on_the_way(p, s, x):
+    v = 0.9 * s["v"] + (x @ p["w"]).astype(jnp.bfloat16).astype(x.dtype)
+    return {"v": v}, v
+
+
+def test_reasons_name_what_is_not_carried_and_its_line():
+    def reason(step, hidden):
+        params = {"w": jnp.ones((I, H))}
+        learner = etrax.compile(step, "d_rtrl", jnp.ones((B, I)), params=params, hidden=hidden)
+        return learner.report.verdicts["w",].reason
+
+    v = jnp.zeros((B, H))
+    line = mean_of_a_layer.__code__.co_firstlineno + 2
+    found = reason(mean_of_a_layer, {"v": v, "m": jnp.zeros(B)})
+    assert f"state 'v' acts on state 'm' of another group (`add` at test_d_rtrl.py:{line}" in found
+    line = narrow_on_the_way.__code__.co_firstlineno + 1
+    found = reason(narrow_on_the_way, {"v": v})
+    assert f"the derivative at `convert_element_type` at test_d_rtrl.py:{line}" in found and "bfloat16" in found

@@ -54,12 +54,9 @@ def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     last = step.first_state + first
     invars, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     invars[consts + last : consts + last] = [v for v, _ in states]
-    wider = build_jaxpr(
-        [*invars, *(v for v, _ in rates)],
-        [*outvars[:first], *new, *outvars[first:], *(v for v, _ in states)],
-        eqns,
-        jaxpr,
-    )
+    read = [v for v, _ in states]
+    outs = [*outvars[:first], *new, *outvars[first:], *read]
+    wider = build_jaxpr([*invars, *(v for v, _ in rates)], outs, eqns, jaxpr)
     own = [leaf for _, leaf in states]
     return replace(
         step,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ..ir import source_of_eqn
 from ..primitives import Cause, Precision
 from ._fan_out import FanOut, bytes_over_pairs, can_fan_out, fanned_out
 from ._nodes import Node, OpNode, OutputNode, StateNode
@@ -65,7 +66,8 @@ def _lost_from_state(facts: Facts, leaf: int) -> list[LostPath]:
         if target not in facts.live:
             continue
         if isinstance(target, StateNode) and not facts.carries(leaf, target.index):
-            lost.append(LostPath(_kind_between(facts, leaf, target.index), dep.cause, here, (target,)))
+            cause = dep.cause or _made_at(facts, target.index)
+            lost.append(LostPath(_kind_between(facts, leaf, target.index), cause, here, (target,)))
         if isinstance(target, OpNode) and facts.remembers(target):
             ops.append(target.index)
     if ops:
@@ -73,6 +75,13 @@ def _lost_from_state(facts: Facts, leaf: int) -> list[LostPath]:
         cause = Cause(first.call.primitive, first.source)
         lost.append(LostPath(LostKind.RECURRENT_OP, cause, here, tuple(OpNode(j) for j in sorted(ops))))
     return lost
+
+
+def _made_at(facts: Facts, leaf: int) -> Cause | None:
+    """The equation that computes a new state; None if it is an old one, or a constant."""
+    new = facts.step.jaxpr.outvars[leaf]
+    makers = (eqn for eqn in facts.step.jaxpr.eqns if any(v is new for v in eqn.outvars))
+    return next((Cause(eqn.primitive.name, source_of_eqn(eqn)) for eqn in makers), None)
 
 
 def _kind_between(facts: Facts, leaf: int, target: int) -> LostKind:
@@ -98,7 +107,7 @@ def lost_within_step(facts: Facts, site: int, fan_out: FanOut) -> list[LostPath]
             cause = Cause(other.call.primitive, other.source)
             lost.append(LostPath(LostKind.THROUGH_OP, cause, here, (target,)))
         if isinstance(target, StateNode) and target in facts.live and target.index not in facts.group_of_leaf:
-            lost.append(LostPath(LostKind.OTHER_STATE, None, here, (target,)))
+            lost.append(LostPath(LostKind.OTHER_STATE, _made_at(facts, target.index), here, (target,)))
     return lost
 
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 from ..analysis import Facts, FanOut, LostKind, LostPath, OpNode
 from ..engine import Hopped, hopped_with, possible_hops
 from ..ir import Role
-from ._verdicts import Kind, Verdict, by_position_verdict, lost_paths
+from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths
+from ._words import in_words
 
 
 @lru_cache(maxsize=32)
@@ -33,14 +34,23 @@ def hop_verdict(facts: Facts, param: int, fan_out: FanOut) -> Verdict:
     hopped = chosen_hops(facts, fan_out)
     if plain.kind not in (Kind.APPROXIMATE, Kind.TRUNCATED) or hopped is None:
         return plain
-    ops = {hop.site for hop in hopped.hops}
-    met = {j for path in lost_paths(facts, param, fan_out) for j in _ops_of(path)} & ops
-    if not met or _without(lost_paths(hopped.wider, param, fan_out), ops):
+    ops, lost = {hop.site for hop in hopped.hops}, lost_paths(facts, param, fan_out)
+    met = {j for path in lost for j in _ops_of(path)} & ops
+    if not met:
         return plain
     above = ", ".join(
         facts.state_name(i) for hop in hopped.hops if hop.site in met for i in facts.groups[hop.group].leaves
     )
     names = ", ".join(name for j in sorted(met) for name in facts.params_of(j))
+    left = _without(lost_paths(hopped.wider, param, fan_out), ops)
+    if left and plain.kind is Kind.TRUNCATED and carried_groups(hopped.wider, param, fan_out):
+        paths = _without(lost, ops)
+        listed = in_words(facts, paths) if paths else in_words(hopped.wider, left)
+        return Verdict(
+            Kind.APPROXIMATE, f"its influence on {above} through {names} is carried in part; not carried: {listed}"
+        )
+    if left:
+        return plain
     return Verdict(
         Kind.EXACT,
         f"its influence is carried position by position, also that on {above} through {names}, which is one leaky sum "

@@ -47,7 +47,8 @@ def words_of(facts: Facts, lost: LostPath) -> str:
                 f"no trace reaches {other}, and half of such a gradient can point the wrong way"
             )
         case LostKind.NONLINEAR:
-            return f"the model's own derivative rule at {cause} {lost.detail}, so no trace can stand for it"
+            rule = "derivative" if lost.detail.startswith("rounds") else "model's own derivative rule"
+            return f"the {rule} at {cause} {lost.detail}, so no trace can stand for it"
         case LostKind.UNKNOWN:
             return f"the derivative passes through {cause}, which {lost.detail}, so nothing can be proved about it"
         case LostKind.ROUNDED:
