@@ -1,4 +1,4 @@
-"""Modules of Flax linen by their `apply`: Flax's own cells and other collections, against BPTT written in linen alone."""
+"""Modules of Flax linen by their `apply`: Flax's own cells and other collections, against BPTT written in linen."""
 
 import jax
 import jax.numpy as jnp
