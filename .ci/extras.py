@@ -28,7 +28,10 @@ TESTS = {
         ["tests/frontends/test_brainstate.py", "tests/nn/test_cells.py", "tests/nn/test_pure.py", *faces("brainstate")],
         [],
     ),
-    "flax": (["tests/frontends/test_flax.py", "tests/stateful/test_nnx.py", *faces("nnx")], ["optax"]),
+    "flax": (
+        ["tests/frontends/test_flax.py", "tests/frontends/test_linen.py", "tests/stateful/test_nnx.py", *faces("nnx")],
+        ["optax"],
+    ),
     "equinox": (["tests/frontends/test_equinox.py", *faces("equinox")], ["optax"]),
     "export": (["tests/learn/test_artifact.py"], ["optax"]),
     "brainpy": (

@@ -21,6 +21,7 @@ PARTS = {
         "brainstate_style",
         "braintrace_compat",
         "flax_nnx",
+        "nnx_style",
         "flax_linen",
         "equinox_lstm",
         "nir_graph",

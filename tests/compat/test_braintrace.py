@@ -341,6 +341,7 @@ def test_a_rule_has_one_spelling():
         ({"algorithm": dict}, TypeError),
         ({"inputs": ()}, ValueError),
         ({"verbose": 3}, ValueError),
+        ({"batch_size": -1}, etrax.ArgumentError),
         ({"vmap": True, "batch_size": None}, ValueError),
         ({"algorithm": "pp_prop"}, TypeError),
     ],

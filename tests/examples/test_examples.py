@@ -31,6 +31,10 @@ CHECKS = {
         lambda found: 0 <= found["accuracy"] <= 1,
     ),
     "flax_nnx": ({"steps": 300, "width": 8, "batch": 4, "file": io.BytesIO()}, lambda parts: parts[-1] < parts[0]),
+    "nnx_style": (
+        {"steps": 200, "width": 8, "batch": 8, "delay": 1, "file": io.BytesIO()},
+        lambda parts: parts[-1] < parts[0],
+    ),
     "flax_linen": (
         {"steps": 300, "width": 8, "batch": 8, "delay": 1, "file": io.BytesIO()},
         lambda found: all(parts[-1] < parts[0] for parts in found.values()),

@@ -209,6 +209,8 @@ def test_wrong_calls():
         etrax.compile(linear, "d_rtrl", XS[0], hidden=jnp.zeros(H), call=lambda m, h, x: m(x))
     with pytest.raises(etrax.CompilationError, match="do not pass `params=`"):
         etrax.compile(cell, "d_rtrl", XS[0], params={}, hidden=jnp.zeros((B, H)))
+    with pytest.raises(etrax.CompilationError, match=r"compile its cell, `module.cell`"):
+        etrax.compile(nnx.RNN(cell), "d_rtrl", XS[0])
     with pytest.raises(etrax.CompilationError, match="batch_size"):
         etrax.compile(cell, "d_rtrl", XS[0], hidden=jnp.zeros((B, H)), batch_size=2)
 

@@ -39,6 +39,8 @@ def bind_linen(
     module: Any, inputs: tuple[object, ...], params: PyTree, hidden: PyTree, call: Callable[..., Any] | None = None
 ) -> Bound:
     """Bind a linen module: `params` are its variables as `init` gives them, `hidden` its carry."""
+    if call is None:
+        _refuse_sequences(module)
     if params is None or hidden is None:
         raise CompilationError(
             f"`model` is a linen module ({type(module).__name__}), which holds no values: pass its variables and its "
@@ -59,6 +61,8 @@ def bind_nnx(
     `module(*inputs) -> output`, and its hidden states are variables. `call(module, hidden, *inputs) -> (hidden,
     output)` stands for either.
     """
+    if call is None:
+        _refuse_sequences(module)
     called = _CALLED.format(CALL if call is not None else "module(hidden, *inputs)")
     if hidden is None and call is None:
         called = _CALLED_ALONE
@@ -78,6 +82,17 @@ def bind_nnx(
             "an argument, pass the initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
         )
     return bound
+
+
+def _refuse_sequences(module: object) -> None:
+    """Flax's own modules that loop over time themselves."""
+    name = type(module).__name__
+    if name in ("RNN", "Bidirectional") and type(module).__module__.startswith("flax."):
+        cell = "its cell, `module.cell`" if name == "RNN" else "the cell of its forward direction alone"
+        raise CompilationError(
+            f"`{name}` runs a whole sequence, and a learner needs one step of it: compile {cell}, with the carry as "
+            "`hidden=`. The learner's functions take the sequence."
+        )
 
 
 def _unchanged(bound: Bound) -> set[Path]:

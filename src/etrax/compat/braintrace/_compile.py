@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._errors import ArgumentError, ArgumentTypeError, CompilationError
+from ...frontends import check_batch_size
 from ...ir import PyTree
 from ._algorithm import ETraceAlgorithm, ETraceVmap
 from ._config import ETraceConfig
@@ -86,6 +87,7 @@ def compile(
             options.setdefault("decay_or_rank", algorithm.decay)
     if not example_inputs:
         raise ArgumentError("`compile` needs an example input of one step, as `learner.update` will be given.")
+    check_batch_size(batch_size)
     if verbose not in (0, 1, 2):
         raise ArgumentError(f"`verbose` must be 0, 1 or 2; got {verbose!r}.")
     if vmap and batch_size is None:
