@@ -79,12 +79,14 @@ class Arguments:
         for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):
             if is_extended(a) != is_extended(shape_struct(b)):
                 raise CompilationError(
-                    f"argument {format_path(path)} is {shape_struct(b).dtype}, but the model was compiled with "
+                    f"argument {format_path(path, 'inputs')} is {shape_struct(b).dtype}, but the model was compiled with "
                     f"{a.dtype}. Pass numbers for numbers, and keys for keys."
                 )
             if a.shape != shape_struct(b).shape[lead:]:
+                shape = shape_struct(b).shape
+                many = "; for many steps at once, mark them as `etrax.MultiStepData`" if shape[1:] == a.shape else ""
                 raise CompilationError(
-                    f"argument {format_path(path)} has shape {list(shape_struct(b).shape)}, but the model was compiled "
-                    f"with shape {list(a.shape)}. Pass one step of that shape, or compile again."
+                    f"argument {format_path(path, 'inputs')} has shape {list(shape)}, but the model was compiled with "
+                    f"shape {list(a.shape)}. Pass one step of that shape, or compile again{many}."
                 )
         return out
