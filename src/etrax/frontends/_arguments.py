@@ -79,8 +79,8 @@ class Arguments:
         for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):
             if is_extended(a) != is_extended(shape_struct(b)):
                 raise CompilationError(
-                    f"argument {format_path(path, 'inputs')} is {shape_struct(b).dtype}, but the model was compiled with "
-                    f"{a.dtype}. Pass numbers for numbers, and keys for keys."
+                    f"argument {format_path(path, 'inputs')} is {shape_struct(b).dtype}, but the model was compiled "
+                    f"with {a.dtype}. Pass numbers for numbers, and keys for keys."
                 )
             if a.shape != shape_struct(b).shape[lead:]:
                 shape = shape_struct(b).shape

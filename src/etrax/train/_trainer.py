@@ -205,9 +205,9 @@ def _check_made_of(
             )
         if not _takes_three(metric):
             raise ArgumentError(
-                f"`metrics[{name!r}]` does not take three arguments: it is called with the outputs, targets and mask of "
-                "whole sequences, `lambda outputs, targets, mask: ...`, and returns a value per sample, or per step and "
-                "sample."
+                f"`metrics[{name!r}]` does not take three arguments: it is called with the outputs, targets and mask "
+                "of whole sequences, `lambda outputs, targets, mask: ...`, and returns a value per sample, or per step "
+                "and sample."
             )
 
 
