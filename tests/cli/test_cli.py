@@ -212,3 +212,8 @@ def test_table_of_rules():
     assert all(row.time > 0 for row in table.rows)
     with pytest.raises(etrax.ArgumentError, match="there is no rule 'x' here"):
         table["x"]
+
+
+def test_alone_it_says_how_to_begin(capsys):
+    assert main([]) == 2
+    assert "etrax explain model.py:make" in capsys.readouterr().err
