@@ -183,7 +183,7 @@ def test_completion(capsys, shell):
 
 
 def test_usage(model, capsys):
-    for words in ([], ["explian", model], ["check", model, "--steps", "0"], ["check", model, "--window", "x"]):
+    for words in (["explian", model], ["check", model, "--steps", "0"], ["check", model, "--window", "x"]):
         with pytest.raises(SystemExit) as stop:
             main(words)
         assert stop.value.code == 2
