@@ -1,6 +1,6 @@
 """Mistakes that people make, by name. `messages.txt` beside this file is what each of them is told: read it.
 
-python -m tests.bad_input.messages        # write messages.txt anew
+WRITE_MESSAGES=1 python -m pytest tests/bad_input/test_messages.py        # write messages.txt anew
 """
 
 import re
@@ -71,6 +71,10 @@ def by_dictionary(p, s, x):
     return {"v": 0.9 * s["v"] + x @ p["w"]}, s["v"]
 
 
+def stateful():
+    return etrax.Stateful(brainstate.nn.ValinaRNNCell(3, 4), "d_rtrl", XS[0], batch_size=2)
+
+
 def haiku_module():
     return type("Linear", (), {"__module__": "haiku._src.basic", "__call__": lambda self, x: x})()
 
@@ -96,6 +100,8 @@ MISTAKES = {
     "a Python if on a value": lambda: compiled(lambda p, h, x: (h if h.sum() > 0 else -h, h)),
     "numpy in the step": lambda: compiled(lambda p, h, x: (h, np.sin(h))),
     "no pair returned": lambda: compiled(lambda p, h, x: h),
+    "the output returned first": lambda: compiled(lambda p, h, x: (h.sum(), 0.9 * h + x @ p["w"])),
+    "`params=` and `hidden=` swapped": lambda: compiled(params=HIDDEN, hidden=PARAMS),
     "a whole sequence as example input": lambda: compiled(x=XS),
     "a state that changes its type": lambda: compiled(lambda p, h, x: (h.astype(jnp.float32), h)),
     "a whole sequence of a batch as example input": lambda: compiled(x=jnp.swapaxes(jnp.ones((9, 2, 3)), 0, 1)),
@@ -110,6 +116,7 @@ MISTAKES = {
     "a rule without its argument": lambda: compiled(rule="uoro"),
     "a rule that was not called": lambda: compiled(rule=etrax.d_rtrl),
     "no rule": lambda: compiled(rule=3),
+    "the rule forgotten": lambda: etrax.compile(step, XS[0], params=PARAMS, hidden=HIDDEN),
     "an unknown option": lambda: compiled(windows=3),
     "a trace of whole numbers": lambda: compiled(trace_dtype=int),
     "a budget in words": lambda: compiled(memory_budget="plenty"),
@@ -144,6 +151,7 @@ MISTAKES = {
     "inputs of text": lambda: gradient(inputs="spikes"),
     "targets with the batch first": lambda: gradient(targets=jnp.swapaxes(YS, 0, 1)),
     "targets that do not fit the loss": lambda: gradient(targets=jnp.ones((4, 2, 3))),
+    "targets of samples instead of steps": lambda: gradient(targets=jnp.ones(2)),
     "targets forgotten": lambda: gradient(targets=None, loss_fn=lambda o, t: ((o - t) ** 2).mean()),
     "a loss per sample": lambda: gradient(loss_fn=lambda o, t: ((o - t) ** 2).mean(-1)),
     "a loss that is no function": lambda: gradient(loss_fn="mse"),
@@ -153,12 +161,14 @@ MISTAKES = {
     "an unknown reduction": lambda: gradient(reduction="max"),
     "a window of none": lambda: learner().value_and_grad(loss, window=0),
     "a number as optimizer": lambda: train(0.1, None),
+    "loss and optimizer swapped": lambda: learner().train(loss, sgd(), window=2),
     "no optimizer state": lambda: train(sgd(), None),
     "feed: a list": lambda: stream().feed([1.0, 2.0, 3.0], YS[0]),
     "feed: a sequence": lambda: stream().feed(XS, YS),
     "feed: another shape": lambda: stream().feed(XS[0, 0], YS[0]),
     "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
     "a module that reads the time": lambda: etrax.compile(Clocked(), "d_rtrl", jnp.ones(3)),
+    "a sequence for a call of one step": lambda: stateful()(XS),
     "a module of a library without a front end": lambda: etrax.compile(haiku_module(), "d_rtrl", XS[0]),
     "e_prop, key": lambda: etrax.e_prop(feedback="random", key="seed"),
     "a decay above 1": lambda: etrax.pp_prop(1.5),
@@ -169,6 +179,9 @@ MISTAKES = {
     ),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
+    "a metric of two arguments": lambda: etrax.Trainer(
+        learner(), sgd(), loss, window=2, metrics={"error": lambda outputs, targets: outputs - targets}
+    ),
     "fit: an optimizer state of another kind": lambda: trainer().fit(data(), 1, opt_state=3, progress=False),
     "no module": lambda: etrax.compile_etrace_graph(step, XS[0]),
     "an op rule that is none": lambda: etrax.register_weight_op("dot_general", 3),

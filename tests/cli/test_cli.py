@@ -183,7 +183,7 @@ def test_completion(capsys, shell):
 
 
 def test_usage(model, capsys):
-    for words in ([], ["explian", model], ["check", model, "--steps", "0"], ["check", model, "--window", "x"]):
+    for words in (["explian", model], ["check", model, "--steps", "0"], ["check", model, "--window", "x"]):
         with pytest.raises(SystemExit) as stop:
             main(words)
         assert stop.value.code == 2
@@ -212,3 +212,8 @@ def test_table_of_rules():
     assert all(row.time > 0 for row in table.rows)
     with pytest.raises(etrax.ArgumentError, match="there is no rule 'x' here"):
         table["x"]
+
+
+def test_alone_it_says_how_to_begin(capsys):
+    assert main([]) == 2
+    assert "etrax explain model.py:make" in capsys.readouterr().err

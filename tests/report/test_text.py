@@ -1,5 +1,6 @@
 """The report in words: short by default, whole on demand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -77,6 +78,25 @@ def test_residual_layers_fit_on_a_screen():
     report = etrax.compile(step, "d_rtrl", jnp.ones(2), params=params, hidden=hidden).report
     assert len(str(report).splitlines()) < 50
     assert len(report.full()) > 3 * len(str(report))
+
+
+def test_gated_residual_layers_fit_on_a_screen():
+    """Each group acts on all later layers: the list of its ops is as long as the net is deep."""
+
+    def step(p, h, x):
+        new = []
+        for w, s in zip(p, h, strict=True):
+            z = jax.nn.sigmoid(x @ w["z"] + s @ w["r"])
+            new.append(z * s + (1 - z) * jnp.tanh(x @ w["n"]))
+            x = x + new[-1]
+        return tuple(new), x
+
+    params = tuple({name: jnp.ones((2, 2)) for name in "zrn"} for _ in range(14))
+    hidden = tuple(jnp.zeros(2) for _ in range(14))
+    report = etrax.compile(step, "d_rtrl", jnp.ones(2), params=params, hidden=hidden).report
+    assert len(str(report).splitlines()) < 60
+    assert len(report.full()) > 3 * len(str(report))
+    assert len(report.to_html()) < 400_000  # reasons are said as briefly there
 
 
 def test_clauses_are_told_apart_by_more_than_numbers():

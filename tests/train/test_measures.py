@@ -57,6 +57,14 @@ def test_metrics_on_the_training_data():
     assert result.history[-1].metrics["accuracy"] == made.evaluate(result.last_params, d)["accuracy"]
 
 
+def test_metrics_without_validation_are_those_of_the_training_data():
+    d, made = classes(), class_trainer()
+    shown = lambda **options: list(made.fit(d, 1, progress=False, **options).history[0].metrics)
+    assert shown() == ["loss", "accuracy"]
+    assert shown(train_metrics=False) == ["loss"]
+    assert shown(validation=d) == ["loss", "val_loss", "val_accuracy"]
+
+
 @pytest.mark.parametrize("count", ["all", "last"])
 def test_pad(count):
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from jax import Array
@@ -33,8 +34,16 @@ class Edges:
     dep: dict[tuple[Node, Node], Dep]
     problems: tuple[Problem[Node], ...]
 
+    @cached_property
+    def _from(self) -> dict[Node, dict[Node, Dep]]:
+        """The same by source: deep nets ask for the edges of each of many nodes, many times."""
+        found: dict[Node, dict[Node, Dep]] = {}
+        for (s, t), d in self.dep.items():
+            found.setdefault(s, {})[t] = d
+        return found
+
     def out(self, node: Node) -> dict[Node, Dep]:
-        return {t: d for (s, t), d in self.dep.items() if s == node}
+        return dict(self._from.get(node, {}))
 
     def between(self, source: type[S], target: type[T]) -> Iterator[tuple[S, T, Dep]]:
         """Edges from nodes of one kind to nodes of another."""
@@ -48,7 +57,7 @@ class Edges:
 
     def states_from(self, op: int) -> dict[int, Dep]:
         """The states that a weight op reaches."""
-        return {t.index: d for s, t, d in self.between(OpNode, StateNode) if s.index == op}
+        return {t.index: d for t, d in self._from.get(OpNode(op), {}).items() if isinstance(t, StateNode)}
 
 
 def reach_edges(

@@ -96,9 +96,12 @@ class Facts:
                 return frozenset(live)
             live |= new
 
+    @cached_property
+    def _param_names(self) -> list[str]:
+        return [format_path(leaf.path, "params") for leaf in self.step.select(Role.PARAM)]
+
     def params_of(self, site: int) -> list[str]:
-        leaves = self.step.select(Role.PARAM)
-        return [format_path(leaves[p].path, "params") for p in sorted(self.sites[site].params)]
+        return [self._param_names[p] for p in sorted(self.sites[site].params)]
 
     def sites_of(self, param: int) -> list[int]:
         return [j for j, s in enumerate(self.sites) if param in s.params]

@@ -40,7 +40,11 @@ a model for the commands is a function in a file of yours:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the answer is the exit code."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    if "run" not in options:  # `etrax` alone: what there is, and how to begin
+        made.print_help(sys.stderr)
+        return 2
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
@@ -65,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument("--version", action="version", version=f"etrax {__version__}")
-    commands = made.add_subparsers(required=True, metavar="command")
+    commands = made.add_subparsers(metavar="command")
 
     def command(name: str, run: Callable[..., int], text: str, use: str, model: bool = True) -> argparse.ArgumentParser:
         form = argparse.RawDescriptionHelpFormatter

@@ -294,7 +294,8 @@ class Probes:
 
         Ops that are summed before anything else happens to them (input, recurrence) have the same.
         """
-        traced, tree = jax.make_jaxpr(self, return_shape=True)(*self.stand_ins())
+        # A plain function: JAX prints what it traces, and a plan of a deep net is long to print.
+        traced, tree = jax.make_jaxpr(lambda *given: self(*given), return_shape=True)(*self.stand_ins())
         names = jax.tree.unflatten(jax.tree.structure(tree), number_outputs(traced))
         keys = [
             (r.group, r.places.shape, r.places.tobytes(), tuple(jax.tree.leaves(row)))

@@ -83,8 +83,10 @@ class Arguments:
                     f"with {a.dtype}. Pass numbers for numbers, and keys for keys."
                 )
             if a.shape != shape_struct(b).shape[lead:]:
+                shape = shape_struct(b).shape
+                many = "; for many steps at once, mark them as `etrax.MultiStepData`" if shape[1:] == a.shape else ""
                 raise CompilationError(
-                    f"argument {format_path(path, 'inputs')} has shape {list(shape_struct(b).shape)}, but the model "
-                    f"was compiled with shape {list(a.shape)}. Pass one step of that shape, or compile again."
+                    f"argument {format_path(path, 'inputs')} has shape {list(shape)}, but the model was compiled with "
+                    f"shape {list(a.shape)}. Pass one step of that shape, or compile again{many}."
                 )
         return out

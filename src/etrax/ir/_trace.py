@@ -39,6 +39,11 @@ def trace_step(
     ins = tuple(leaf for role, tree in structs.items() for leaf in _leaves(role, tree, (handles or {}).get(role, {})))
     closed, shapes = _trace(fn, structs, called or _CALLED)
     new_hidden, new_other, output = shapes
+    if _alike(output, hidden := structs[Role.HIDDEN]) and not _alike(new_hidden, hidden):
+        raise CompilationError(
+            "the step returns what looks like the hidden state second: return `(hidden, output)`, the new hidden state "
+            "first."
+        )
     for role, new in ((Role.HIDDEN, new_hidden), (Role.OTHER, new_other)):
         _check_kept(role, structs[role], new)
     outs = tuple(leaf for leaf in ins if leaf.role is Role.HIDDEN) + tuple(
@@ -67,7 +72,24 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any], called: str) -> 
     except Exception as error:  # the user's code may raise anything
         given = {_ROOTS[role]: t for role, t in structs.items() if role is not Role.OTHER or jax.tree.leaves(t)}
         text = f"{explain('the step', error, given)}\n{_remedy(error, called)}"
+        if called == _CALLED and _runs_swapped(fn, structs):
+            text += "\n`params` and `hidden` are swapped: the step runs with the one in the place of the other."
         raise explained(CompilationError, error, text) from error
+
+
+def _runs_swapped(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> bool:
+    hidden, params = structs[Role.HIDDEN], structs[Role.PARAM]
+    try:
+        found = jax.eval_shape(fn, hidden, params, structs[Role.OTHER], *structs[Role.INPUT])
+    except Exception:  # the user's code may raise anything
+        return False
+    return _alike(found[0], params)
+
+
+def _alike(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees have one structure, which is not empty, and arrays of the same shapes."""
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (one, other)]
+    return bool(shapes[0]) and shapes[0] == shapes[1] and jax.tree.structure(one) == jax.tree.structure(other)
 
 
 def _remedy(error: Exception, called: str) -> str:

@@ -233,7 +233,7 @@ def load(path: str | os.PathLike[str]) -> Artifact:
     _need_flatbuffers()
     file = check_path("path", path)
     if not file.is_file():
-        raise ArtifactError(f"there is no file {str(path)!r}.")
+        raise ArtifactError(f"there is no file {str(path)!r}: pass what `learner.export` wrote.")
     try:
         with zipfile.ZipFile(file) as archive:
             if sorted(archive.namelist()) != sorted((MANIFEST, PROGRAM)):

@@ -174,6 +174,8 @@ def check_targets(targets: PyTree, length: int) -> None:
         shape = struct_of(_at("targets", path), leaf).shape
         if not shape or shape[0] != length:
             turned = " It looks as if the batch came first: expected time first." if shape[1:2] == (length,) else ""
+            if len(shape) < 2 and not turned:
+                turned = f" One target for all steps is repeated: `jnp.broadcast_to(y, ({length}, *y.shape))`."
             raise ArgumentError(
                 f"`targets` at {format_path(path, 'targets')} has shape {list(shape)}; "
                 f"expected a leading time axis of {length}, as `inputs` have.{turned}"
@@ -209,8 +211,10 @@ def check_optimizer(optimizer: object) -> None:
     if isinstance(optimizer, type) or not (
         callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
     ):
+        function = callable(optimizer) and not isinstance(optimizer, type)
+        first = ". It stands before the loss" if function else ""
         raise ArgumentTypeError(
-            f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`."
+            f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`{first}."
         )
 
 

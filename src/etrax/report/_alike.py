@@ -110,7 +110,7 @@ def groups_alike(groups: Sequence[GroupLine], full: bool) -> list[list[tuple[int
     numbered = list(enumerate(groups))
     if full or len(groups) <= MOST:
         return [[pair] for pair in numbered]
-    return _by(numbered, lambda pair: (*_size(pair[1]), _folded("".join(pair[1].across))))
+    return _by(numbered, lambda pair: (*_size(pair[1]), *map(_in_general, pair[1].across)))
 
 
 def _size(g: GroupLine) -> tuple[object, ...]:

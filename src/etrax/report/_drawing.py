@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..ir import format_path
 from ..rules import Kind
+from ._alike import shortened
 from ._text import ORDER, plural, shape_text
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _parameters(report: Report, bands: dict[tuple[str, int], int]) -> Iterable[N
             Column.PARAMETER,
             (name, f"{shape} · {p.verdict.kind}"),
             f"parameter {name}, {p.verdict.kind}",
-            f"{name} ({shape}) is {p.verdict.kind}: {p.verdict.reason}",
+            f"{name} ({shape}) is {p.verdict.kind}: {shortened(p.verdict.reason)}",
             f"row-{i}",
             min(used, default=nothing),
             p.verdict.kind,
@@ -199,7 +200,7 @@ def _groups(report: Report, bands: dict[tuple[str, int], int]) -> Iterable[Node]
         states = ", ".join([first, *rest])
         shown = f"{first}, +{len(rest)}" if rest and len(states) > 20 else states
         size = f"{plural(line.num_state, 'state')} each · {line.structure}"
-        across = f" Across positions: {'; '.join(line.across)}." if line.across else ""
+        across = f" Across positions: {'; '.join(map(shortened, line.across))}." if line.across else ""
         yield Node(
             f"group-{g}",
             Column.GROUP,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .._arguments import format_bytes
 from ..ir import format_path
+from ._alike import said_once, shortened
 from ._escape import esc, prose
 from ._svg import symbol
 from ._text import ORDER, count_kinds, own_rule, shape_text
@@ -34,7 +35,7 @@ def parameters(report: Report) -> str:
         f"{_meets(p.ops, p.reaches)}</th>"
         f'<td role="cell" class="shape">{shape_text(p.shape, "scalar")}</td>'
         f'<td role="cell" class="verdict">{symbol(p.verdict.kind)} {p.verdict.kind}</td>'
-        f'<td role="cell">{prose(p.verdict.reason)}</td></tr>'
+        f'<td role="cell">{prose(shortened(p.verdict.reason))}</td></tr>'
         for i, p in rows
     )
     return section(
@@ -76,7 +77,11 @@ def groups(report: Report) -> str:
 
 
 def _across(texts: tuple[str, ...]) -> str:
-    return "<ul>" + "".join(f"<li>{prose(t)}</li>" for t in texts) + "</ul>" if texts else "nothing"
+    return (
+        "<ul>" + "".join(f"<li>{prose(t)}</li>" for t in said_once([shortened(t) for t in texts])) + "</ul>"
+        if texts
+        else "nothing"
+    )
 
 
 def memory(report: Report) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from .._arguments import format_bytes
 from ..ir import format_path
 from ..rules import Kind
-from ._alike import blocks_of, groups_alike, listed, said_once
+from ._alike import blocks_of, groups_alike, listed, said_once, shortened
 from ._lines import ParameterLine
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def _groups(report: Report, full: bool) -> list[str]:
         number = str(i) if len(alike) == 1 else f"{i}…{alike[-1][0]}"
         names = listed([state for _, other in alike for state in other.states], full)
         lines.append(f"  {number}  {names}: {size}, recurrence {g.structure}")
-        lines += [_wrapped(f"across positions: {text}", 5) for text in g.across]
+        across = g.across if full else said_once([shortened(text) for text in g.across])
+        lines += [_wrapped(f"across positions: {text}", 5) for text in across]
     return lines
 
 

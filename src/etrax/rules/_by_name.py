@@ -23,7 +23,11 @@ def as_rule(rule: object) -> Rule:
         if rule is function:
             raise CompilationError(f"`rule` is the function that makes a rule: call it, `etrax.{name}()`.")
     if not isinstance(rule, str):
-        raise CompilationError(f"`rule` is a {type(rule).__name__}; pass a rule such as `etrax.d_rtrl()`, or its name.")
+        what = "an array" if hasattr(rule, "shape") else f"a {type(rule).__name__}"
+        raise CompilationError(
+            f"`rule` is {what}; pass a rule such as `etrax.d_rtrl()`, or its name, and example inputs after it: "
+            '`etrax.compile(model, "d_rtrl", x, ...)`.'
+        )
     if rule not in RULES:
         raise CompilationError(
             f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.{meant(rule, RULES)}"

@@ -73,7 +73,7 @@ def in_words(facts: Facts, lost: Sequence[LostPath]) -> str:
     met = {node for path in lost if path.kind is LostKind.THROUGH_OP for node in path.targets}
     targets = tuple(sorted(met, key=lambda node: node.index))
     together = [replace(path, targets=targets) if path.kind is LostKind.THROUGH_OP else path for path in lost]
-    return "; ".join(dict.fromkeys(words_of(facts, path) for path in together))
+    return "; ".join(dict.fromkeys(words_of(facts, path) for path in dict.fromkeys(together)))
 
 
 def _name(facts: Facts, node: Node) -> str:

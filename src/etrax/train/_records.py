@@ -11,7 +11,8 @@ from ..learn import NonFiniteError
 
 @dataclass(frozen=True)
 class Epoch:
-    """One finished epoch. `metrics` holds `loss` (training), then `val_loss` and `val_<name>` if there is validation.
+    """One finished epoch. `metrics` holds `loss` (training), then `val_loss` and `val_<name>` if there is validation,
+    or `<name>` on the training data if there is none.
 
     `step` counts batches since the first epoch, `seconds` is the whole epoch, `samples_per_second` training alone.
     `params` are the parameters at its end in what a callback sees, and None in the history, which would otherwise hold

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -40,7 +41,8 @@ class Trainer:
         L = Σ_tb m_tb ℓ_tb / Σ_tb m_tb
 
     `metrics` are functions of the outputs of whole sequences (see `etrax.train.accuracy`), taken from data that are
-    evaluated; the training loss is that of the updates themselves.
+    evaluated: those of `validation`, or the training data where there are none. The training loss is that of the
+    updates themselves.
 
     >>> import etrax, jax, optax, numpy as np, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -77,7 +79,7 @@ class Trainer:
     def fit(
         self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: PyTree = None,
         opt_state: PyTree = None, shuffle: bool = True, key: int | jax.Array = 0, monitor: str | None = None,
-        mode: Literal["min", "max"] | None = None, patience: int | None = None, train_metrics: bool = False,
+        mode: Literal["min", "max"] | None = None, patience: int | None = None, train_metrics: bool | None = None,
         callback: Callable[[Epoch], object] | None = None, progress: bool = True, checkpoint: str | Path | None = None,
     ) -> Result:  # fmt: skip
         """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
@@ -86,7 +88,8 @@ class Trainer:
         - `monitor` names what the best epoch is chosen by: `val_loss` if there is `validation`, or any other entry of a
           record's metrics, such as `val_accuracy`. `mode` says whether less or more is better; by default less for
           what ends in `loss`, more for the rest. With `patience=n`, n epochs without a better one end the run.
-        - `train_metrics` evaluates the metrics on the training data too, after each epoch.
+        - `train_metrics` evaluates the metrics on the training data too, after each epoch; by default it does so where
+          there is no `validation` to show them.
         - `callback(record)` is called after each epoch with an `Epoch`; if it returns True the run ends.
         - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call goes on from the last
           one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. One run at
@@ -96,6 +99,7 @@ class Trainer:
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ArgumentError(f"`epochs` is {short(epochs)}; expected a whole number, at least 1.")
+        train_metrics = validation is None and bool(self.metrics) if train_metrics is None else train_metrics
         for name, flag in (("shuffle", shuffle), ("train_metrics", train_metrics), ("progress", progress)):
             check_flag(name, flag)
         if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and str(checkpoint)):
@@ -199,3 +203,19 @@ def _check_made_of(
                 f"`metrics[{name!r}]` is a {type(metric).__name__}; expected a function of (outputs, targets, mask), "
                 "under a name other than 'loss'."
             )
+        if not _takes_three(metric):
+            raise ArgumentError(
+                f"`metrics[{name!r}]` does not take three arguments: it is called with the outputs, targets and mask "
+                "of whole sequences, `lambda outputs, targets, mask: ...`, and returns a value per sample, or per step "
+                "and sample."
+            )
+
+
+def _takes_three(function: Callable[..., PyTree]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # compiled functions may not say what they take
+        return True
+    return True
