@@ -9,7 +9,6 @@ from ._explain import explain as explain
 from ._explain import explained as explained
 from ._mapped import mapped as mapped
 from ._numbering import Name as Name
-from ._numbering import Name as Name
 from ._numbering import number_outputs as number_outputs
 from ._numbering import number_variables as number_variables
 from ._paths import Path as Path

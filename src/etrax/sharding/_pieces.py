@@ -11,9 +11,7 @@ from ._partition import Walk, rule
 from ._place import Local, merged_dims
 
 
-def _on_one(
-    walk: Walk, eqn: JaxprEqn, x: Local, to: Sequence[int | None]
-) -> list[Local]:
+def _on_one(walk: Walk, eqn: JaxprEqn, x: Local, to: Sequence[int | None]) -> list[Local]:
     """All outputs, of one operand whose dimension d becomes `to[d]` of each; where that is None, it must be whole."""
     held = [a if t is not None else None for a, t in zip(x.place.dims, to, strict=True)]
     if tuple(held) != x.place.dims:
@@ -42,7 +40,9 @@ def _split(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
 @rule("unstack")
 def _unstack(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
     gone = eqn.params["axis"]
-    return _on_one(walk, eqn, operands[0], [None if d == gone else d - (d > gone) for d in range(len(operands[0].shape))])
+    return _on_one(
+        walk, eqn, operands[0], [None if d == gone else d - (d > gone) for d in range(len(operands[0].shape))]
+    )
 
 
 @rule("stack")
