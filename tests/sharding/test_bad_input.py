@@ -150,7 +150,7 @@ def test_signals_on_activity_that_is_read_in_copies():
     learner = etrax.compile(
         step, "three_factor", jnp.ones((B, I)), params=params, hidden=hidden, mesh=mesh(), shard="neuron"
     )
-    with pytest.raises(etrax.CompilationError, match="a learning signal acts on the activity of .*`shard='batch'`"):
+    with pytest.raises(etrax.CompilationError, match=r"a learning signal acts on the activity of .*`shard='batch'`"):
         learner.init()
 
 

@@ -171,5 +171,5 @@ def test_what_rounds_is_not_a_sum_of_its_terms(name):
         operands.append(Local(np.full(3, 2), Place((None,)), (3,)))
     found = []
     jaxpr = jax.make_jaxpr(lambda: found.extend(elementwise(walk, eqn, operands)) or found[0].value)()
-    assert [e.primitive.name for e in jaxpr.eqns][0] == "device_reduce"
+    assert jaxpr.eqns[0].primitive.name == "device_reduce"
     assert not found[0].place.partial

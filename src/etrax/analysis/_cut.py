@@ -117,7 +117,7 @@ def _plus(y: Array, delta: Array | None) -> Array:
 
 @jax.custom_jvp
 def _of_value(y: Array, value: Array) -> Array:
-    """A value that is known, with the derivative of what computes it: what is computed for the value alone is left out."""
+    """A known value, with the derivative of what computes it: what is computed for the value alone is left out."""
     return value
 
 

@@ -6,8 +6,9 @@ run for all steps of a window at once, which reads the weight once for them all:
     x ──►  X W₁  ──►  loop of layer 1  ──►  Z W₂  ──►  loop of layer 2  ──►  …
           all steps                       all steps
 
-Such products are what a loop is split for, and what devices send to each other. Everything else goes where least has to be kept between the parts: into the
-loop that it reads from or that reads it, or before or after it where it makes less of more.
+Such products are what a loop is split for, and what devices send to each other. Everything else goes where least has to
+be kept between the parts: into the loop that it reads from or that reads it, or before or after it where it makes less
+of more.
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ from ..sharding import (
     Alone,
     Device,
     Dims,
-    Local,
     LocalStep,
-    Place,
     Shardings,
     cut_sizes,
     layout,
@@ -43,7 +41,8 @@ from ..sharding import (
     travels,
 )
 from ._checks import Optimizer
-from ._mesh_losses import LocalLosses, padded, whole_struct
+from ._mesh_losses import LocalLosses, padded
+from ._mesh_optimizer import cut_like_params, update_slices
 from ._processes import check_same_model
 from ._program import Arguments, Program
 from ._sequence import Losses, run_sequence, train_sequence
@@ -108,9 +107,9 @@ class Meshed:
         transport = self.rule.transport(facts, None, self.trace_dtype)
         if _has_signals(self.rule) and find_visible(facts).who_reads() != self._who_reads:
             raise CompilationError(
-                f"the learning signals of {self.rule} act on what weights and outputs read of the states, and on one device "
-                "of this mesh that is something else than in the whole model. Give each device more samples and neurons, "
-                "or cut the batch only (`shard='batch'`)."
+                f"the learning signals of {self.rule} act on what weights and outputs read of the states, and on one "
+                "device of this mesh that is something else than in the whole model. Give each device more samples and "
+                "neurons, or cut the batch only (`shard='batch'`)."
             )
         program = replace(self.program, facts=facts, transport=transport, by_values=not local.differs)
         return Part(device, local, program)
@@ -221,10 +220,10 @@ class Meshed:
     ) -> tuple[PyTree, Array]:
         """`train_sequence` on the mesh."""
         along = self.along_specs((targets, given.weight))
-        params, opt_state, _ = start
+        _, opt_state, _ = start
         step = self.program.facts.step
         param_specs = jax.tree.unflatten(step.trees[Role.PARAM], self._param_specs)
-        opt_specs = self._opt_specs(params, opt_state)
+        opt_specs = cut_like_params(self.program.facts.step, self.dims, opt_state)
 
         def run(part: Part, start: Any, states: Any, inputs: Any, extra: Any) -> PyTree:
             targets, weight = extra
@@ -254,7 +253,7 @@ class Meshed:
 
     def place(self, params: PyTree, opt_state: PyTree) -> tuple[PyTree, PyTree]:
         """Parameters and the state of their optimizer, where they live on the mesh."""
-        specs = self._opt_specs(params, opt_state)
+        specs = cut_like_params(self.program.facts.step, self.dims, opt_state)
         return jax.device_put((params, opt_state), (self.shardings.params, self.named(specs)))
 
     def named(self, specs: PyTree) -> PyTree:
@@ -359,56 +358,12 @@ class Meshed:
             return found[0], jax.tree.unflatten(tree, found[1:])
 
         def update(optimizer: Optimizer, grads: PyTree, opt_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-            return self._update(part, losses.where, optimizer, opt_specs, grads, opt_state, params)
+            walk, dims = part.device.walk_on_any(losses.where), self.dims[: self.program.facts.step.first_state]
+            return update_slices(walk, dims, optimizer, opt_specs, grads, opt_state, params)
 
         any_cut = any(a for d in self.dims[: self.program.facts.step.first_state] for a in d)
         program = replace(part.program, collect=collect)
         return replace(program, update=update) if any_cut else program
-
-    def _update(
-        self, part: Part, where: Mapping[str, Array], optimizer: Optimizer, opt_specs: PyTree, grads: PyTree,
-        opt_state: PyTree, params: PyTree,
-    ) -> tuple[PyTree, PyTree]:  # fmt: skip
-        """An optimizer over whole parameters (a norm of all gradients, for one), on the slices of a device."""
-        step = self.program.facts.step
-        param_dims = list(self.dims[: step.first_state])
-        opt_dims = [tuple(s) for s in jax.tree.leaves(opt_specs, is_leaf=lambda s: isinstance(s, PartitionSpec))]
-        opt_leaves, opt_tree = jax.tree.flatten(opt_state)
-        opt_dims = [(*d, *(None,) * (np.ndim(a) - len(d))) for d, a in zip(opt_dims, opt_leaves, strict=True)]
-        dims = [*param_dims, *opt_dims, *param_dims]
-        values = [*jax.tree.leaves(grads), *opt_leaves, *jax.tree.leaves(params)]
-        whole = [whole_struct(v, d, part.device.sizes) for v, d in zip(values, dims, strict=True)]
-        n, m, tree = len(param_dims), len(opt_dims), step.trees[Role.PARAM]
-
-        def run(*leaves: Array) -> list[Array]:
-            parts = [list(leaves[:n]), list(leaves[n : n + m]), list(leaves[n + m :])]
-            trees = zip((tree, opt_tree, tree), parts, strict=True)
-            return jax.tree.leaves(optimizer.update(*(jax.tree.unflatten(t, p) for t, p in trees)))
-
-        body = open_jaxpr(jax.make_jaxpr(run)(*whole))
-        walk = part.device.walk_on_any(where)
-        given = [Local(v, Place(d), w.shape) for v, d, w in zip(values, dims, whole, strict=True)]
-        outs = walk(*body, given)
-        put = [
-            walk.put(o, d, frozenset(a for a in d if a)).value
-            for o, d in zip(outs, [*param_dims, *opt_dims], strict=True)
-        ]
-        return jax.tree.unflatten(tree, put[:n]), jax.tree.unflatten(opt_tree, put[n:])
-
-    def _opt_specs(self, params: PyTree, opt_state: PyTree) -> PyTree:
-        """The state of an optimizer is cut as the parameter whose path its own path ends in."""
-        step = self.program.facts.step
-        known = {leaf.path: (leaf.aval.shape, d) for leaf, d in zip(step.select(Role.PARAM), self.dims, strict=False)}
-
-        def one(path: tuple[Any, ...], a: Any) -> PartitionSpec:
-            for n in range(len(path) + 1):
-                shape, dims = known.get(path[n:], ((), ()))
-                if dims and shape == jnp.shape(a):
-                    return PartitionSpec(*dims)
-            return PartitionSpec()
-
-        leaves = [one(path, a) for path, a in leaves_with_paths(opt_state)]
-        return jax.tree.unflatten(jax.tree.structure(opt_state), leaves)
 
     def _mapped(self, local: Callable[..., PyTree], ins: PyTree, outs: PyTree) -> Callable[..., PyTree]:
         """`jax.shard_map`, also where the user has set a mesh whose axes are of another type."""

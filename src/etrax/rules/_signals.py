@@ -194,9 +194,9 @@ def _check_slices(visible: Visible, groups: Sequence[int]) -> None:
     for g in sorted(visible.copied.intersection(groups)):
         names = ", ".join(visible.facts.state_name(i) for i in visible.facts.groups[g].leaves)
         raise CompilationError(
-            f"a learning signal acts on the activity of {names}, which weights read on several devices of the mesh after "
-            "more has been done to it than to put it together. Cut the batch only (`shard='batch'`), or let a readout "
-            "read it as it is."
+            f"a learning signal acts on the activity of {names}, which weights read on several devices of the mesh "
+            "after more has been done to it than to put it together. Cut the batch only (`shard='batch'`), or let a "
+            "readout read it as it is."
         )
 
 

@@ -59,8 +59,8 @@ class LocalStep:
     """A device's step; where its outputs are; whether others have another; parameters that were cut on the way.
 
     `strays` are parameters whose elements on one device act on elements of a state on another within the step, or that
-    act on a state by way of several devices while each has all of them, as (parameter, state, axis of the mesh): a trace
-    of them would have to be sent.
+    act on a state by way of several devices while each has all of them, as (parameter, state, axis of the mesh): a
+    trace of them would have to be sent.
     """
 
     step: Step
