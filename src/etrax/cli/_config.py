@@ -8,7 +8,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -166,23 +166,24 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
     return compile_learner(network, rule, jnp.zeros((batch, n_in), jnp.float32), batch_size=batch, **_mesh(config.mesh))
 
 
-def _mesh(section: Mapping[str, object]) -> dict[str, Mesh | str]:
+def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
     """The options of `etrax.compile` for many devices."""
     if not section:
         return {}
     shape, axes, shard = (section.get(k) for k in ("shape", "axes", "shard"))
-    whole = isinstance(shape, list) and all(type(n) is int and n > 0 for n in shape)
-    if not whole or not isinstance(axes, list) or len(axes) != len(shape) or not all(isinstance(a, str) for a in axes):
+    sizes, names = (v if isinstance(v, list) else [] for v in (shape, axes))
+    whole = all(type(n) is int and n > 0 for n in sizes) and all(isinstance(a, str) for a in names)
+    if not sizes or len(names) != len(sizes) or not whole:
         raise ArgumentError(
             f"[mesh] has shape {short(shape)} and axes {short(axes)}; expected sizes and names: shape = [2, 4], "
             'axes = ["batch", "neuron"].'
         )
     if not isinstance(shard, str):
         raise ArgumentError(f"`shard` of [mesh] is {short(shard)}; expected 'batch', 'neuron' or 'batch+neuron'.")
-    count, devices = math.prod(shape), jax.devices()
+    count, devices = math.prod(sizes), jax.devices()
     if count > len(devices):
         raise ArgumentError(f"[mesh] of shape {shape} needs {count} devices; there are {len(devices)}.")
-    mesh = Mesh(np.array(devices[:count]).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(shape))
+    mesh = Mesh(np.array(devices[:count]).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(sizes))
     return {"mesh": mesh, "shard": shard}
 
 

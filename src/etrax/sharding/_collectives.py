@@ -76,7 +76,9 @@ def _gather_packed(x: Array, *, axis: str, size: int, dim: int) -> Array:
 def _gather_jvp(primals: Sequence[Array], tangents: Sequence[Array], **params: object) -> tuple[Array, Array]:
     out = _bits.bind(*primals, **params)
     (t,) = tangents
-    return out, ad.Zero.from_primal_value(out) if type(t) is ad.Zero else _gather.bind(t, **params)
+    if type(t) is ad.Zero:
+        return out, ad.Zero.from_primal_value(out)  # pyright: ignore[reportAttributeAccessIssue]
+    return out, _gather.bind(t, **params)
 
 
 _bits = _new("device_gather_bits", _gather_packed, _times(1), True)

@@ -106,11 +106,11 @@ class Stateful(Online):
         """
         check_batch_size(batch_size)
         leaf = next(iter(self.learner.facts.step.select(Role.HIDDEN)), None)
-        shape = () if leaf is None else leaf.aval.shape
+        shape = tuple(leaf.aval.shape if leaf is not None else ())
         before = {path: state.value for path, state in self.module.states().items()}
         now = self._remade(self._batch_size if batch_size is None else batch_size)
         if batch_size is None and now != shape and now == shape[1:]:
-            now = self._remade(shape[0])  # the module was given its states before it was compiled
+            now = self._remade(next(iter(shape)))  # the module was given its states before it was compiled
         if leaf is not None and now != shape and batch_size is None:
             for path, state in self.module.states().items():
                 state.value = before.get(path, state.value)

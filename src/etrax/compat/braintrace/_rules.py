@@ -26,7 +26,7 @@ def rule_of(config: ETraceConfig, feedback_key: jax.Array | None = None, project
         if config.learning_signal == "modulatory":
             return modulated(kappa)
         if config.learning_signal == "random_feedback":
-            return rules.e_prop(kappa=kappa, feedback="random", key=feedback_key)
+            return rules.e_prop(kappa=kappa, feedback="random", key=0 if feedback_key is None else feedback_key)
         if config.learning_signal == "symmetric":
             return rules.e_prop(kappa=kappa) if kappa else rules.d_rtrl()
     elif along_jacobian and plain:
