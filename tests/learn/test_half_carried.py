@@ -91,9 +91,18 @@ def test_both_halves_are_carried_over_pairs():
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_left_out(name):
-    learner = learner_of(name, etrax.d_rtrl(fan_out=0))
+    learner = learner_of(name, etrax.d_rtrl(fan_out=0, hops=0))
     assert is_left_out(learner.facts)
     assert learner.report.verdicts["w",].kind == "truncated"
+
+
+def test_what_a_hop_carries_of_it_is_told():
+    """The value has a layer above that is a leaky sum: the keys' share in it is carried, the normaliser's is not."""
+    learner = learner_of("attention with a projected value", etrax.d_rtrl(fan_out=0, hops=1))
+    verdict = learner.report.verdicts["w",]
+    assert verdict.kind == "approximate"
+    assert "carried in part; not carried: its trace to 'z' alone is left out" in verdict.reason
+    assert np.any(gradient(learner)["w"] != gradient(learner_of("attention with a projected value", "tbptt"))["w"])
 
 
 @pytest.mark.parametrize("name", KEPT)
