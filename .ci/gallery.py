@@ -18,6 +18,7 @@ PARTS = {
     "First steps": ("first_learner", "online_updates", "verify_your_model"),
     "Models of other libraries": (
         "brainpy_lif",
+        "sparse_connections",
         "brainstate_style",
         "braintrace_compat",
         "flax_nnx",

@@ -82,6 +82,10 @@ CHECKS = {
         {"steps": 20, "epochs": 4, "batch": 8, "picture": io.BytesIO()},
         lambda found: found[0][-1] < found[0][0],
     ),
+    "sparse_connections": (
+        {"steps": 20, "width": 30, "axons": 30, "epochs": 4, "batch": 8, "file": io.BytesIO()},
+        lambda found: found[-1] < found[0],
+    ),
     "brainpy_lif": (
         {"steps": 20, "width": 10, "epochs": 4, "batch": 8, "file": io.BytesIO()},
         lambda found: found[-1] < found[0],
