@@ -109,7 +109,8 @@ def test_if_one_dies_the_other_ends(killed):
     assert found[killed][2] == -signal.SIGKILL
     assert "epoch" in said
     assert code not in (0, None)
-    assert re.search("heartbeat|unhealthy|disconnected|crashed|shut|closed by peer|coordination service", error, re.IGNORECASE)
+    words = "heartbeat|unhealthy|disconnected|crashed|shut|closed by peer|coordination service"
+    assert re.search(words, error, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("rules", [RULES[:4], RULES[4:]])
