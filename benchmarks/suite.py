@@ -74,7 +74,7 @@ def workload_cases(size: str) -> list[Case]:
     b = 4 if small else 32
     peers = [theirs("D_RTRL", 10, 20), theirs("pp_prop", None, few, **PP), theirs("pp_prop", 10, 20, **PP)]
     online = [ours("pp_prop", k) for k in (5, 10, 20)]
-    whole = [ours("d_rtrl", k, min(t, 100)) for k in ((10,) if small else (10, 50))]
+    whole = [ours("d_rtrl", k) for k in ((10,) if small else (10, 50))]
     spikes = [bptt(), checkpointed(t), ours("tbptt", 10), *online, *whole, *peers]
     found = [
         case("alif", partial(spiking.alif, b, n, m), t, spikes, B=b, H=n),

@@ -9,7 +9,7 @@ from jax import lax
 import etrax
 from etrax._compat import scan_parts
 from etrax.analysis import products_to_part
-from etrax.engine import _probes
+from etrax.engine import _pulls
 from etrax.engine._fission import split_scan
 
 B, I, H, T = 3, 4, 5, 7
@@ -149,7 +149,7 @@ def test_many_pulls_are_one(step, rule, monkeypatch):
     hidden = {f"v{i}": HIDDEN for i in range(10)} | {"s": jnp.tanh(2 * HIDDEN)} if step is compartments else HIDDEN
     found = []
     for many in (0, 10**6):
-        monkeypatch.setattr(_probes, "SEPARATE_PULLS", many)
+        monkeypatch.setattr(_pulls, "SEPARATE_PULLS", many)
         learner = etrax.compile(step, rule, XS[0], params=used(plain), hidden=hidden)
         run = learner.value_and_grad(lambda o, y: ((o - y) ** 2).mean(), window=2)
         found.append(run(used(plain), learner.init(), XS, YS)[0][1])

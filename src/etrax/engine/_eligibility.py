@@ -19,7 +19,7 @@ from ..analysis import Visible
 from . import _site_math as site_math
 from ._blocks import total
 from ._plan import Plan
-from ._probes import AnyBlock, Rows
+from ._pulls import AnyBlock, Rows
 from ._site_math import Operands
 from ._source import ObservedStep, observe_step, on_activity
 from ._suffix import Entries, driven_dot, pulled_back

@@ -22,7 +22,7 @@ from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..analysis import Facts, Group, OpenStep, OpNode
 from ..ir import Role, Site, interpret
 from ._plan import Plan
-from ._probes import Rows
+from ._pulls import Rows
 from ._source import OutputLoss, errors_of
 from ._transport import RanStep
 

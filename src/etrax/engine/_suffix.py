@@ -19,7 +19,7 @@ from . import _stacked as stacked
 from ._blocks import Block, block_product, block_times, full, total, transposed_times
 from ._layout import Layout, closure
 from ._plan import Plan, wide_dtype, widened
-from ._probes import AnyBlock, Rows
+from ._pulls import AnyBlock, Rows
 from ._stacked import Sparse
 from ._transport import WindowData
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstr
 from jax.typing import DTypeLike
 
 from .._arguments import format_bytes
-from .._compat import is_concrete, open_jaxpr, same_program, shape_struct
+from .._compat import is_concrete
 from .._errors import ArgumentError, CompilationError
 from ..analysis import analyse, find_visible
 from ..engine import evolve
-from ..ir import PyTree, Role, format_path, interpret, leaves_with_paths
+from ..ir import PyTree, Role, format_path, leaves_with_paths
 from ..rules import Rule
 from ..sharding import (
     Alone,
     Device,
     Dims,
-    LocalStep,
     Shardings,
     cut_sizes,
     layout,
@@ -41,8 +40,9 @@ from ..sharding import (
     travels,
 )
 from ._checks import Optimizer
-from ._mesh_losses import LocalLosses, padded
+from ._mesh_losses import LocalLosses
 from ._mesh_optimizer import cut_like_params, update_slices
+from ._mesh_parts import Part, run_parts
 from ._processes import check_same_model
 from ._program import Arguments, Program
 from ._sequence import Losses, run_sequence, train_sequence
@@ -51,14 +51,6 @@ from ._sequence import Losses, run_sequence, train_sequence
 _CUT = frozenset({"tbptt", "d_rtrl", "pp_prop", "e_prop", "ottt", "rflo", "three_factor"})
 
 _PLACES = {"inputs": "inputs", "state": "hidden"}
-
-
-class Part(NamedTuple):
-    """One device: where it is, its step, and the learner's program over that step."""
-
-    device: Device
-    local: LocalStep
-    program: Program
 
 
 def can_be_cut(rule: Rule, by_neuron: bool) -> bool:
@@ -213,7 +205,7 @@ class Meshed:
         grads = jax.tree.unflatten(self.program.facts.step.trees[Role.PARAM], self._param_specs)
         outs = (PartitionSpec(), grads, self._state_specs, self._trace_specs)
         args = (given.params, given.states, given.inputs, trace, (targets, given.weight))
-        return self._on_mesh(run, args, ins, outs)
+        return run_parts(self.mesh, self.sizes, self.parts, run, args, ins, outs)
 
     def train_sequence(
         self, optimizer: Optimizer, given: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
@@ -236,7 +228,15 @@ class Meshed:
         specs = (param_specs, opt_specs, self._trace_specs)
         ins = (specs, self._state_specs, self._input_specs(), along)
         outs = ((param_specs, opt_specs, self._state_specs, self._trace_specs), PartitionSpec())
-        return self._on_mesh(run, (start, given.states, given.inputs, (targets, given.weight)), ins, outs)
+        return run_parts(
+            self.mesh,
+            self.sizes,
+            self.parts,
+            run,
+            (start, given.states, given.inputs, (targets, given.weight)),
+            ins,
+            outs,
+        )
 
     def evolve(self, params: PyTree, states: PyTree, trace: PyTree, inputs: PyTree) -> tuple[Any, PyTree, Any]:
         """`evolve` on the mesh, over inputs with an axis of time."""
@@ -249,7 +249,7 @@ class Meshed:
         outputs = [PartitionSpec(None, *p.dims) for p in self.parts[0].local.outputs]
         ins = (self._param_specs, self._state_specs, self._trace_specs, self._input_specs())
         outs = (self._state_specs, self._trace_specs, outputs)
-        return self._on_mesh(run, (params, states, trace, inputs), ins, outs)
+        return run_parts(self.mesh, self.sizes, self.parts, run, (params, states, trace, inputs), ins, outs)
 
     def place(self, params: PyTree, opt_state: PyTree) -> tuple[PyTree, PyTree]:
         """Parameters and the state of their optimizer, where they live on the mesh."""
@@ -364,52 +364,6 @@ class Meshed:
         any_cut = any(a for d in self.dims[: self.program.facts.step.first_state] for a in d)
         program = replace(part.program, collect=collect)
         return replace(program, update=update) if any_cut else program
-
-    def _mapped(self, local: Callable[..., PyTree], ins: PyTree, outs: PyTree) -> Callable[..., PyTree]:
-        """`jax.shard_map`, also where the user has set a mesh whose axes are of another type."""
-        mapped = jax.shard_map(local, mesh=self.mesh, in_specs=ins, out_specs=outs, check_vma=False)
-
-        def call(*args: PyTree) -> PyTree:
-            with use_abstract_mesh(self.mesh.abstract_mesh):
-                return mapped(*args)
-
-        return call
-
-    def _on_mesh(self, run: Callable[..., PyTree], args: PyTree, ins: PyTree, outs: PyTree) -> PyTree:
-        """Run each device's part on its slices. Programs of devices may differ in constants (which entries of a sparse
-        matrix they have): these are then cut over the mesh like any array."""
-        parts = self.parts
-        if len(parts) == 1:
-            return self._mapped(partial(run, parts[0]), ins, outs)(*args)
-        flat, tree = jax.tree.flatten(args)
-        specs = jax.tree.leaves(ins, is_leaf=lambda s: isinstance(s, PartitionSpec))
-        structs = [parts[0].device.struct(shape_struct(a), padded(s, a)) for a, s in zip(flat, specs, strict=True)]
-        env, shapes, found = list(self.sizes.items()), [], []
-        for part in parts:
-            trace = lambda leaves, part=part: run(part, *jax.tree.unflatten(tree, leaves))  # noqa: E731
-            closed, shape = jax.make_jaxpr(trace, axis_env=env, return_shape=True)(structs)
-            found.append(open_jaxpr(closed))
-            shapes.append(shape)
-        jaxpr = found[0][0]
-        if not all(same_program(jaxpr, other) for other, _ in found[1:]):
-            raise CompilationError(
-                "the devices of this mesh would run different programs: constants of the model (connections, masks) "
-                "are of another kind on some of them. Order connections by the row that they are added to, with "
-                "equally many for each device (`etrax.align_entries`)."
-            )
-        columns = list(zip(*(consts for _, consts in found), strict=True))
-        differ = [i for i, c in enumerate(columns) if not all(np.array_equal(c[0], other) for other in c[1:])]
-        stacked = [np.stack([np.asarray(v) for v in columns[i]]) for i in differ]
-
-        def local(stacks: list[Array], leaves: list[Array]) -> PyTree:
-            consts = [c[0] for c in columns]
-            for i, s in zip(differ, stacks, strict=True):
-                consts[i] = s[0]
-            return jax.tree.unflatten(jax.tree.structure(shapes[0]), interpret(jaxpr, consts, leaves, lambda *_: None))
-
-        own = [PartitionSpec(tuple(self.sizes))] * len(stacked)
-        mapped = self._mapped(local, (own, specs), outs)
-        return mapped(stacked, flat)
 
 
 def meshed(program: Program, rule: Rule, trace_dtype: DTypeLike | None, mesh: Mesh, shard: Any) -> Meshed:

@@ -16,7 +16,7 @@ from ..sharding import Dims, Local, Walk
 from ._sequence import Losses
 
 if TYPE_CHECKING:
-    from ._mesh import Part
+    from ._mesh_parts import Part
 
 
 def padded(spec: PartitionSpec, a: Any) -> Dims:
