@@ -112,7 +112,7 @@ def stack_cases(size: str) -> list[Case]:
     without = ours(etrax.d_rtrl(hops=0), k, label="d_rtrl no hop")
     found.append(case("wide lif", partial(stacks.lif_stack, 4, 2 * n), t, [*rivals, without], B=4, H=2 * n))
     found.append(case("stack lru", partial(stacks.lru_stack, 4, n // 2), t, rivals, B=4, H=n // 2))
-    found.append(case("layers lru", partial(lru.lru_layers, 4, n // 2), 4 * t, rivals, B=4, N=n // 2))
+    found.append(case("layers lru", partial(lru.lru_layers, 4, n // 2), 16 * t, rivals, B=4, N=n // 2))
     return found
 
 
@@ -120,17 +120,17 @@ def structure_cases(size: str) -> list[Case]:
     """Blocks that do not change in time, or are equal for all neurons; a layer one hop below a leaky readout; a task
     whose credit reaches beyond the window."""
     small = size == "quick"
-    n, t, k, few = (16, 32, 8, 4) if small else (256, 1024, 64, 10)
+    n, t, k, few = (16, 32, 8, 4) if small else (256, 4096, 64, 10)
     found = []
     for b in (1, 4) if small else (1, 4, 16):
         found.append(case("time-invariant", partial(lru.lru, b, n), t, [bptt(), ours("tbptt", k), *_pair(k)], B=b, N=n))
     rivals = [bptt(), ours("tbptt", k // 4), ours("d_rtrl", k // 4)]
-    found.append(case("recall", partial(lru.recall, 4, n), t // 4, rivals, B=4, N=n))
+    found.append(case("recall", partial(lru.recall, 4, n), 32 if small else 256, rivals, B=4, N=n))
     long = 5 * few
     for b in (1, 4) if small else (1, 32):
         plain = [ours(etrax.d_rtrl(hops=0), w, label="d_rtrl no hop") for w in (few, long)]
         rivals = [bptt(), ours("tbptt", few), *plain, ours("d_rtrl", few), ours("d_rtrl", long)]
-        found.append(case("readout lif", partial(stacks.lif_readout, b, 2 * n), 10 * few, rivals, B=b, H=2 * n))
+        found.append(case("readout lif", partial(stacks.lif_readout, b, 2 * n), 50 * few, rivals, B=b, H=2 * n))
     return found
 
 
