@@ -177,6 +177,7 @@ MISTAKES = {
     "a partition that applies to nothing": lambda: compiled(
         rule=etrax.partition({"u": etrax.rtrl()}, default=etrax.d_rtrl())
     ),
+    "compare: no states": lambda: etrax.testing.compare(learner(), loss, PARAMS, None, XS, YS),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
     "a metric of two arguments": lambda: etrax.Trainer(

@@ -49,6 +49,8 @@ def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: Tre
 
 
 def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
+    if tree is None:
+        return f"it is None: pass `learner.{what}`, what it was compiled with, or a tree like that"
     kind, plain = structure.node_data(), isinstance(tree, dict | list | tuple) or hasattr(tree, "shape")
     if what == "params" and kind is not None and type(tree) is not kind[0] and not plain:
         return f"it is a {type(tree).__name__}; expected what `learner.params` is, its parameters alone"
