@@ -173,11 +173,14 @@ MISTAKES = {
     "e_prop, key": lambda: etrax.e_prop(feedback="random", key="seed"),
     "a decay above 1": lambda: etrax.pp_prop(1.5),
     "snap of zero": lambda: etrax.snap(0),
-    "a partition of names": lambda: etrax.partition({"w": "rtrl"}),
+    "a partition with a rule misspelt": lambda: etrax.partition({"w": "rtl"}),
+    "a partition with a path misspelt": lambda: compiled(rule=etrax.partition({"u": "rtrl"})),
     "a partition that applies to nothing": lambda: compiled(
         rule=etrax.partition({"u": etrax.rtrl()}, default=etrax.d_rtrl())
     ),
-    "compare: no states": lambda: etrax.testing.compare(learner(), loss, PARAMS, None, XS, YS),
+    "no parameters": lambda: gradient(params=None),
+    "a verdict of a parameter that is not there": lambda: learner().report.verdicts["v"],
+    "compare: a stateful learner": lambda: etrax.testing.compare(stateful(), loss, PARAMS, HIDDEN, XS, YS),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
     "a metric of two arguments": lambda: etrax.Trainer(

@@ -92,3 +92,25 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
         shown = _shown(key)
         text += f"[{key}]" if isinstance(key, int) else (f".{shown}" if text else shown)
     return f"'{text or root}'" if not text.startswith("[") else f"'{root}{text}'"
+
+
+def is_at(path: Path, asked: object) -> bool:
+    """Whether a path is the one asked for: by a tuple of keys, by its only key, or by its name as reports write it.
+
+    >>> is_at(("rnn", "w"), "rnn.w"), is_at(("rnn", "w"), ("rnn", "w")), is_at(("rnn", "w"), "w")
+    (True, True, False)
+    """
+    if isinstance(asked, str):
+        return path == (asked,) or (path != () and format_path(path)[1:-1] == asked)
+    return isinstance(asked, tuple) and path == asked
+
+
+def lies_under(path: Path, asked: str | Path) -> bool:
+    """Whether a path begins with the one asked for, which is given as `is_at` takes it.
+
+    >>> lies_under(("net", "rnn", "w"), "net.rnn"), lies_under(("net", "rnn", "w"), "net.r")
+    (True, False)
+    """
+    if isinstance(asked, tuple):
+        return path[: len(asked)] == asked
+    return any(is_at(path[:n], asked) for n in range(1, len(path) + 1))

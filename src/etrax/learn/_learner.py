@@ -401,4 +401,7 @@ def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., 
 
 def check_learner(learner: object) -> None:
     if not isinstance(learner, Learner):
-        raise ArgumentTypeError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
+        inner = "its `.learner`" if isinstance(getattr(learner, "learner", None), Learner) else ""
+        raise ArgumentTypeError(
+            f"`learner` is a {type(learner).__name__}; pass {inner or 'what `etrax.compile` returns'}."
+        )

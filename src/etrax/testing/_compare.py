@@ -12,7 +12,7 @@ import numpy as np
 
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
-from ..ir import LossFunction, Path, PyTree, Role, format_path, leaves_with_paths
+from ..ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
 from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
 from ._oracles import bptt
@@ -51,9 +51,9 @@ class Comparison:
     window: int
     tolerance: float
 
-    def __getitem__(self, path: Path) -> Row:
+    def __getitem__(self, path: Path | str) -> Row:
         for row in self.rows:
-            if isinstance(path, tuple | str) and row.path == (path if isinstance(path, tuple) else (path,)):
+            if is_at(row.path, path):
                 return row
         known = ", ".join(format_path(r.path, "params") for r in self.rows)
         raise ArgumentError(f"there is no parameter {short(path)} in this comparison; there are {known}.")
@@ -101,7 +101,8 @@ def compare(
     """Compare a learner's gradient over a sequence with BPTT's.
 
     Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
-    relative in float64, and follows the precision of each parameter otherwise.
+    relative in float64, and follows the precision of each parameter otherwise. For `params` and `hidden` None stands
+    for those that the model was compiled with; inputs of a step that takes several are a tuple.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -116,6 +117,7 @@ def compare(
     check_learner(learner)
     if tolerance is not None:
         check_number("compare", "tolerance", tolerance, 0, math.inf, "of at least 0")
+    params, hidden = (learner.params if params is None else params), (learner.hidden if hidden is None else hidden)
     (_, got), _ = learner.value_and_grad(loss_fn, window=window)(
         params, learner.init(params, hidden), inputs, targets, mask
     )
