@@ -38,7 +38,8 @@ for path, verdict in learner.report.verdicts.items():
     print(f"{'.'.join(path):22} {verdict.kind}")
 
 # %% [markdown]
-# Gradients have the structure and the units of the parameters; `etrax.write_back` puts trained values home.
+# Parameters and gradients of a learner are plain numbers, each in the unit that the module's own value has;
+# `etrax.write_back` puts trained values home, units on.
 
 # %%
 xs = 10 * jax.random.normal(jax.random.key(0), (300, 4, 5))
@@ -64,7 +65,7 @@ print(network.neurons.V.value[0, :3], network(xs[0]).shape)
 
 # %% [markdown]
 # `etrax.save("weights", params=params)` puts the parameters alone into a directory, and
-# `etrax.restore("weights", like={"params": learner.params})["params"]` reads them, with their units.
+# `etrax.restore("weights", like={"params": learner.params})["params"]` reads them.
 #
 # A neuron that reads the time (`brainstate.environ.get("t")`, as those with a refractory period do) needs it as an
 # *input of the step*: it is another one at every step.

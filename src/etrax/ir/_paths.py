@@ -41,6 +41,11 @@ def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     return out
 
 
+def units_of(tree: PyTree) -> list[str]:
+    """Of each leaf, in the same order: " in mV", or nothing where it is without a unit."""
+    return [f" in {x.unit}" if _has_unit(x) else "" for x in jax.tree.leaves(tree, is_leaf=_has_unit)]
+
+
 def _variables(tree: PyTree) -> set[tuple[Any, ...]]:
     """Where the variables of Flax are in a tree."""
     if "flax.nnx" not in sys.modules:

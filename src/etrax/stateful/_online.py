@@ -113,7 +113,9 @@ class Online:
         args, kwargs, many = _unmarked(inputs, named)
         bound, step = self.learner.bound, self.learner.facts.step
         leaves = _leaves_of(step, bound.encode(args, kwargs, 1 if many else 0), many)
-        outs, states, trace = self._window(*self._read(), trace, leaves if many else [a[None] for a in leaves])
+        outs, states, trace = self._window(
+            *_unchanged(step, *self._read()), trace, leaves if many else [a[None] for a in leaves]
+        )
         self._write(states)
         outs = outs if many else [o[0] for o in outs]
         return bound.decode_output(jax.tree.unflatten(step.trees[Role.OUTPUT], outs)), trace
@@ -177,6 +179,19 @@ class Online:
         found = run.evolve(plain if step_fn is None else step_fn, return_outputs)
         self._counter.tell_outside("etrace_evolve", sequences)
         return found
+
+
+def _unchanged(step: Step, params: list[jax.Array], states: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Values of the module as they are now, which must have the shapes that it was compiled with."""
+    leaves = [*step.select(Role.PARAM), *step.select(Role.HIDDEN), *step.select(Role.OTHER)]
+    for leaf, now in zip(leaves, [*params, *states], strict=True):
+        if jnp.shape(now) != leaf.aval.shape:
+            raise ArgumentError(
+                f"{leaf.role.value} {format_path(leaf.path)} of the module has shape {list(jnp.shape(now))} now, and "
+                f"had {list(leaf.aval.shape)} when it was compiled. For states of another batch size call "
+                "`reset_state(batch_size=...)`; a module that was changed needs a new `etrax.Stateful`."
+            )
+    return params, states
 
 
 def _leaves_of(step: Step, inputs: PyTree, many: bool) -> list[jax.Array]:

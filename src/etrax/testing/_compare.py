@@ -24,13 +24,15 @@ class GradientError(EtraxError, AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: cosine with BPTT's gradient, relative error, verdict, and whether its gradient is not wanted."""
+    """One parameter: cosine with BPTT's gradient, relative error, verdict, whether its gradient is not wanted, and
+    whether BPTT's is a number at all."""
 
     path: Path
     cosine: float
     relative_error: float
     verdict: Verdict
     frozen: bool = False
+    bptt_finite: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,13 @@ class Comparison:
             for r in self.rows
             if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.frozen and not r.relative_error <= self.tolerance
         ]
+        diverged = [format_path(r.path, "params") for r in self.rows if not r.bptt_finite]
+        if wrong and diverged and all(math.isnan(r.relative_error) for r in wrong):
+            raise GradientError(
+                f"BPTT's own gradient is not finite (of {', '.join(diverged)}), so there is nothing to compare with: "
+                "the model leaves all bounds on these data. `etrax.compile(..., check_finite=True)` says at which "
+                "step; smaller weights, inputs or time steps help."
+            )
         if wrong:
             lines = "\n".join(
                 f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}"
@@ -125,7 +134,8 @@ def compare(
     frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
-        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen))
+        finite = bool(jnp.isfinite(jnp.asarray(w)).all())
+        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, finite))
     if tolerance is None:
         low = any(jnp.finfo(a.dtype).bits <= 32 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
         half = any(jnp.finfo(a.dtype).bits <= 16 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
@@ -136,7 +146,8 @@ def compare(
 def _distance(got: jax.Array, want: jax.Array) -> tuple[float, float]:
     kind = np.complex128 if jnp.iscomplexobj(want) else np.float64
     g, w = (np.asarray(jnp.asarray(a)).astype(kind).ravel() for a in (got, want))
-    size, error = float(np.linalg.norm(w)), float(np.linalg.norm(g - w))
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is said by who asked
+        size, error = float(np.linalg.norm(w)), float(np.linalg.norm(g - w))
     if size == 0:
         return (1.0, 0.0) if not g.any() else (0.0, float("inf"))
     cosine = float(np.real(np.vdot(w, g))) / (size * float(np.linalg.norm(g))) if g.any() else 0.0
