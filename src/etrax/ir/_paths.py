@@ -71,14 +71,20 @@ LONG = 60
 
 
 def _shown(key: Any) -> str:
-    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits."""
+    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits.
 
-    def made(found: re.Match[str]) -> str:
-        options = ", ".join(f"{name}={text or value}" for name, text, value in _OPTION.findall(found[2]))
-        return f"{found[1]}({options})"
+    Options that are objects (initialisers) are the first to be left out.
+    """
+
+    def made(found: re.Match[str], objects: bool = True) -> str:
+        options = [(name, text or value) for name, text, value in _OPTION.findall(found[2])]
+        return f"{found[1]}({', '.join(f'{n}={v}' for n, v in options if objects or '(' not in v)})"
 
     text = _MADE.sub(made, str(key))
-    return text if len(text) <= LONG else f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode()) % 10**4:04d}"
+    if len(text) <= LONG:
+        return text
+    text = _MADE.sub(lambda found: made(found, objects=False), str(key))
+    return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode()) % 10**4:04d}"
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:
