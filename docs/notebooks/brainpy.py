@@ -38,7 +38,8 @@ for path, verdict in learner.report.verdicts.items():
     print(f"{'.'.join(path):22} {verdict.kind}")
 
 # %% [markdown]
-# Gradients have the structure and the units of the parameters; `etrax.write_back` puts trained values home.
+# Parameters and gradients of a learner are plain numbers, each in the unit that the module's own value has;
+# `etrax.write_back` puts trained values home, units on.
 
 # %%
 xs = 10 * jax.random.normal(jax.random.key(0), (300, 4, 5))
@@ -63,6 +64,9 @@ _ = axes.set(xlabel="pass over the data", ylabel="loss")
 print(network.neurons.V.value[0, :3], network(xs[0]).shape)
 
 # %% [markdown]
+# `etrax.save("weights", params=params)` puts the parameters alone into a directory, and
+# `etrax.restore("weights", like={"params": learner.params})["params"]` reads them.
+#
 # A neuron that reads the time (`brainstate.environ.get("t")`, as those with a refractory period do) needs it as an
 # *input of the step*: it is another one at every step.
 
@@ -78,3 +82,15 @@ clocked = etrax.compile(Clocked(), "d_rtrl", 0.0 * u.ms, jnp.ones((4, 5)), batch
 ts = jnp.arange(float(len(xs))) * u.ms
 (value, grads), _ = clocked.value_and_grad(loss, window=5)(clocked.params, clocked.init(), (ts, xs), ys)
 print(f"loss {value:.3f}")
+
+# %% [markdown]
+# Against BPTT, on a short piece of the data; the states to begin with are `hidden` of the learner. `check` raises where
+# an *exact* is not:
+
+# %%
+print(
+    etrax.testing.compare(clocked, loss, clocked.params, clocked.hidden, (ts[:50], xs[:50]), ys[:50], window=5).check()
+)
+
+# %% [markdown]
+# Synapses and a leaky readout are in `examples/brainpy_lif.py`, sparse connections in `examples/sparse_connections.py`.

@@ -36,5 +36,6 @@ def meant(word: str, known: Iterable[str]) -> str:
     >>> meant("hiden", ["hidden", "params"])
     ' Did you mean `hidden`?'
     """
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f" Did you mean `{near[0]}`?" if near else ""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, 1)
+    return f" Did you mean `{by_lower[near[0]]}`?" if near else ""

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import brainstate
+import brainunit as u
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +74,31 @@ def by_dictionary(p, s, x):
 
 def stateful():
     return etrax.Stateful(brainstate.nn.ValinaRNNCell(3, 4), "d_rtrl", XS[0], batch_size=2)
+
+
+class Leaky(brainstate.nn.Module):
+    """A current in mA drives a potential in mV."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = brainstate.ParamState(jnp.ones((3, 4)) * u.mA)
+        self.v = brainstate.HiddenState(jnp.zeros((2, 4)) * u.mV)
+
+    def update(self, x):
+        self.v.value = 0.9 * self.v.value + u.math.matmul(x, self.w.value) * u.ohm
+        return self.v.value / u.mV
+
+
+def of_module(inputs=XS, params=None):
+    made = etrax.compile(Leaky(), "d_rtrl", XS[0])
+    given = made.params if params is None else params
+    return made.value_and_grad(lambda o, y: (o**2).mean(), window=2)(given, made.init(), inputs)
+
+
+def module_changed():
+    online = etrax.Stateful(model := Leaky(), "d_rtrl", XS[0])
+    model.w = brainstate.ParamState(jnp.ones((3, 5)) * u.mA)
+    return online(XS[0])
 
 
 def haiku_module():
@@ -168,15 +194,27 @@ MISTAKES = {
     "feed: another shape": lambda: stream().feed(XS[0, 0], YS[0]),
     "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
     "a module that reads the time": lambda: etrax.compile(Clocked(), "d_rtrl", jnp.ones(3)),
+    "a module, an input with a unit": lambda: etrax.compile(Leaky(), "d_rtrl", XS[0] * u.mA),
+    "a module, batch first": lambda: of_module(XS.swapaxes(0, 1)),
+    "a module, one step": lambda: of_module(XS[0]),
+    "a module, a list of steps": lambda: of_module(list(XS)),
+    "a module, parameters with units": lambda: of_module(params={"w": jnp.ones((3, 4)) * u.mA}),
+    "a module, parameters by paths": lambda: of_module(params={("w",): jnp.ones((3, 4)) * u.mA}),
+    "a module that was changed": module_changed,
+    "a rule in capitals": lambda: compiled(rule="D_RTRL"),
     "a sequence for a call of one step": lambda: stateful()(XS),
     "a module of a library without a front end": lambda: etrax.compile(haiku_module(), "d_rtrl", XS[0]),
     "e_prop, key": lambda: etrax.e_prop(feedback="random", key="seed"),
     "a decay above 1": lambda: etrax.pp_prop(1.5),
     "snap of zero": lambda: etrax.snap(0),
-    "a partition of names": lambda: etrax.partition({"w": "rtrl"}),
+    "a partition with a rule misspelt": lambda: etrax.partition({"w": "rtl"}),
+    "a partition with a path misspelt": lambda: compiled(rule=etrax.partition({"u": "rtrl"})),
     "a partition that applies to nothing": lambda: compiled(
         rule=etrax.partition({"u": etrax.rtrl()}, default=etrax.d_rtrl())
     ),
+    "no parameters": lambda: gradient(params=None),
+    "a verdict of a parameter that is not there": lambda: learner().report.verdicts["v"],
+    "compare: a stateful learner": lambda: etrax.testing.compare(stateful(), loss, PARAMS, HIDDEN, XS, YS),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
     "a metric of two arguments": lambda: etrax.Trainer(

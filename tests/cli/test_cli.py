@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import brainstate
 import jax.numpy as jnp
 import pytest
 
@@ -200,6 +201,26 @@ def test_doctor(capsys, monkeypatch):
 def test_as_a_module():
     done = subprocess.run([sys.executable, "-m", "etrax", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"etrax {etrax.__version__}"
+
+
+def test_who_reads_may_stop(model):
+    """`etrax explain ... | head -1` says nothing of broken pipes."""
+    program = [sys.executable, "-u", "-m", "etrax", "explain", model, "--full"]
+    run = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run.stdout.close()
+    said = run.stderr.read()
+    run.stderr.close()
+    assert run.wait() == 141 and not said
+
+
+def test_rules_of_a_module():
+    """With None for parameters and states those of the module, or of the learner, count."""
+    cell = brainstate.nn.GRUCell(3, 4)
+    brainstate.nn.init_all_states(cell, 2)
+    online, xs, loss = etrax.Stateful(cell, "d_rtrl", jnp.ones((2, 3))), jnp.ones((6, 2, 3)), lambda o, y: (o**2).mean()
+    tables = [etrax.compare_rules(m, loss, None, None, xs, rules=["tbptt"], window=2) for m in (cell, online)]
+    assert tables[0]["tbptt"].cosine == pytest.approx(tables[1]["tbptt"].cosine)
+    assert etrax.testing.compare(online.learner, loss, None, None, xs, window=2)["Wh.weight.bias"].cosine < 1
 
 
 def test_table_of_rules():

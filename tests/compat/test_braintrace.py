@@ -377,3 +377,13 @@ def test_records_are_found_by_the_peers_kinds():
     kinds = braintrace.DiagnosticKind
     assert [r.weight_path for r in graph.explain(kind=kinds.RELATION_INCLUDED)] == [("w",)]
     assert graph.explain(kind=kinds.COND_IF_CONVERTED) == ()
+
+
+def test_an_operation_is_shown_where_the_model_calls_it():
+    class Marked(Leaky):
+        def update(self, x):
+            self.h.value = self.leak * self.h.value + braintrace.matmul(x, self.w.value)
+            return self.h.value
+
+    (line,) = braintrace.compile(Marked(), "D_RTRL", XS[0], batch_size=B).graph.explain(weight_path="w")
+    assert "test_braintrace.py" in line.message and "(update)" in line.message

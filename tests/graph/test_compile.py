@@ -359,6 +359,9 @@ def test_explain():
     assert graph.explain(weight_path=("cell", "Wz", "weight"), hidden_path=("cell", "h")) == graph.explain(
         weight_path=("cell", "Wz", "weight")
     )
+    assert graph.explain(weight_path="cell.Wr.weight") == (matrix, bias) and graph.explain(hidden_path="cell.h")
+    assert graph.explain(weight_path="cell.Wr.weight.bias") == (bias,)
+    assert repr(graph.explain(weight_path="cell.Wr.weight")) == f"{matrix}\n{bias}"
     assert graph.explain(weight_path=("nowhere",)) == () and graph.explain(hidden_path=("nowhere",)) == ()
     order = [graph.diagnostics.index(r) for r in cut]
     assert order == sorted(order)

@@ -52,5 +52,8 @@ def test_descriptions_as_keys_are_short_and_told_apart():
     said = "(<class 'brainpy.state.Expon'>, (100,), {{'tau': '{} ms'}}) // (<class 'brainpy.state.CUBA'>, (), {{}})"
     assert format_path(("post", said.format(5), "g")) == "'post.Expon(tau=5 ms) // CUBA().g'"
     assert format_path(("post", said.format(5), "g")) != format_path(("post", said.format(10), "g"))
+    more = "(<class 'a.Expon'>, (5,), {{'tau': '5 ms', 'g_initializer': {}(unit=mA)}}) // (<class 'a.CUBA'>, (), {{}})"
+    two = [format_path(("post", more.format(kind), "g")) for kind in ("ZeroInit", "ConstantOfSomeKind")]
+    assert all(t.startswith("'post.Expon(tau=5 ms) // CUBA()") for t in two[1:]) and two[0] != two[1]
     long = [format_path(("a" * 90 + end,)) for end in "bc"]
     assert long[0] != long[1] and max(map(len, long)) <= 62

@@ -46,6 +46,22 @@ def test_each_parameter_follows_its_rule():
     assert "leak of 0.7" in learner.report.verdicts["w1",].reason
 
 
+def test_paths_and_rules_by_name():
+    """A path may be written as the report writes it, a rule as `etrax.compile` takes it."""
+    params = {"cell": {"in": jnp.ones((3, 4)), "rec": [jnp.ones((4, 4))]}, "out": jnp.ones((4, 2))}
+
+    def step(p, h, x):
+        h = jnp.tanh(x @ p["cell"]["in"] + h @ p["cell"]["rec"][0])
+        return h, h @ p["out"]
+
+    rule = etrax.partition({"cell.rec[0]": "rtrl", "cell": "tbptt"}, default="d_rtrl")
+    found = etrax.compile(step, rule, jnp.ones(3), params=params, hidden=jnp.zeros(4)).report.verdicts
+    assert [str(found[name].kind) for name in ("cell.rec[0]", "cell.in", "out")] == ["exact", "truncated", "exact"]
+    assert found["cell.in"] is found["cell", "in"]
+    with pytest.raises(KeyError, match=r"there are 'cell.in', .* Did you mean `cell.in`\?"):
+        found["cell.inn"]
+
+
 def test_memory_is_the_sum():
     learner = learner_of("vanilla", etrax.partition({"wh": etrax.rtrl(), "b": etrax.frozen()}, default=etrax.d_rtrl()))
     assert learner.report.memory["partition"] == 8 * B * (H * H * H + I + H)
@@ -110,7 +126,8 @@ def test_one_weight_under_two_rules():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: etrax.partition({"a": "rtrl"}), "dictionary from path prefixes"),
+        (lambda: etrax.partition({"a": etrax.rtrl}), "dictionary from path prefixes"),
+        (lambda: etrax.partition({"a": "rtl"}), "Did you mean `rtrl`?"),
         (lambda: etrax.partition([etrax.rtrl()]), "dictionary from path prefixes"),
         (lambda: etrax.partition({3: etrax.rtrl()}), "chooses by a key"),
         (lambda: etrax.partition({"a": etrax.partition({}, etrax.rtrl())}), "does not hold another partition"),

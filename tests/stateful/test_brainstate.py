@@ -259,7 +259,7 @@ def test_gradient_of_the_inputs():
 def test_reset_and_look():
     module, online = made()
     online.etrace_evolve(XS)
-    for weight in (("w", "in"), ("w",), module.w):
+    for weight in (("w", "in"), ("w",), "w.in", module.w):
         (entry,) = online.get_etrace_of(weight)
         assert entry.shape[:2] == (B, I) and float(abs(entry).sum()) > 0
     assert online.get_etrace_of("out") == []  # a readout needs none

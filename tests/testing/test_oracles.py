@@ -101,3 +101,11 @@ def test_compare_tells_a_wrong_gradient():
     assert found["out"].verdict.kind == "exact"
     with pytest.raises(GradientError, match="'u': relative error"):
         lying.check()
+
+
+def test_where_bptt_is_not_finite_nothing_is_blamed():
+    step = lambda p, h, x: (jnp.exp(h * h) + x @ p["w"],) * 2
+    params, xs = {"w": jnp.ones((I, H))}, jnp.ones((T, I))
+    learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=jnp.ones(H))
+    with pytest.raises(GradientError, match=r"BPTT's own gradient is not finite \(of 'w'\).*check_finite=True"):
+        compare(learner, lambda o, y: (o**2).mean(), params, jnp.ones(H), xs, window=2).check()

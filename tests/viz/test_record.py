@@ -102,6 +102,16 @@ def test_only_what_was_asked_for_is_kept():
     assert list(found.traces) == [(("w",), ("a",))]
 
 
+def test_a_name_is_taken_as_the_report_writes_it():
+    cell = {"rnn": {"w": jnp.ones((2, 4))}}
+    step = lambda p, h, x: ({"rnn": {"v": 0.9 * h["rnn"]["v"] + x @ p["rnn"]["w"]}}, h["rnn"]["v"])
+    hidden = {"rnn": {"v": jnp.zeros(4)}}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(2), params=cell, hidden=hidden)
+    found = viz.record(learner, jnp.ones((3, 2)), parameters=["rnn.w"], states=["rnn.v"])
+    assert list(found.traces) == [(("rnn", "w"), ("rnn", "v"))]
+    assert viz.traces(found, parameters=["rnn.w"]) and viz.states(found, states=["rnn.v"])
+
+
 def test_what_cannot_be_read_is_named():
     learner = leaky("d_rtrl")
     with pytest.raises(ArgumentError, match=r"`parameters` has no 'x'; there are 'leak', 'out', 'w'"):

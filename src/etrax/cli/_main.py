@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import sys
 import traceback
 import warnings
@@ -48,11 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
-            return options.run(options)
+            warnings.simplefilter("ignore", ResourceWarning)
+            code = options.run(options)
+            sys.stdout.flush()
+            return code
     except EtraxError as error:
         if options.debug:
             traceback.print_exc()
         print(f"etrax: {error}", file=sys.stderr)
+    except BrokenPipeError:  # who reads the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not written at the exit
+        return 141
     except KeyboardInterrupt:
         print("etrax: stopped", file=sys.stderr)
     except Exception as error:  # the user's factory may raise anything

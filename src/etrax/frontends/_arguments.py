@@ -48,13 +48,18 @@ class Arguments:
         return (*args, dict(kwargs)) if kwargs else tuple(args)
 
     @property
+    def both(self) -> tuple[object, ...]:
+        """The positional arguments, then the keywords as one dictionary; with units."""
+        return self._both(self.args, self.kwargs)
+
+    @property
     def structs(self) -> tuple[Any, ...]:
         """The step's inputs as shapes and dtypes: the positional arguments, then the keywords as one dictionary."""
-        return jax.tree.map(shape_struct, strip(self._arrays(self._both(self.args, self.kwargs))))
+        return jax.tree.map(shape_struct, strip(self._arrays(self.both)))
 
     def rebuild(self, inputs: tuple[object, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The model's arguments from the step's inputs: units back on, fixed arguments back in."""
-        both = self._both(self.args, self.kwargs)
+        both = self.both
         arrays = self._arrays(both)
         full = attach(jax.tree.structure(arrays), jax.tree.leaves(inputs))
         flat, tree = jax.tree.flatten(both, is_leaf=is_quantity)
@@ -63,11 +68,16 @@ class Arguments:
         return (merged[:-1], merged[-1]) if self.kwargs else (merged, {})
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object], lead: int = 0) -> tuple[Any, ...]:
-        """The step's inputs from arguments like the example ones, behind `lead` more axes (time)."""
-        mine, given = self._both(self.args, self.kwargs), self._both(args, kwargs)
+        """The step's inputs from arguments like the example ones, behind `lead` more axes (time).
+
+        Structure and shapes of a sequence are left to who asked for it, and knows what it should be.
+        """
+        mine, given = self.both, self._both(args, kwargs)
         old, new = self._arrays(mine), self._arrays(given)
         out = conform("argument", (), old, new)
         if jax.tree.structure(strip(old)) != jax.tree.structure(out):
+            if lead:
+                return out
             raise CompilationError(
                 f"the arguments are {describe(out, 'inputs')}, but the model was compiled with "
                 f"{describe(strip(old), 'inputs')}. Pass arguments of that structure, or compile again."
@@ -82,11 +92,12 @@ class Arguments:
                     f"argument {format_path(path, 'inputs')} is {shape_struct(b).dtype}, but the model was compiled "
                     f"with {a.dtype}. Pass numbers for numbers, and keys for keys."
                 )
-            if a.shape != shape_struct(b).shape[lead:]:
+            if not lead and a.shape != shape_struct(b).shape:
                 shape = shape_struct(b).shape
                 many = "; for many steps at once, mark them as `etrax.MultiStepData`" if shape[1:] == a.shape else ""
                 raise CompilationError(
                     f"argument {format_path(path, 'inputs')} has shape {list(shape)}, but the model was compiled with "
-                    f"shape {list(a.shape)}. Pass one step of that shape, or compile again{many}."
+                    f"shape {list(a.shape)}. Pass one step of that shape (of a sequence time is the first axis), or "
+                    f"compile again{many}."
                 )
         return out

@@ -139,7 +139,7 @@ def _run(
         with borrowed(states, modules) as loan, brainstate.StateTraceStack(name="etrax") as stack:
             # Asked of every state at its first access: states outside the module are borrowed when they are met.
             stack.set_new_arg(lambda state: (loan.take(state), given.get(id(state), held(state)))[1])
-            out = explained(model, known, lambda: model(*positional, **named), {"inputs": arguments.structs})
+            out = explained(model, known, lambda: model(*positional, **named), {"inputs": arguments.both})
             check_no_new_state(model, known)
             written = {id(s) for s, wrote in zip(stack.states, stack.been_writen, strict=True) if wrote}
             met = set(map(id, stack.states))

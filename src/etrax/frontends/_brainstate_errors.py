@@ -11,10 +11,9 @@ import jax
 
 from .._compat import run_equation
 from .._errors import CompilationError, EtraxError
-from ..ir import Path, Step, equations, explain, format_path, leaves_with_paths
+from ..ir import Path, Step, describe, equations, explain, format_path
 from ..ir import explained as typed
 from ._borrow import Module, State, held
-from ._units import strip
 
 _T = TypeVar("_T")
 
@@ -26,6 +25,14 @@ _CLOCK = (
     "            return ...  # as before\n"
     "and pass that of one step when compiling, `etrax.compile(model, rule, {key}, x)` (a time with its unit, `0. * "
     "brainunit.ms`); a sequence then has one for every step, `(ts, xs)`."
+)
+_SHAPES = (
+    "Pass example arguments of one step, and states of the same batch size: "
+    "`brainstate.nn.init_all_states(model, batch_size=...)`."
+)
+_UNITS = (
+    "Give what the model is passed the unit that its equations expect (a current: `x * brainunit.mA`), and the time "
+    "step a time: `brainstate.environ.set(dt=0.1 * brainunit.ms)`."
 )
 
 
@@ -62,17 +69,14 @@ def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T],
         ) from error
     except Exception as error:  # the user's code may raise anything
         found = "".join(f"\n  state {format_path(p)}: {_shapes(s)}" for p, s in known.items())
-        text = (
-            f"{explain(f'`{name}`', error, given)}\nIts states are:{found or ' none'}\n"
-            "Pass example arguments of one step, and states of the same batch size: "
-            "`brainstate.nn.init_all_states(model, batch_size=...)`."
-        )
+        said = explain(f"`{name}`", error, given)
+        about_units = "unit" in said.splitlines()[0].lower()
+        text = f"{said}\nIts states are:{found or ' none'}\n{_UNITS if about_units else _SHAPES}"
         raise typed(CompilationError, error, text) from error
 
 
 def _shapes(state: State) -> str:
-    found = [(p, leaf) for p, leaf in leaves_with_paths(strip(held(state))) if hasattr(leaf, "dtype")]
-    return ", ".join((f"{format_path(p)} " if p else "") + f"{leaf.dtype}{list(leaf.shape)}" for p, leaf in found)
+    return describe(held(state), "")
 
 
 def check_no_new_state(model: Module, known: Mapping[Path, State]) -> None:

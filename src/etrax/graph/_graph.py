@@ -7,13 +7,29 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from .._errors import ArgumentTypeError, CompilationError
-from ..ir import Path, format_path
+from ..ir import Path, format_path, is_at
 from ._diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ._group import HiddenGroup
 from ._module_info import ModuleInfo, OldValues, StepResult
 from ._perturb import HiddenPerturbation
 from ._relation import HiddenParamOpRelation
 from ._show import show
+
+
+class Records(tuple[CompilationRecord, ...]):
+    """Findings of the compiler; printed, a line for each."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or "()"
+
+
+def _is(path: Path, asked: Path | str | list[object]) -> bool:
+    return is_at(path, tuple(asked) if isinstance(asked, list) else asked)
+
+
+def _weights(record: CompilationRecord) -> list[Path]:
+    """The path of the parameter's state, and that of the array in it."""
+    return [path for path in (record.weight_path, record.context.get("leaf_path")) if path is not None]
 
 
 class ETraceGraph(NamedTuple):
@@ -36,25 +52,28 @@ class ETraceGraph(NamedTuple):
     def explain(
         self,
         *,
-        weight_path: Path | None = None,
-        hidden_path: Path | None = None,
+        weight_path: Path | str | None = None,
+        hidden_path: Path | str | None = None,
         kind: DiagnosticKind | None = None,
-    ) -> tuple[CompilationRecord, ...]:
-        """The diagnostics that match all given filters, in the order emitted.
+    ) -> Records:
+        """The diagnostics that match all given filters, in the order emitted, as a tuple that prints line by line.
 
-        The weight path must be equal, the hidden path a member of the record's, the kind identical.
+        The weight path must be equal, the hidden path a member of the record's, the kind identical. A path is a tuple
+        of keys, or a name as the graph prints it.
         """
         for name, path in (("weight_path", weight_path), ("hidden_path", hidden_path)):
-            if path is not None and not isinstance(path, tuple | list):
-                raise ArgumentTypeError(f"`{name}` is a {type(path).__name__}; expected a path: a tuple of keys.")
+            if path is not None and not isinstance(path, tuple | list | str):
+                raise ArgumentTypeError(
+                    f"`{name}` is a {type(path).__name__}; expected a path: a tuple of keys, or a name such as 'rnn.w'."
+                )
         known = {k for k in DiagnosticKind} | {k.value for k in DiagnosticKind}
         if kind is not None and not isinstance(kind, StrEnum) and not (isinstance(kind, str) and kind in known):
             raise ArgumentTypeError(f"`kind` is a {type(kind).__name__}; expected one of `etrax.DiagnosticKind`.")
-        return tuple(
+        return Records(
             r
             for r in self.diagnostics
-            if (weight_path is None or r.weight_path == tuple(weight_path))
-            and (hidden_path is None or tuple(hidden_path) in r.hidden_paths)
+            if (weight_path is None or any(_is(p, weight_path) for p in _weights(r)))
+            and (hidden_path is None or any(_is(p, hidden_path) for p in r.hidden_paths))
             and (kind is None or r.kind == kind)
         )
 

@@ -15,7 +15,10 @@ from ._numbering import number_outputs as number_outputs
 from ._numbering import number_variables as number_variables
 from ._paths import Path as Path
 from ._paths import format_path as format_path
+from ._paths import is_at as is_at
 from ._paths import leaves_with_paths as leaves_with_paths
+from ._paths import lies_under as lies_under
+from ._paths import units_of as units_of
 from ._source import Source as Source
 from ._source import source_of_eqn as source_of_eqn
 from ._step import Leaf as Leaf

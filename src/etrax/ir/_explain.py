@@ -12,13 +12,15 @@ import numpy as np
 
 from .._compat import PLUMBING, is_in, is_installed, shape_struct
 from .._errors import EtraxError
-from ._paths import format_path, leaves_with_paths
+from ._paths import format_path, leaves_with_paths, units_of
 from ._source import OWN_FILES, OWN_MODELS
 from ._types import PyTree
 
 _FOREIGN = tuple(os.path.dirname(os.path.abspath(m.__file__)) + os.sep for m in (jax, np) if m.__file__)
 # More leaves of one argument than this are counted, not listed.
 MOST = 8
+# A first line below this length may be the beginning of a sentence; a sentence above the other is cut in its middle.
+SHORT, LONG = 24, 240
 
 
 def explain(what: str, error: Exception, given: Mapping[str, PyTree]) -> str:
@@ -34,9 +36,25 @@ def explain(what: str, error: Exception, given: Mapping[str, PyTree]) -> str:
     `loss_fn` raised TypeError: unsupported operand type(s) for -: 'float' and 'NoneType'
     """
     shown = "\n".join(f"  {name}: {describe(tree, name)}" for name, tree in given.items())
-    message = str(error).strip().split("\n")[0].rstrip(".")
+    message = _said(error)
     message = f": {message}" if message else ""
     return f"{what} raised {type(error).__name__}{message}{_where(error)}\nIt was given\n{shown}"
+
+
+def _said(error: Exception) -> str:
+    r"""The first line of an error's text, and the rest where that line only begins a sentence.
+
+    >>> _said(ValueError("Cannot calculate \n3 mV + 2 ms, because units do not match"))
+    'Cannot calculate 3 mV + 2 ms, because units do not match'
+    """
+    first, _, rest = str(error).strip().partition("\n")
+    if rest and len(first) < SHORT:
+        first = " ".join(f"{first} {rest}".split())
+        first = first if len(first) <= LONG else f"{first[: LONG // 2]} … {first[-LONG // 2 :]}"
+    first = first.rstrip(".")
+    if isinstance(error.__cause__, Exception):  # a library that says where, of an error that says what
+        return f"{first}, from {type(error.__cause__).__name__}: {_said(error.__cause__)}"
+    return first
 
 
 def explained(kind: type[EtraxError], error: Exception, text: str) -> EtraxError:
@@ -56,11 +74,12 @@ def explained(kind: type[EtraxError], error: Exception, text: str) -> EtraxError
 
 
 def describe(tree: PyTree, root: str) -> str:
-    """What a tree holds: its leaves by path, type and shape, or that there are none."""
+    """What a tree holds: its leaves by path, type, shape and unit, or that there are none."""
     leaves = leaves_with_paths(tree)
     if not leaves:
         return "nothing"
-    found = [f"{format_path(path, root)} {_leaf(leaf)}" if path else _leaf(leaf) for path, leaf in leaves[:MOST]]
+    texts = [_leaf(leaf) + unit for (_, leaf), unit in zip(leaves, units_of(tree), strict=True)]
+    found = [f"{format_path(p, root)} {t}" if p else t for (p, _), t in zip(leaves[:MOST], texts, strict=False)]
     return ", ".join(found) + (f" and {len(leaves) - MOST} more" if len(leaves) > MOST else "")
 
 

@@ -41,6 +41,11 @@ def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     return out
 
 
+def units_of(tree: PyTree) -> list[str]:
+    """Of each leaf, in the same order: " in mV", or nothing where it is without a unit."""
+    return [f" in {x.unit}" if _has_unit(x) else "" for x in jax.tree.leaves(tree, is_leaf=_has_unit)]
+
+
 def _variables(tree: PyTree) -> set[tuple[Any, ...]]:
     """Where the variables of Flax are in a tree."""
     if "flax.nnx" not in sys.modules:
@@ -66,14 +71,20 @@ LONG = 60
 
 
 def _shown(key: Any) -> str:
-    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits."""
+    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits.
 
-    def made(found: re.Match[str]) -> str:
-        options = ", ".join(f"{name}={text or value}" for name, text, value in _OPTION.findall(found[2]))
-        return f"{found[1]}({options})"
+    Options that are objects (initialisers) are the first to be left out.
+    """
+
+    def made(found: re.Match[str], objects: bool = True) -> str:
+        options = [(name, text or value) for name, text, value in _OPTION.findall(found[2])]
+        return f"{found[1]}({', '.join(f'{n}={v}' for n, v in options if objects or '(' not in v)})"
 
     text = _MADE.sub(made, str(key))
-    return text if len(text) <= LONG else f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode()) % 10**4:04d}"
+    if len(text) <= LONG:
+        return text
+    text = _MADE.sub(lambda found: made(found, objects=False), str(key))
+    return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode()) % 10**4:04d}"
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:
@@ -92,3 +103,25 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
         shown = _shown(key)
         text += f"[{key}]" if isinstance(key, int) else (f".{shown}" if text else shown)
     return f"'{text or root}'" if not text.startswith("[") else f"'{root}{text}'"
+
+
+def is_at(path: Path, asked: object) -> bool:
+    """Whether a path is the one asked for: by a tuple of keys, by its only key, or by its name as reports write it.
+
+    >>> is_at(("rnn", "w"), "rnn.w"), is_at(("rnn", "w"), ("rnn", "w")), is_at(("rnn", "w"), "w")
+    (True, True, False)
+    """
+    if isinstance(asked, str):
+        return path == (asked,) or (path != () and format_path(path)[1:-1] == asked)
+    return isinstance(asked, tuple) and path == asked
+
+
+def lies_under(path: Path, asked: str | Path) -> bool:
+    """Whether a path begins with the one asked for, which is given as `is_at` takes it.
+
+    >>> lies_under(("net", "rnn", "w"), "net.rnn"), lies_under(("net", "rnn", "w"), "net.r")
+    (True, False)
+    """
+    if isinstance(asked, tuple):
+        return path[: len(asked)] == asked
+    return any(is_at(path[:n], asked) for n in range(1, len(path) + 1))

@@ -10,7 +10,8 @@ from .._compat import PLUMBING, JaxprEqn, is_in, is_installed, source_frames
 # Files of a library that say nothing about the model.
 _PLUMBING_FILES = ("_module.py", "_node.py")
 OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-OWN_MODELS = OWN_FILES + "nn" + os.sep
+# Folders of Etrax whose functions are called inside of a model: cells, and the operations of another library.
+OWN_MODELS = tuple(OWN_FILES + folder + os.sep for folder in ("nn", "compat"))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .._arguments import (
 from .._compat import is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..analysis import WeightSite
-from ..ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths
+from ..ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
 from ..ir import Role as Role
 
 
@@ -49,12 +49,18 @@ def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: Tre
 
 
 def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
+    if tree is None:
+        return f"it is None: pass `learner.{what}`, what it was compiled with, or a tree like that"
     kind, plain = structure.node_data(), isinstance(tree, dict | list | tuple) or hasattr(tree, "shape")
     if what == "params" and kind is not None and type(tree) is not kind[0] and not plain:
         return f"it is a {type(tree).__name__}; expected what `learner.params` is, its parameters alone"
     if _without_lists(tree) == structure:
         return "it holds a list of numbers where an array was: pass `jnp.asarray(...)`"
     want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}
+    if want == got and isinstance(tree, dict) and any(isinstance(key, tuple) for key in tree):
+        return f"its keys are paths, as those of `module.states()`: pass nested dictionaries, as `learner.{what}` is"
+    if want == got and any(units_of(tree)):
+        return f"it has units: pass plain numbers, in the units of the module's own values, as `learner.{what}` is"
     detail = []
     if want - got:
         detail.append("missing: " + ", ".join(sorted(format_path(p, what) for p in want - got)))

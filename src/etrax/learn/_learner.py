@@ -237,10 +237,12 @@ class Learner:
     ) -> Callable[..., tuple[tuple[jax.Array, PyTree], LearnerState]]:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
 
-        `window="auto"` takes 64 steps, more where the trace is larger than the buffers of so many steps (moving it once
-        a window would take most of the time), fewer where the memory budget asks for it; `f.window` says which. With
-        `donate=True` the given state is used up: its trace is moved in its place, and there is one less in memory.
-        Asked again with the same loss and options, it returns the same function: nothing is compiled twice.
+        The loss is the mean of `loss_fn(output, target)` over the steps, weighed by the mask if there is one;
+        `reduction="sum"` adds them up. `window="auto"` takes 64 steps, more where the trace is larger than the buffers
+        of so many steps (moving it once a window would take most of the time), fewer where the memory budget asks for
+        it; `f.window` says which. With `donate=True` the given state is used up: its trace is moved in its place, and
+        there is one less in memory. Asked again with the same loss and options, it returns the same function: nothing
+        is compiled twice.
         """
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
@@ -278,8 +280,9 @@ class Learner:
     ) -> Callable[..., tuple[PyTree, PyTree, LearnerState, jax.Array]]:  # fmt: skip
         """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
 
-        Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window. With
-        `donate=True` the given state is used up, see `value_and_grad`.
+        Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window, the
+        mean of its steps or their sum, as `reduction` says. With `donate=True` the given state is used up, see
+        `value_and_grad`.
         """
         check_optimizer(optimizer)
         check_flag("donate", donate)
@@ -398,4 +401,7 @@ def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., 
 
 def check_learner(learner: object) -> None:
     if not isinstance(learner, Learner):
-        raise ArgumentTypeError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
+        inner = "its `.learner`" if isinstance(getattr(learner, "learner", None), Learner) else ""
+        raise ArgumentTypeError(
+            f"`learner` is a {type(learner).__name__}; pass {inner or 'what `etrax.compile` returns'}."
+        )

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, overload
 
-from .._arguments import format_bytes
-from .._errors import ArgumentError, ArgumentTypeError
+from .._arguments import format_bytes, short
+from .._errors import ArgumentError, ArgumentTypeError, meant
 from ..analysis import Facts
-from ..ir import Path, Role
+from ..ir import Path, Role, explained, format_path, is_at
 from ..rules import Verdict
 from ._escape import esc
 from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
@@ -41,6 +41,27 @@ class _OnDemand(Mapping[str, int]):
         return repr(dict(self))
 
 
+class Verdicts(dict[Path, Verdict]):
+    """Verdicts by path: a tuple of keys, or a name as the report writes it.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda p, h, x: (0.9 * h + x @ p["read"]["in"],) * 2
+    >>> params = {"read": {"in": jnp.ones((3, 4))}}
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=params, hidden=jnp.zeros(4))
+    >>> learner.report.verdicts["read.in"] == learner.report.verdicts["read", "in"]
+    True
+    """
+
+    def __missing__(self, asked: object) -> Verdict:
+        for path, verdict in self.items():
+            if is_at(path, asked):
+                return verdict
+        known = [format_path(path, "params") for path in self]
+        near = meant(asked, [name[1:-1] for name in known]) if isinstance(asked, str) else ""
+        text = f"there is no parameter {short(asked)}; there are {', '.join(known)}.{near}"
+        raise explained(ArgumentError, KeyError(asked), text)
+
+
 @dataclass(frozen=True)
 class Report:
     """What you get under a rule. `print` it, read `verdicts[path]`, or write it as a page with `to_html`.
@@ -65,7 +86,7 @@ class Report:
     @property
     def verdicts(self) -> Mapping[Path, Verdict]:
         """Verdict by parameter path."""
-        return {p.path: p.verdict for p in self.parameters}
+        return Verdicts({p.path: p.verdict for p in self.parameters})
 
     @classmethod
     def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None, more: Sequence[str] = ()) -> Report:

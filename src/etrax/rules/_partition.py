@@ -21,7 +21,7 @@ from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
 from ..analysis import Facts, OpNode
 from ..engine import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, add_to, within
-from ..ir import Path, Role, format_path
+from ..ir import Path, Role, format_path, lies_under
 from ._rule import Rule, name_of
 from ._tbptt import no_transport, tbptt
 from ._verdicts import Kind, Verdict
@@ -119,28 +119,34 @@ def _union(found: Iterable[dict[int, T]]) -> dict[int, T]:
     return {j: value for own in found for j, value in own.items()}
 
 
-# A prefix of a parameter's path, its first key alone, or a function that says whether it applies to a path.
+# A prefix of a parameter's path as a tuple or as reports write it, or a function that says whether it applies to one.
 Chooser: TypeAlias = str | Path | Callable[[Path], bool]
 
 
-def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rule:
+def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = None) -> Rule:
     """Rules by the path of the parameter: the first entry that applies counts, `default` where none does.
+
+    A path is a tuple of keys, or a name as the report writes it (`"cell.recurrent"`); whatever lies under it is meant.
 
     >>> from etrax import d_rtrl, rtrl
     >>> rule = partition({("cell", "recurrent"): rtrl(), "embedding": frozen()}, default=d_rtrl())
     >>> print(rule)
     partition(cell.recurrent: rtrl(), embedding: frozen(), default: d_rtrl())
     """
+    from ._by_name import as_rule  # which knows this one, too
+
     given = [*rules.values(), tbptt() if default is None else default] if isinstance(rules, Mapping) else [None]
-    if not all(isinstance(r, Rule) for r in given):
+    if not all(isinstance(r, Rule | str) for r in given):
         raise ArgumentError(
             "`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as "
-            "`etrax.rtrl()`."
+            "`etrax.rtrl()`, or their names."
         )
     for key in rules:
         if not isinstance(key, str | tuple) and not callable(key):
             raise ArgumentError(f"`partition` chooses by a key, a tuple of keys or a function of a path, got {key!r}.")
-    entries: dict[Chooser | None, Rule] = {**rules} if default is None else {**rules, None: default}
+    entries: dict[Chooser | None, Rule] = {key: as_rule(rule) for key, rule in rules.items()}
+    if default is not None:
+        entries[None] = as_rule(default)
     if any(r.members for r in entries.values()):
         raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
     if len({r for r in entries.values() if r.estimates_future}) > 1:
@@ -205,19 +211,18 @@ def _choose(entries: Mapping[Chooser | None, Rule], facts: Facts, param: int) ->
     for key, rule in entries.items():
         if key is None or _applies(key, path):
             return rule
+    _check_used(facts, [key for key in entries if key is not None])
     raise CompilationError(
-        f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`."
+        f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`, "
+        "`etrax.partition({...}, default=etrax.d_rtrl())`."
     )
 
 
 def _applies(key: Chooser, path: Path) -> bool:
-    if callable(key):
-        return bool(key(path))
-    prefix = key if isinstance(key, tuple) else (key,)
-    return path[: len(prefix)] == prefix
+    return bool(key(path)) if callable(key) else lies_under(path, key)
 
 
-def _check_used(facts: Facts, rules: Mapping[Chooser, Rule]) -> None:
+def _check_used(facts: Facts, rules: Iterable[Chooser]) -> None:
     paths = [leaf.path for leaf in facts.step.select(Role.PARAM)]
     for key in rules:
         if not any(_applies(key, path) for path in paths):

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_arrays, check_function
+from .._arguments import check_arrays, check_function, short
 from .._compat import is_concrete
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..graph import MultiStepData, SingleStepData
-from ..ir import Path, PyTree, Role, Step, describe, format_path
+from ..ir import Path, PyTree, Role, Step, describe, format_path, lies_under
 from ..learn import Learner
 from ..report import Report
 from ..rules import Rule, as_rule
@@ -113,30 +113,32 @@ class Online:
         args, kwargs, many = _unmarked(inputs, named)
         bound, step = self.learner.bound, self.learner.facts.step
         leaves = _leaves_of(step, bound.encode(args, kwargs, 1 if many else 0), many)
-        outs, states, trace = self._window(*self._read(), trace, leaves if many else [a[None] for a in leaves])
+        outs, states, trace = self._window(
+            *_unchanged(step, *self._read()), trace, leaves if many else [a[None] for a in leaves]
+        )
         self._write(states)
         outs = outs if many else [o[0] for o in outs]
         return bound.decode_output(jax.tree.unflatten(step.trees[Role.OUTPUT], outs)), trace
 
     def get_etrace_of(self, weight: object) -> list[jax.Array]:
-        """The arrays of the trace that belong to a parameter, given as its path or as the module's own object."""
+        """The arrays of the trace that belong to a parameter: its path (a tuple, or a name such as "rnn.w"), or the
+        module's own object."""
         return self.parts_of(self._trace(), weight)
 
     def parts_of(self, trace: PyTree, weight: object) -> list[jax.Array]:
         """The same, of a trace that the caller keeps."""
         path = self._path_of(weight)
-        if path is None:
-            path = (weight,) if isinstance(weight, str) else weight
-        if not isinstance(path, tuple):
+        path = weight if path is None else path
+        if not isinstance(path, tuple | str):
             raise ArgumentTypeError(
                 f"`get_etrace_of` was given a {type(weight).__name__}: pass the path of a parameter, such as "
                 "('rnn', 'w'), or the module's own `ParamState` or `nnx.Param`."
             )
         step, facts = self.learner.facts.step, self.learner.facts
-        numbers = [i for i, leaf in enumerate(step.select(Role.PARAM)) if leaf.path[: len(path)] == path]
+        numbers = [i for i, leaf in enumerate(step.select(Role.PARAM)) if lies_under(leaf.path, path)]
         if not numbers:
             known = ", ".join(format_path(leaf.path) for leaf in step.select(Role.PARAM))
-            raise ArgumentError(f"there is no parameter at {format_path(path)}; there are {known}.")
+            raise ArgumentError(f"there is no parameter at {short(weight)}; there are {known}.")
         parts = self.learner.program.transport.parts(trace)
         sites = dict.fromkeys(j for i in numbers for j in facts.sites_of(i))
         return [a for j in sites for a in parts.get(j, [])]
@@ -177,6 +179,19 @@ class Online:
         found = run.evolve(plain if step_fn is None else step_fn, return_outputs)
         self._counter.tell_outside("etrace_evolve", sequences)
         return found
+
+
+def _unchanged(step: Step, params: list[jax.Array], states: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Values of the module as they are now, which must have the shapes that it was compiled with."""
+    leaves = [*step.select(Role.PARAM), *step.select(Role.HIDDEN), *step.select(Role.OTHER)]
+    for leaf, now in zip(leaves, [*params, *states], strict=True):
+        if jnp.shape(now) != leaf.aval.shape:
+            raise ArgumentError(
+                f"{leaf.role.value} {format_path(leaf.path)} of the module has shape {list(jnp.shape(now))} now, and "
+                f"had {list(leaf.aval.shape)} when it was compiled. For states of another batch size call "
+                "`reset_state(batch_size=...)`; a module that was changed needs a new `etrax.Stateful`."
+            )
+    return params, states
 
 
 def _leaves_of(step: Step, inputs: PyTree, many: bool) -> list[jax.Array]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
-from ..ir import LossFunction, Path, PyTree, Role, format_path, leaves_with_paths
+from ..ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
 from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
 from ._oracles import bptt
@@ -24,13 +24,15 @@ class GradientError(EtraxError, AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: cosine with BPTT's gradient, relative error, verdict, and whether its gradient is not wanted."""
+    """One parameter: cosine with BPTT's gradient, relative error, verdict, whether its gradient is not wanted, and
+    whether BPTT's is a number at all."""
 
     path: Path
     cosine: float
     relative_error: float
     verdict: Verdict
     frozen: bool = False
+    bptt_finite: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ class Comparison:
     window: int
     tolerance: float
 
-    def __getitem__(self, path: Path) -> Row:
+    def __getitem__(self, path: Path | str) -> Row:
         for row in self.rows:
-            if isinstance(path, tuple | str) and row.path == (path if isinstance(path, tuple) else (path,)):
+            if is_at(row.path, path):
                 return row
         known = ", ".join(format_path(r.path, "params") for r in self.rows)
         raise ArgumentError(f"there is no parameter {short(path)} in this comparison; there are {known}.")
@@ -65,6 +67,13 @@ class Comparison:
             for r in self.rows
             if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.frozen and not r.relative_error <= self.tolerance
         ]
+        diverged = [format_path(r.path, "params") for r in self.rows if not r.bptt_finite]
+        if wrong and diverged and all(math.isnan(r.relative_error) for r in wrong):
+            raise GradientError(
+                f"BPTT's own gradient is not finite (of {', '.join(diverged)}), so there is nothing to compare with: "
+                "the model leaves all bounds on these data. `etrax.compile(..., check_finite=True)` says at which "
+                "step; smaller weights, inputs or time steps help."
+            )
         if wrong:
             lines = "\n".join(
                 f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}"
@@ -101,7 +110,8 @@ def compare(
     """Compare a learner's gradient over a sequence with BPTT's.
 
     Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
-    relative in float64, and follows the precision of each parameter otherwise.
+    relative in float64, and follows the precision of each parameter otherwise. For `params` and `hidden` None stands
+    for those that the model was compiled with; inputs of a step that takes several are a tuple.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -116,6 +126,7 @@ def compare(
     check_learner(learner)
     if tolerance is not None:
         check_number("compare", "tolerance", tolerance, 0, math.inf, "of at least 0")
+    params, hidden = (learner.params if params is None else params), (learner.hidden if hidden is None else hidden)
     (_, got), _ = learner.value_and_grad(loss_fn, window=window)(
         params, learner.init(params, hidden), inputs, targets, mask
     )
@@ -123,7 +134,8 @@ def compare(
     frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
-        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen))
+        finite = bool(jnp.isfinite(jnp.asarray(w)).all())
+        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, finite))
     if tolerance is None:
         low = any(jnp.finfo(a.dtype).bits <= 32 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
         half = any(jnp.finfo(a.dtype).bits <= 16 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
@@ -134,7 +146,8 @@ def compare(
 def _distance(got: jax.Array, want: jax.Array) -> tuple[float, float]:
     kind = np.complex128 if jnp.iscomplexobj(want) else np.float64
     g, w = (np.asarray(jnp.asarray(a)).astype(kind).ravel() for a in (got, want))
-    size, error = float(np.linalg.norm(w)), float(np.linalg.norm(g - w))
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is said by who asked
+        size, error = float(np.linalg.norm(w)), float(np.linalg.norm(g - w))
     if size == 0:
         return (1.0, 0.0) if not g.any() else (0.0, float("inf"))
     cosine = float(np.real(np.vdot(w, g))) / (size * float(np.linalg.norm(g))) if g.any() else 0.0

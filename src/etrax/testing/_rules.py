@@ -114,7 +114,8 @@ def compare_rules(
 ) -> RuleTable:  # fmt: skip
     """Run rules on one model and its data, beside BPTT: memory, time, cosine of the gradient, verdicts.
 
-    `model` is a step function, or a learner of any front end, of which the rule does not count. `rules` are by default
+    `model` is a step function, a module whose states have been created, or a learner of any front end, of which the
+    rule does not count; with the latter two None for `params` and `hidden` stands for their own. `rules` are by default
     those that most people choose from. All take turns in one run, so that noise moves them together.
 
     >>> import etrax, jax.numpy as jnp
@@ -130,6 +131,7 @@ def compare_rules(
         check_arrays(what, tree)
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     plain = _learner(model, "tbptt", params, hidden, inputs)
+    params, hidden = (plain.params if params is None else params), (plain.hidden if hidden is None else hidden)
     runs: dict[str, Callable[[], PyTree]] = {}
     rows: list[RuleRow] = []
     for rule in chosen:
@@ -188,8 +190,9 @@ def _with(row: RuleRow, ratio: float, cosine: float) -> RuleRow:
 
 
 def _learner(model: object, rule: Rule | str, params: PyTree, hidden: PyTree, inputs: tuple[PyTree, ...]) -> Learner:
-    if isinstance(model, Learner):
-        return model.with_rule(rule)
+    for known in (model, getattr(model, "learner", None)):  # the latter of `etrax.Stateful`
+        if isinstance(known, Learner):
+            return known.with_rule(rule)
     example = jax.tree.map(lambda a: a[0], inputs)
     return compile_learner(model, rule, *example, params=params, hidden=hidden)
 

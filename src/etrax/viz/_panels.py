@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .._arguments import MOST, check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError
-from ..ir import Path, PyTree, format_path
+from ..ir import Path, PyTree, format_path, is_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,12 +24,13 @@ class VizError(MissingPackageError):
     """matplotlib is not installed."""
 
 
-def as_paths(what: str, asked: PyTree) -> list[Path]:
-    """A list of paths, each a tuple of keys or one key."""
+def as_paths(what: str, asked: PyTree, known: Iterable[Path]) -> list[Path]:
+    """A list of paths, each a tuple of keys, one key, or the name of a known path as reports write it."""
     listed = isinstance(asked, Sequence) and not isinstance(asked, str | bytes)
     if not listed or not asked or not all(_is_path(p) for p in asked):
         raise ArgumentTypeError(f"`{what}` is {short(asked)}; expected a list of paths such as `[('rnn', 'w')]`.")
-    return [p if isinstance(p, tuple) else (p,) for p in asked]
+    known = list(known)
+    return [next((k for k in known if is_at(k, p)), p if isinstance(p, tuple) else (p,)) for p in asked]
 
 
 def _is_path(p: object) -> bool:

@@ -191,7 +191,7 @@ def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, np.ndar
 def _chosen(what: str, asked: Sequence[Path] | None, known: list[Path]) -> list[int]:
     if asked is None:
         return list(range(len(known)))
-    paths = as_paths(what, asked)
+    paths = as_paths(what, asked, known)
     for path in paths:
         if path not in known:
             names = ", ".join(format_path(k, what) for k in known)

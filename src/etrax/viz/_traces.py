@@ -72,7 +72,11 @@ def _heat_map(figure: Figure, ax: Axes, recording: Recording, key: tuple[Path, P
 
 def _chosen(recording: Recording, parameters: PyTree, states: PyTree) -> list[tuple[Path, Path]]:
     asked = {"parameters": parameters, "states": states}
-    wanted = [None if w is None else as_paths(what, w) for what, w in asked.items()]
+    known = zip(*recording.traces, strict=True) if recording.traces else [(), ()]
+    wanted = [
+        None if w is None else as_paths(what, w, paths)
+        for (what, w), paths in zip(asked.items(), known, strict=True)
+    ]  # fmt: skip
     found = [
         key for key in recording.traces if all(w is None or k in w for k, w in zip(key, wanted, strict=True))
     ]  # fmt: skip
