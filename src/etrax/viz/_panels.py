@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .._arguments import MOST, check_whole, short
@@ -24,12 +24,15 @@ class VizError(MissingPackageError):
     """matplotlib is not installed."""
 
 
-def as_paths(what: str, asked: PyTree) -> list[Path]:
-    """A list of paths, each a tuple of keys or one key."""
+def as_paths(what: str, asked: PyTree, known: Iterable[Path], root: str) -> list[Path]:
+    """A list of paths, each a tuple of keys, one key, or the name that a report has for one of those `known`."""
     listed = isinstance(asked, Sequence) and not isinstance(asked, str | bytes)
     if not listed or not asked or not all(_is_path(p) for p in asked):
-        raise ArgumentTypeError(f"`{what}` is {short(asked)}; expected a list of paths such as `[('rnn', 'w')]`.")
-    return [p if isinstance(p, tuple) else (p,) for p in asked]
+        raise ArgumentTypeError(
+            f"`{what}` is {short(asked)}; expected a list of paths or names, such as `[('rnn', 'w')]` or `['rnn.w']`."
+        )
+    named = {format_path(path, root)[1:-1]: path for path in known}
+    return [p if isinstance(p, tuple) else named.get(str(p), (p,)) for p in asked]
 
 
 def _is_path(p: object) -> bool:

@@ -34,7 +34,7 @@ def states(
     """
     check_recording(recording)
     check_whole("units", units, "units")
-    paths = list(recording.states) if states is None else as_paths("states", states)
+    paths = list(recording.states) if states is None else as_paths("states", states, recording.states, "hidden")
     for path in paths:
         if path not in recording.states:
             known = ", ".join(name(p, "hidden") for p in recording.states)
@@ -87,7 +87,7 @@ def raster(
 
 def _spikes(recording: Recording, state: Path | None) -> np.ndarray:
     known = recording.outputs | recording.states
-    path = None if state is None else as_paths("state", [state])[0]
+    path = None if state is None else as_paths("state", [state], known, "hidden")[0]
     if path is None or path not in known:
         names = ", ".join(dict.fromkeys(name(p, "output") for p in known))
         asked = "none was named" if path is None else f"there is no {name(path, 'hidden')}"

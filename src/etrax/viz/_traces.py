@@ -71,8 +71,9 @@ def _heat_map(figure: Figure, ax: Axes, recording: Recording, key: tuple[Path, P
 
 
 def _chosen(recording: Recording, parameters: PyTree, states: PyTree) -> list[tuple[Path, Path]]:
-    asked = {"parameters": parameters, "states": states}
-    wanted = [None if w is None else as_paths(what, w) for what, w in asked.items()]
+    held = zip(*recording.traces, strict=True) if recording.traces else ((), ())
+    asked = zip(("parameters", "states"), (parameters, states), held, ("params", "hidden"), strict=True)
+    wanted = [None if w is None else as_paths(what, w, known, root) for what, w, known, root in asked]
     found = [
         key for key in recording.traces if all(w is None or k in w for k, w in zip(key, wanted, strict=True))
     ]  # fmt: skip
