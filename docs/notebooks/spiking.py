@@ -33,7 +33,8 @@ import etrax
 from etrax import tasks
 from etrax.nn import pure, surrogate
 
-leaky = {"tau": -1 / math.log(0.9), "learn_leak": True, "detach_reset": True, "spike": surrogate.fast_sigmoid(25.0)}
+spike = surrogate.fast_sigmoid(25.0)
+leaky = {"tau": -1 / math.log(0.9), "learn_leak": True, "detach_reset": True, "spike": spike}
 first, second = pure.LIF(64, 100, **leaky), pure.LIF(100, 10, **leaky)
 
 
@@ -62,8 +63,8 @@ for path, verdict in learner.report.verdicts.items():
 
 # %% [markdown]
 # Every parameter is exact, also those of the first layer: a layer with one leak and a detached reset is a leaky sum of
-# the spikes below it, and one sum more is carried. Without `detach_reset`, or under a third layer, the first layer would
-# be *approximate*. A `Trainer` runs over data sets; `gradient=etrax.testing.bptt` puts BPTT in the same loop.
+# the spikes below it, and one sum more is carried. Without `detach_reset`, or under a third layer, the first layer
+# would be *approximate*. A `Trainer` runs over data sets; `gradient=etrax.testing.bptt` puts BPTT in the same loop.
 
 # %%
 loss = lambda o, t: optax.softmax_cross_entropy_with_integer_labels(o, t).mean()
@@ -83,7 +84,8 @@ for method, gradient in {"d_rtrl": None, "BPTT": etrax.testing.bptt}.items():
 
 # %%
 seen = test.take(slice(32))  # as many as the learner was compiled for
-recording = etrax.viz.record(learner, seen.inputs, params=found["d_rtrl"].params, parameters=[])  # states, no traces
+trained = found["d_rtrl"].params
+recording = etrax.viz.record(learner, seen.inputs, params=trained, parameters=[])  # no traces
 figure, both = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
 for axes, layer in zip(both, ("first", "second"), strict=True):
     etrax.viz.raster(recording, state=f"{layer}.z", sample=0, ax=axes)

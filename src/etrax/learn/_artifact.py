@@ -139,10 +139,18 @@ class Artifact:
     `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
     the axis of time is taken as well, and the output then has none either.
 
-    >>> import etrax
-    >>> etrax.load("missing.etrax")
-    Traceback (most recent call last):
-    etrax...ArtifactError: ...
+    The first three may be lists of their arrays, in the order of `jax.tree.leaves`: what is given comes back.
+
+    >>> import etrax, jax, jax.numpy as jnp, optax, tempfile
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> file, optimizer = tempfile.mktemp(), optax.sgd(0.1)
+    >>> _ = learner.export(file, optimizer, lambda o, y: ((o - y) ** 2).mean())
+    >>> start = learner.params, optimizer.init(learner.params), learner.init()
+    >>> params, opt_state, state = map(jax.tree.leaves, start)
+    >>> params, opt_state, state, loss, output = etrax.load(file)(params, opt_state, state, jnp.ones(3), jnp.ones(4))
+    >>> loss.item(), params[0].shape, output.shape
+    (4.0, (3, 4), (4,))
     """
 
     def __init__(self, manifest: dict[str, Any], exported: Any):
