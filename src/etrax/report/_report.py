@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, overload
 
-from .._arguments import format_bytes
+from .._arguments import format_bytes, short
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
-from ..ir import Path, Role
+from ..ir import Path, Role, format_path
 from ..rules import Verdict
 from ._escape import esc
 from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
@@ -41,6 +41,16 @@ class _OnDemand(Mapping[str, int]):
         return repr(dict(self))
 
 
+class _Verdicts(dict[Path, Verdict]):
+    """Verdicts by path, found by their names in the report as well."""
+
+    def __missing__(self, name: object) -> Verdict:
+        named = {format_path(path, "params"): verdict for path, verdict in self.items()}
+        if isinstance(name, str) and f"'{name}'" in named:
+            return named[f"'{name}'"]
+        raise ArgumentError(f"there is no parameter {short(name)} in this report; there are {', '.join(named)}.")
+
+
 @dataclass(frozen=True)
 class Report:
     """What you get under a rule. `print` it, read `verdicts[path]`, or write it as a page with `to_html`.
@@ -50,8 +60,8 @@ class Report:
     ...     h = 0.9 * h + x @ params["w"]
     ...     return h, h
     >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params={"w": jnp.ones((3, 4))}, hidden=jnp.zeros(4))
-    >>> learner.report.to_dict()["parameters"][0]["verdict"]["kind"]
-    'exact'
+    >>> learner.report.to_dict()["parameters"][0]["verdict"]["kind"], str(learner.report.verdicts["w"].kind)
+    ('exact', 'exact')
     """
 
     rule: str
@@ -64,8 +74,8 @@ class Report:
 
     @property
     def verdicts(self) -> Mapping[Path, Verdict]:
-        """Verdict by parameter path."""
-        return {p.path: p.verdict for p in self.parameters}
+        """Verdict by parameter path, or by name as the report writes it: `verdicts["layer.w"]`."""
+        return _Verdicts({p.path: p.verdict for p in self.parameters})
 
     @classmethod
     def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None, more: Sequence[str] = ()) -> Report:

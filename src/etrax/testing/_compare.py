@@ -51,9 +51,9 @@ class Comparison:
     window: int
     tolerance: float
 
-    def __getitem__(self, path: Path) -> Row:
+    def __getitem__(self, path: Path | str) -> Row:
         for row in self.rows:
-            if isinstance(path, tuple | str) and row.path == (path if isinstance(path, tuple) else (path,)):
+            if isinstance(path, tuple | str) and path in (row.path, format_path(row.path, "params")[1:-1]):
                 return row
         known = ", ".join(format_path(r.path, "params") for r in self.rows)
         raise ArgumentError(f"there is no parameter {short(path)} in this comparison; there are {known}.")
