@@ -20,12 +20,15 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+# A block of Python, and what it prints where a block of text follows at once.
+BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE)
 # Commands as they stand in the text, with a page's `model.py`; those with a word in capitals stand for others.
 COMMAND = re.compile(r"`(etrax [^`\n]+)`")
 MODEL = "command_line.md"
+RETURNED = ("Learner", "Artifact", "Report")
 COMPILER = ("etrax.graph", "etrax.ops", "etrax.primitives")
 
 
@@ -35,8 +38,8 @@ def api() -> list[str]:
     from etrax.rules import RULES
 
     names = {n: getattr(etrax, n) for n in dir(etrax) if not n.startswith("_")}
-    folders = sorted(n for n, v in names.items() if inspect.ismodule(v) and n not in ("report", "rules"))
-    pages: dict[str, list[str]] = {"learning": [], "rules": [], "compiler": [], "errors": []}
+    folders = sorted(n for n, v in names.items() if inspect.ismodule(v) and n not in ("report", "rules", "sharding"))
+    pages: dict[str, list[Any]] = {"learning": [], "rules": [], "compiler": [], "errors": []}
     for name, thing in names.items():
         if inspect.ismodule(thing):
             continue
@@ -44,7 +47,7 @@ def api() -> list[str]:
         inside = str(getattr(thing, "__module__", "")).startswith(COMPILER)
         rule = name in RULES or name in ("frozen", "Rule")
         page = "errors" if error else "rules" if rule else "compiler" if inside else "learning"
-        pages[page].append(f"{thing.__module__}.{thing.__name__}")
+        pages[page].append(thing)
     for folder in folders:
         module = importlib.import_module(f"etrax.{folder}")
         own = [getattr(module, n) for n in dir(module) if not n.startswith("_")]
@@ -52,15 +55,31 @@ def api() -> list[str]:
         own += [getattr(v, n) for v in inner for n in dir(v) if not n.startswith("_")]
         own = [v for v in own if callable(v) and str(getattr(v, "__module__", "")).startswith(f"etrax.{folder}")]
         own = [getattr(v, "definition", v) for v in own]  # a module made from a definition: that is what is written
-        pages[folder] = [f"{v.__module__}.{v.__name__}" for v in own]
+        pages[folder] = own
     (DOCS / "api").mkdir(exist_ok=True)
-    for page, found in pages.items():
+    listed = ["# Every public name"]
+    for page, things in pages.items():
         title = f"etrax.{page}" if page in folders else f"etrax: {page}"
-        text = f"# {title}\n\n" + "\n\n".join(f"::: {name}" for name in dict.fromkeys(found)) + "\n"
+        found = {f"{v.__module__}.{v.__name__}": v for v in things}
+        text = f"# {title}\n\n" + "\n\n".join(f"::: {name}{_options(v)}" for name, v in found.items()) + "\n"
         (DOCS / "api" / f"{page}.md").write_text(text, encoding="utf-8")
-    listed = "\n".join(f"- [etrax.{p}]({p}.md)" if p in folders else f"- [{p}]({p}.md)" for p in pages)
-    (DOCS / "api" / "index.md").write_text(f"# Every public name\n\n{listed}\n", encoding="utf-8")
+        listed.append(f"## [{title}]({page}.md)\n\n| name | is |\n|---|---|")
+        listed[-1] += "".join(
+            f"\n| [`{v.__name__}`]({page}.md#{name}) | {_first_line(v)} |" for name, v in found.items()
+        )
+    (DOCS / "api" / "index.md").write_text("\n\n".join(listed) + "\n", encoding="utf-8")
     return []
+
+
+def _options(thing: Any) -> str:
+    """What functions return is shown without the arguments that it is made of."""
+    return "\n    options:\n      merge_init_into_class: false" if thing.__name__ in RETURNED else ""
+
+
+def _first_line(thing: Any) -> str:
+    """The first paragraph of a docstring, for a cell of a table; a formula in it is left to the page."""
+    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return re.sub(r":math:`[^`]*`", "a formula", text).replace("|", "\\|")
 
 
 def run(pages: list[str]) -> list[str]:
@@ -69,6 +88,8 @@ def run(pages: list[str]) -> list[str]:
     for page in map(Path, pages) if pages else sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         blocks, commands = BLOCK.findall(text), commands_of(text)
+        if page.resolve().parent == DOCS / "tutorials":  # shown as they were run, on a machine of their own
+            blocks = [(block, "") for block, _ in blocks]
         begin, before = time.perf_counter(), os.getcwd()
         with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pages show models that are warned of
@@ -84,10 +105,11 @@ def run(pages: list[str]) -> list[str]:
     return wrong
 
 
-def _run_page(name: str, blocks: list[str]) -> None:
-    """Blocks share their names, as a reader who types them in has it; those with `>>>` must print what they say."""
+def _run_page(name: str, blocks: list[tuple[str, str]]) -> None:
+    """Blocks share their names, as a reader who types them in has it; those with `>>>` must print what they say, and
+    the others must begin to print the `text` that follows them."""
     space: dict[str, object] = {"__name__": "__main__"}
-    for number, block in enumerate(blocks):
+    for number, (block, printed) in enumerate(blocks):
         if ">>>" in block:
             test = doctest.DocTestParser().get_doctest(block, {}, f"{name}[{number}]", name, 0)
             test.globs = space
@@ -98,8 +120,10 @@ def _run_page(name: str, blocks: list[str]) -> None:
                 raise AssertionError(said.getvalue())
         else:
             Path("block.py").write_text(block)
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(io.StringIO()) as said:
                 exec(compile(block, f"{name}[{number}]", "exec"), space)
+            if not said.getvalue().startswith(printed.rstrip()):
+                raise AssertionError(f"block {number} prints\n{said.getvalue()}and not\n{printed}")
 
 
 def commands_of(text: str) -> list[str]:
@@ -110,7 +134,7 @@ def commands_of(text: str) -> list[str]:
 def _run_commands(commands: list[str]) -> None:
     """In a shell, in the order in which they are read."""
     if commands:
-        Path("model.py").write_text(BLOCK.findall((DOCS / MODEL).read_text(encoding="utf-8"))[0])
+        Path("model.py").write_text(BLOCK.findall((DOCS / MODEL).read_text(encoding="utf-8"))[0][0])
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in commands:
         done = subprocess.run(command, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path})

@@ -1,4 +1,4 @@
-"""Examples in docstrings as code: read by griffe while the site is built."""
+"""Examples in docstrings as code, formulas as MathML: read by griffe while the site is built."""
 
 import importlib.util
 from pathlib import Path
@@ -11,8 +11,10 @@ _spec.loader.exec_module(_hooks)
 
 
 class Examples(griffe.Extension):
-    """`>>>` lines become fenced code."""
+    """`>>>` lines become fenced code, formulas are drawn."""
 
     def on_object(self, *, obj, **_):
         if obj.docstring is not None:
-            obj.docstring.value = _hooks.with_code(obj.docstring.value)
+            obj.docstring.value = _hooks.with_formulas(_hooks.with_code(obj.docstring.value))
+        if obj.is_class:  # what is private is of no use to a reader
+            obj.bases = [base for base in obj.bases if not str(base).split(".")[-1].startswith("_")]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import flatten_util, lax
 from tests.learn.cases import spike_jvp, spike_vjp
 from tests.learn.oracle import bptt, relative_error
 
@@ -264,3 +264,46 @@ def test_a_hop_in_part_is_not_called_truncated():
 
 def compiled_without_traces(m, xs):
     return etrax.compile(m.step, "tbptt", xs[0], params=m.params, hidden=m.hidden)
+
+
+def recurrent(keep):
+    def step(p, s, x):
+        v = 0.9 * s["v"] + x @ p["w"] + keep(s["z"]) @ p["rec"]
+        z = spike_jvp(v - 0.3)
+        r = 0.8 * s["r"] + z @ p["out"]
+        return {"v": v, "z": z, "r": r}, r
+
+    return step
+
+
+def test_a_recurrent_layer_under_a_leaky_one_keeps_the_hop_if_asked():
+    """The oracle is a dense influence matrix that lacks the paths through `rec`, and is read by the whole step."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = {"w": (I, H), "rec": (H, H), "out": (H, O)}
+    params = {k: jax.random.normal(key, shapes[k]) for k, key in zip(shapes, keys, strict=False)}
+    hidden = {"v": jnp.zeros((B, H)), "z": jnp.zeros((B, H)), "r": jnp.zeros((B, O))}
+    xs = jax.random.normal(keys[3], (T, B, I))
+    whole, cut = recurrent(lambda z: z), recurrent(lax.stop_gradient)
+    loss = lambda y, _: jnp.sum(jnp.sin(y))
+    flat, back = flatten_util.ravel_pytree(params)
+    state, unravel = flatten_util.ravel_pytree(hidden)
+
+    def moved(step, p, s, x):
+        return flatten_util.ravel_pytree(step(back(p), unravel(s), x)[0])[0]
+
+    influence, expected = jnp.zeros((len(state), len(flat))), jnp.zeros_like(flat)
+    for x in xs:
+        told = jax.grad(lambda p, s, x=x: loss(whole(back(p), unravel(s), x)[1], None), (0, 1))(flat, state)
+        expected += told[0] + told[1] @ influence
+        own, carried = jax.jacobian(moved, (1, 2))(cut, flat, state, x)
+        influence, state = own + carried @ influence, moved(cut, flat, state, x)
+
+    learner = etrax.compile(whole, etrax.d_rtrl(hops=1), xs[0], params=params, hidden=hidden)
+    found = learner.value_and_grad(loss, window=1, reduction="sum")(params, learner.init(), xs)[0][1]
+    assert relative_error(flatten_util.ravel_pytree(found)[0], expected) < 1e-12
+    reason = learner.report.verdicts["w",].reason
+    assert "on 'r' through 'out' is carried in part; not carried: state 'z' acts on states" in reason
+    assert "'rec'" in reason.partition("not carried")[2] and "'out'" not in reason.partition("not carried")[2]
+    plain = etrax.compile(whole, "d_rtrl", xs[0], params=params, hidden=hidden)
+    assert plain.report.verdicts["w",].kind == learner.report.verdicts["w",].kind == "approximate"
+    assert "behind 'out' is carried by `etrax.d_rtrl(hops=1)`" in str(plain.report)

@@ -98,6 +98,45 @@ def test_gradients_are_those_of_bptt(name):
         assert cut.report.verdicts["Wrec",].kind == "approximate"
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        pure.LIF(M, 2, tau=9.0, detach_reset=True, learn_leak=True, spike=nn.surrogate.fast_sigmoid(2.0)),
+        pure.LeakyReadout(M, 2, tau=9.0, learn_leak=True),
+    ],
+)
+def test_two_layers_are_exact_where_the_upper_one_is_a_leaky_sum(above):
+    below = pure.LIF(N, M, learn_leak="unit", spike=nn.surrogate.fast_sigmoid(2.0))
+
+    def step(params, hidden, x):
+        lower, spikes = below.step(params["below"], hidden["below"], x)
+        upper, output = above.step(params["above"], hidden["above"], spikes)
+        return {"below": lower, "above": upper}, output
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = {"below": below.init(keys[0]), "above": above.init(keys[1])}
+    hidden, xs = {"below": below.hidden(B), "above": above.hidden(B)}, 2 * jax.random.normal(keys[2], (T, B, N))
+    np.testing.assert_allclose(jax.nn.sigmoid(params["above"]["leak"]), np.exp(-1 / 9), rtol=1e-12)
+    learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
+    assert {v.kind for v in learner.report.verdicts.values()} == {"exact"}
+    (_, found), _ = learner.value_and_grad(loss, window=2, reduction="sum")(params, learner.init(), xs)
+
+    def whole(params):
+        outputs = lax.scan(lambda h, x: step(params, h, x), hidden, xs)[1]
+        return jnp.sum(jax.vmap(loss, (0, None))(outputs, None))
+
+    expected = jax.grad(whole)(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10), found, expected)
+    assert all(np.any(np.asarray(g) != 0) for g in jax.tree.leaves(expected))
+
+
+def test_a_leak_is_learned_by_the_layer_or_by_the_unit():
+    assert pure.LIF(N, M, learn_leak=True).init(jax.random.key(0))["leak"].shape == ()
+    assert pure.ALIF(N, M, learn_leak="unit").init(jax.random.key(0))["leak"].shape == (M,)
+    with pytest.raises(etrax.ArgumentError, match="`learn_leak` is 'neuron'; expected True"):
+        pure.LeakyReadout(N, M, learn_leak="neuron").init(jax.random.key(0))
+
+
 def test_neurons_fire_and_are_silent():
     for name in ("LIF", "ALIF", "RecurrentLIF", "RecurrentALIF", "GIF", "ResonateAndFire", "Izhikevich"):
         cell, params, hidden, inputs = made(name)

@@ -28,6 +28,13 @@ def test_full_says_every_parameter(many):
         assert etrax.ir.format_path(p.path, "params") in text
 
 
+def test_a_verdict_is_found_by_its_name(many):
+    verdicts = many.report.verdicts
+    assert verdicts["layers[3].bias"] is verdicts["layers", 3, "bias"] and "layers[3].bias" not in verdicts
+    with pytest.raises(etrax.ArgumentError, match=r"no parameter 'bias'; there are 'head', .* and 191 more\."):
+        verdicts["bias"]
+
+
 def test_equal_reasons_are_said_once():
     def step(p, h, x):
         h = p["leak"] * h + x @ p["w"] + p["b"]

@@ -53,6 +53,15 @@ def test_last_only_marks_the_last_real_frame():
     assert tasks.last_only(task).mask.tolist() == want
 
 
+def test_a_data_set_is_no_task_and_a_task_shows_its_shapes():
+    inputs = np.zeros((3, 4, 1), np.float32)
+    with pytest.raises(tasks.TaskError, match=r"`split` takes a `Task`, got Dataset.*`etrax.tasks.labelled"):
+        tasks.split(etrax.train.Dataset.labelled(inputs, np.zeros(4, int)))
+    task = tasks.labelled(inputs, np.zeros(4, int), 2)
+    assert repr(task) == "Task(inputs: float32[3, 4, 1]; targets: int32[3, 4]; every step counts; 2 classes)"
+    assert "33% of the steps count" in repr(tasks.last_only(task))
+
+
 def test_parts_must_fit():
     with pytest.raises(ValueError, match="`labels` has shape"):
         tasks.labelled(np.zeros((3, 4, 1)), np.zeros(3, int), 2)

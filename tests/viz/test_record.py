@@ -100,6 +100,22 @@ def test_a_recording_goes_on_from_a_state():
 def test_only_what_was_asked_for_is_kept():
     found = viz.record(leaky("d_rtrl"), INPUTS, parameters=["w"], states=[("a",)])
     assert list(found.traces) == [(("w",), ("a",))]
+    without = viz.record(leaky("d_rtrl"), INPUTS, parameters=[])
+    assert without.traces == {} and without.states.keys() == found.states.keys()
+
+
+def test_names_are_those_of_the_report():
+    def step(params, h, x):
+        h = {"rnn": (0.5 * h["rnn"][0] + x @ params["rnn"]["w"],)}
+        return h, h["rnn"][0]
+
+    params, hidden = {"rnn": {"w": jnp.ones((3, 2))}}, {"rnn": (jnp.zeros(2),)}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=params, hidden=hidden)
+    found = viz.record(learner, jnp.ones((4, 3)), parameters=["rnn.w"], states=["rnn[0]"])
+    assert list(found.traces) == [(("rnn", "w"), ("rnn", 0))]
+    assert repr(found).startswith("Recording(d_rtrl(), 4 steps; states: 'rnn[0]' [4, 2]; outputs: ")
+    assert viz.states(found, states=["rnn[0]"]).axes and viz.traces(found, parameters=["rnn.w"]).axes
+    assert viz.raster(found, state="rnn[0]").axes
 
 
 def test_a_name_is_taken_as_the_report_writes_it():

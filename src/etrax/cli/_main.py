@@ -224,7 +224,8 @@ def _export(options: argparse.Namespace) -> int:
     made = learner.export(
         options.file, optax.adam(options.learning_rate), lambda o, t: loss(o, t).mean(), options.window, target=target
     )
-    print(f"{options.file}: one update by {made['rule']} and Adam, every {options.window} steps")
+    when = "every step" if options.window == 1 else f"every {options.window} steps"
+    print(f"{options.file}: one update by {made['rule']} and Adam, {when}; `etrax.load` reads it")
     return 0
 
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
-from .._arguments import check_arrays, check_path
+from .._arguments import check_arrays, check_path, short
 from .._compat import is_extended, shape_struct
 from .._errors import ArgumentError, EtraxError, MissingPackageError
 from .._version import __version__
@@ -39,6 +39,9 @@ MANIFEST_BYTES = 16 << 20
 PARTS = ("params", "opt_state", "state", "inputs", "targets")
 
 
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
 class ArtifactError(EtraxError, ValueError):
     """A file that is no artifact, was cut short or changed, or is of another version."""
 
@@ -52,6 +55,7 @@ def save_artifact(
     file = check_path("path", path)
     check_optimizer(optimizer)
     window = check_window(window)
+    _check_platforms(platforms)
     structs = _structs(learner, optimizer, loss_fn, window, target)
     flat, tree = jax.tree.flatten(structs)
     update = _update(learner, optimizer, loss_fn, window)
@@ -139,10 +143,18 @@ class Artifact:
     `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
     the axis of time is taken as well, and the output then has none either.
 
-    >>> import etrax
-    >>> etrax.load("missing.etrax")
-    Traceback (most recent call last):
-    etrax...ArtifactError: ...
+    The first three may be lists of their arrays, in the order of `jax.tree.leaves`: what is given comes back.
+
+    >>> import etrax, jax, jax.numpy as jnp, optax, tempfile
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> file, optimizer = tempfile.mktemp(), optax.sgd(0.1)
+    >>> _ = learner.export(file, optimizer, lambda o, y: ((o - y) ** 2).mean())
+    >>> start = learner.params, optimizer.init(learner.params), learner.init()
+    >>> params, opt_state, state = map(jax.tree.leaves, start)
+    >>> params, opt_state, state, loss, output = etrax.load(file)(params, opt_state, state, jnp.ones(3), jnp.ones(4))
+    >>> loss.item(), params[0].shape, output.shape
+    (4.0, (3, 4), (4,))
     """
 
     def __init__(self, manifest: dict[str, Any], exported: Any):
@@ -159,6 +171,8 @@ class Artifact:
     ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
         """One update of parameters, optimizer, trace and state."""
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        for part, tree in (("inputs", inputs), ("targets", targets)):
+            check_arrays(part, tree)
         single = self._is_sample(inputs)
         if single:
             inputs, targets = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets))
@@ -194,6 +208,13 @@ class Artifact:
                     f"made with {want['dtype']}{want['shape']} at {want['path']}."
                 )
         return jax.tree.leaves(tree)
+
+
+def _check_platforms(platforms: object) -> None:
+    listed = isinstance(platforms, list | tuple) and platforms and all(p in _PLATFORMS for p in platforms)
+    if platforms is not None and not listed:
+        names = ", ".join(map(repr, _PLATFORMS))
+        raise ArgumentError(f"`platforms` is {short(platforms)}; expected a list of some of {names}.")
 
 
 def register_for_export(tree: PyTree) -> None:

@@ -63,11 +63,19 @@ def read(
 
 
 def write(step: Step | Learner, params: PyTree) -> nir.NIRGraph:
-    """The graph that a step was read from, with other values for its parameters; the graph itself is left as it is."""
+    """The graph that a step was read from, with other values for its parameters; the graph itself is left as it is.
+
+    >>> import etrax, jax, nir, numpy as np
+    >>> step, params, _ = etrax.nir.read(nir.NIRGraph.from_list(nir.Linear(np.ones((2, 3)))))
+    >>> etrax.nir.write(step, jax.tree.map(lambda a: 2 * a, params)).nodes["linear"].weight[0].tolist()
+    [2.0, 2.0, 2.0]
+    """
     model = step.bound.model if isinstance(step, Learner) else step
     if not isinstance(model, Step):
         raise ArgumentTypeError(
-            f"`write` takes what `etrax.nir.read` gave, or a learner of it; this is a {type(model).__name__}."
+            f"`write` takes what `etrax.nir.read` gave, or a learner of it; this {type(model).__name__} has no "
+            "graph. Build one of its values (`nir.NIRGraph.from_list(nir.Affine(...), nir.LIF(...))`), and see by "
+            "`etrax.nir.read` that it computes the same; docs/nir.md shows it for cells of `etrax.nn`."
         )
     check_like("params", params, model.params(), "`etrax.nir.read`")
     return _with_values(model.graph, params)

@@ -13,7 +13,7 @@ from jax.nn import initializers
 from jax.typing import DTypeLike
 
 from . import surrogate
-from ._pure import KAIMING, Initializer, Layer, Params, State, affine, drawn
+from ._pure import KAIMING, Initializer, Layer, LearnLeak, Params, State, affine, drawn, leak_init, leak_of
 from .surrogate import Surrogate
 
 
@@ -30,23 +30,9 @@ def spike(x: jax.Array, gamma: float = 0.3) -> jax.Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LIF(Layer):
-    r"""Leaky integrate-and-fire neurons, not connected to each other (Gerstner & Kistler, 2002). `d_rtrl` is exact.
+class _Firing(Layer):
+    """Neurons that fire where a potential passes a threshold."""
 
-    .. math::
-        v_t &= \alpha v_{t-1} + W x_t + b - \vartheta z_{t-1}, \quad \alpha = e^{-1/\tau} \\
-        z_t &= \Theta((v_t - \vartheta) / \vartheta)
-
-    `threshold` is :math:`\vartheta`; `spike` is :math:`\Theta`, any of `etrax.nn.surrogate`.
-
-    >>> import jax, jax.numpy as jnp
-    >>> cell = LIF(3, 4, w_init=1.0)
-    >>> hidden, z = cell.step(cell.init(jax.random.key(0)), cell.hidden(), jnp.ones(3))
-    >>> z.tolist(), hidden["v"].tolist()
-    ([1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0])
-    """
-
-    state_names: ClassVar[tuple[str, ...]] = ("v", "z")
     tau: float = 20.0
     threshold: float = 1.0
     spike: Surrogate = field(default=surrogate.triangle(), repr=False)
@@ -55,14 +41,44 @@ class LIF(Layer):
         """What flows into the membrane."""
         return affine(x, params["W"], params.get("b"))
 
-    def potential(self, params: Params, hidden: State, x: jax.Array) -> jax.Array:
-        """The new v."""
-        leak = math.exp(-1 / self.tau) * hidden["v"] - self.threshold * hidden["z"]
-        return leak + self.current(params, hidden, x)
-
     def fire(self, v: jax.Array, raised: jax.Array | float = 0.0) -> jax.Array:
         """The spikes of neurons whose threshold is raised."""
         return self.spike((v - self.threshold - raised) / self.threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LIF(_Firing):
+    r"""Leaky integrate-and-fire neurons, not connected to each other (Gerstner & Kistler, 2002). `d_rtrl` is exact.
+
+    .. math::
+        v_t &= \alpha v_{t-1} + W x_t + b - \vartheta z_{t-1}, \quad \alpha = e^{-1/\tau} \\
+        z_t &= \Theta((v_t - \vartheta) / \vartheta)
+
+    `threshold` is :math:`\vartheta`; `spike` is :math:`\Theta`, any of `etrax.nn.surrogate`. `learn_leak=True` learns
+    :math:`\alpha = \sigma(\mathtt{leak})`, one for the layer, from :math:`e^{-1/\tau}` on; `learn_leak="unit"` one for
+    each neuron. With `detach_reset=True` the reset passes no gradient. A layer that has both one leak and a detached
+    reset is a leaky sum of what is below it, and the layer below is exact as well.
+
+    >>> import jax, jax.numpy as jnp
+    >>> cell = LIF(3, 4, w_init=1.0)
+    >>> hidden, z = cell.step(cell.init(jax.random.key(0)), cell.hidden(), jnp.ones(3))
+    >>> z.tolist(), hidden["v"].tolist()
+    ([1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0])
+    >>> sorted(LIF(3, 4, learn_leak=True).init(jax.random.key(0)))
+    ['W', 'b', 'leak']
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("v", "z")
+    learn_leak: LearnLeak = False
+    detach_reset: bool = False
+
+    def init(self, key: jax.Array, dtype: DTypeLike = float) -> dict[str, jax.Array]:
+        return super().init(key, dtype) | leak_init(self, dtype)
+
+    def potential(self, params: Params, hidden: State, x: jax.Array) -> jax.Array:
+        """The new v."""
+        z = jax.lax.stop_gradient(hidden["z"]) if self.detach_reset else hidden["z"]
+        return leak_of(self, params) * hidden["v"] - self.threshold * z + self.current(params, hidden, x)
 
     def step(self, params: Params, hidden: State, x: jax.Array):
         v = self.potential(params, hidden, x)
@@ -78,6 +94,8 @@ class ALIF(LIF):
         v_t &= \alpha v_{t-1} + W x_t + b - \vartheta z_{t-1}, \quad \alpha = e^{-1/\tau} \\
         a_t &= \rho a_{t-1} + z_{t-1}, \quad \rho = e^{-1/\tau_a} \\
         z_t &= \Theta((v_t - \vartheta - \beta a_t) / \vartheta)
+
+    `learn_leak` and `detach_reset` are those of `LIF`.
 
     >>> import jax, jax.numpy as jnp
     >>> cell = ALIF(3, 1, w_init=0.5, beta=1.0)
@@ -185,7 +203,7 @@ class GIF(LIF):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResonateAndFire(LIF):
+class ResonateAndFire(_Firing):
     r"""Resonate-and-fire neurons: a damped rotation, each neuron at a frequency of its own that is learned (Izhikevich,
     2001), with a threshold that a spike raises (Higuchi et al., 2024). `d_rtrl` is exact.
 

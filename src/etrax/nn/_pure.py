@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn import initializers
 from jax.typing import ArrayLike, DTypeLike
+
+from .._arguments import short
+from .._errors import ArgumentError
 
 Params = Mapping[str, jax.Array]
 State = Mapping[str, jax.Array]
@@ -93,3 +97,34 @@ def drawn(init: Initializer, key: jax.Array, shape: Sequence[int], dtype: DTypeL
 def affine(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     y = x @ weight
     return y if bias is None else y + bias
+
+
+LearnLeak = bool | Literal["unit"]
+
+
+class Leaky(Protocol):
+    """A cell that forgets with time constant `tau` (steps), or as its parameter `leak` has it."""
+
+    @property
+    def tau(self) -> float: ...
+    @property
+    def learn_leak(self) -> LearnLeak: ...
+    @property
+    def out_size(self) -> int: ...
+
+
+def leak_init(cell: Leaky, dtype: DTypeLike) -> dict[str, jax.Array]:
+    """The parameter `leak` of a cell that learns it, one number or one for each unit: the logit of exp(-1/tau)."""
+    if cell.learn_leak not in (False, True, "unit"):
+        raise ArgumentError(
+            f"`learn_leak` is {short(cell.learn_leak)}; expected True (one leak for the layer), 'unit' (each its own), "
+            "or False."
+        )
+    logit = -math.log(math.expm1(1 / cell.tau))
+    shape = (cell.out_size,) if cell.learn_leak == "unit" else ()
+    return {"leak": jnp.full(shape, logit, dtype)} if cell.learn_leak else {}
+
+
+def leak_of(cell: Leaky, params: Params) -> jax.Array | float:
+    """What a step keeps of the state before."""
+    return jax.nn.sigmoid(params["leak"]) if cell.learn_leak else math.exp(-1 / cell.tau)

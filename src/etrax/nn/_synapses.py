@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from ._pure import Layer, Params, State, affine
+from ._pure import Layer, LearnLeak, Params, State, affine, leak_init, leak_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,9 @@ class LeakyReadout(Layer):
 
     .. math:: r_t = \kappa r_{t-1} + W x_t + b, \quad \kappa = e^{-1/\tau}
 
+    `learn_leak=True` learns :math:`\kappa = \sigma(\mathtt{leak})`, one for the layer, which keeps the layer below
+    exact; `learn_leak="unit"` one for each unit, which does not.
+
     >>> import jax, jax.numpy as jnp
     >>> cell = LeakyReadout(3, 2, tau=10.0)
     >>> cell.step(cell.init(jax.random.key(0)), cell.hidden(batch_size=5), jnp.ones((5, 3)))[1].shape
@@ -114,7 +118,11 @@ class LeakyReadout(Layer):
 
     state_names: ClassVar[tuple[str, ...]] = ("r",)
     tau: float = 20.0
+    learn_leak: LearnLeak = False
+
+    def init(self, key: jax.Array, dtype: DTypeLike = float) -> dict[str, jax.Array]:
+        return super().init(key, dtype) | leak_init(self, dtype)
 
     def step(self, params: Params, hidden: State, x: jax.Array):
-        r = math.exp(-1 / self.tau) * hidden["r"] + affine(x, params["W"], params.get("b"))
+        r = leak_of(self, params) * hidden["r"] + affine(x, params["W"], params.get("b"))
         return {"r": r}, r

@@ -45,7 +45,9 @@ def spike_with(derivative: Callable[[jax.Array], jax.Array]) -> Surrogate:
 
 @cache
 def triangle(gamma: float = 0.3) -> Surrogate:
-    r""":math:`\gamma \max(0, 1 - |x|)` (Bellec et al., 2020).
+    r"""A spike whose derivative is a triangle (Bellec et al., 2020).
+
+    .. math:: \gamma \max(0, 1 - |x|)
 
     >>> import jax
     >>> jax.grad(triangle(0.5))(-0.5).item()
@@ -56,7 +58,9 @@ def triangle(gamma: float = 0.3) -> Surrogate:
 
 @cache
 def fast_sigmoid(slope: float = 25.0) -> Surrogate:
-    r""":math:`1 / (1 + k |x|)^2` with slope k (Zenke & Ganguli, 2018).
+    r"""A spike whose derivative is that of a fast sigmoid of slope k (Zenke & Ganguli, 2018).
+
+    .. math:: 1 / (1 + k |x|)^2
 
     >>> import jax
     >>> jax.grad(fast_sigmoid(1.0))(1.0).item()
@@ -67,7 +71,9 @@ def fast_sigmoid(slope: float = 25.0) -> Surrogate:
 
 @cache
 def arctan(alpha: float = 2.0) -> Surrogate:
-    r""":math:`\frac{\alpha}{2} / (1 + (\frac{\pi}{2} \alpha x)^2)` (Fang et al., 2021).
+    r"""A spike whose derivative is that of an arctangent (Fang et al., 2021).
+
+    .. math:: \frac{\alpha}{2} / (1 + (\frac{\pi}{2} \alpha x)^2)
 
     >>> import jax
     >>> jax.grad(arctan(2.0))(0.0).item()
@@ -78,7 +84,9 @@ def arctan(alpha: float = 2.0) -> Surrogate:
 
 @cache
 def sigmoid(slope: float = 4.0) -> Surrogate:
-    r""":math:`k\, \sigma(k x) (1 - \sigma(k x))`, the derivative of a logistic function of slope k.
+    r"""A spike whose derivative is that of a logistic function of slope k.
+
+    .. math:: k\, \sigma(k x) (1 - \sigma(k x))
 
     >>> import jax
     >>> jax.grad(sigmoid(4.0))(0.0).item()
@@ -89,7 +97,9 @@ def sigmoid(slope: float = 4.0) -> Surrogate:
 
 @cache
 def gaussian(width: float = 0.5) -> Surrogate:
-    r""":math:`e^{-x^2 / 2 \sigma^2} / \sqrt{2 \pi} \sigma` with width :math:`\sigma` (Yin et al., 2021).
+    r"""A spike whose derivative is a bell curve of width :math:`\sigma` (Yin et al., 2021).
+
+    .. math:: e^{-x^2 / 2 \sigma^2} / \sqrt{2 \pi} \sigma
 
     >>> import jax
     >>> round(jax.grad(gaussian(0.5))(0.0).item(), 4)

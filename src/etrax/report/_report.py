@@ -41,6 +41,10 @@ class _OnDemand(Mapping[str, int]):
         return repr(dict(self))
 
 
+# An error names at most so many parameters.
+_LISTED = 20
+
+
 class Verdicts(dict[Path, Verdict]):
     """Verdicts by path: a tuple of keys, or a name as the report writes it.
 
@@ -58,7 +62,8 @@ class Verdicts(dict[Path, Verdict]):
                 return verdict
         known = [format_path(path, "params") for path in self]
         near = meant(asked, [name[1:-1] for name in known]) if isinstance(asked, str) else ""
-        text = f"there is no parameter {short(asked)}; there are {', '.join(known)}.{near}"
+        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+        text = f"there is no parameter {short(asked)}; there are {', '.join(known[:_LISTED])}{more}.{near}"
         raise explained(ArgumentError, KeyError(asked), text)
 
 
@@ -71,8 +76,8 @@ class Report:
     ...     h = 0.9 * h + x @ params["w"]
     ...     return h, h
     >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params={"w": jnp.ones((3, 4))}, hidden=jnp.zeros(4))
-    >>> learner.report.to_dict()["parameters"][0]["verdict"]["kind"]
-    'exact'
+    >>> learner.report.to_dict()["parameters"][0]["verdict"]["kind"], str(learner.report.verdicts["w"].kind)
+    ('exact', 'exact')
     """
 
     rule: str

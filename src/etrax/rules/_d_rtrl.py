@@ -206,9 +206,10 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
     default those are carried that take at most 256 MB, if at most eight outputs of an op meet at a position. The report
     says what is not carried, and what it would take.
 
-    `hops=1` also carries what a layer does to a leaky layer above it (LIF with a leaky readout becomes exact), for as
-    many state scalars more at each of its positions as the leaky layer has; `hops=0` does not. By default it is
-    carried where the trace stays below 512 MB.
+    `hops=1` also carries what a layer does to a leaky layer above it, for as many state scalars more at each of its
+    positions as the leaky layer has: LIF with a leaky readout becomes exact, a recurrent layer under one stays
+    approximate, with fewer paths lost. `hops=0` does not. By default it is carried where it makes a parameter exact and
+    the trace stays below 512 MB.
 
     >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0))
     d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0)
@@ -218,7 +219,7 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
         raise ArgumentError(f"`d_rtrl`: `hops` is {short(hops)}; expected 0, 1, or None for 1 where it is cheap.")
 
     def carried(facts: Facts) -> Hopped | None:
-        return _hops_within(facts, limit, 0.0 if hops == 0 else _HOP_BYTES if hops is None else math.inf)
+        return chosen_hops(facts, limit, partly=True) if hops == 1 else None if hops == 0 else _cheap_hops(facts, limit)
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
         hopped = carried(facts)
@@ -227,9 +228,8 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
         return hop_transport(hopped, structured_transport(hopped.wider, sites, trace_dtype, limit))
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        if carried(facts) is None:
-            return by_position_verdict(facts, param, limit)
-        return hop_verdict(facts, param, limit)
+        hopped = carried(facts)
+        return by_position_verdict(facts, param, limit) if hopped is None else hop_verdict(facts, param, limit, hopped)
 
     options: dict[str, object] = {} if limit == _CHEAP else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
     return Rule(
@@ -237,8 +237,19 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
         transport,
         verdict,
         options if hops is None else {**options, "hops": int(hops)},
-        notes=lambda facts: structure_notes(facts, limit, carried(facts)),
+        notes=lambda facts: (
+            structure_notes(facts, limit, carried(facts)) + _not_hopped(facts, limit, carried(facts), hops)
+        ),
     )
+
+
+def _not_hopped(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int | None) -> list[str]:
+    """The advice to ask for hops that are not carried by default."""
+    more = chosen_hops(facts, fan_out, partly=True) if hops is None else None
+    known = {r.site for r in hopped.relations} if hopped is not None else set()
+    sites = [r.site for r in more.relations if r.site not in known] if more is not None else []
+    names = ", ".join(dict.fromkeys(n for j in sites for n in facts.params_of(j)))
+    return [f"what reaches the leaky states behind {names} is carried by `etrax.d_rtrl(hops=1)`"] if names else []
 
 
 def _limit(fan_out: object) -> FanOut:
@@ -250,9 +261,9 @@ def _limit(fan_out: object) -> FanOut:
 
 
 @lru_cache(maxsize=64)
-def _hops_within(facts: Facts, fan_out: FanOut, limit: float) -> Hopped | None:
+def _cheap_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
     """Hops that make a parameter exact, if the whole trace stays within a limit in bytes."""
-    hopped = chosen_hops(facts, fan_out) if limit > 0 else None
-    if hopped is None or limit == math.inf:
+    hopped = chosen_hops(facts, fan_out)
+    if hopped is None or structured_transport(hopped.wider, fan_out=fan_out).nbytes <= _HOP_BYTES:
         return hopped
-    return hopped if structured_transport(hopped.wider, fan_out=fan_out).nbytes <= limit else None
+    return None

@@ -346,9 +346,13 @@ def e_prop(
     kappa: float = 0.0, feedback: str = "symmetric", *, key: int | Array = 0,
     feedback_rate: float = 1e-2, feedback_decay: float = 1e-4,
 ) -> Rule:  # fmt: skip
-    """e-prop. `key` (a number or a `jax.random` key) draws the feedback matrices; rate and decay are for `"adaptive"`.
+    """e-prop: the trace of `d_rtrl`, filtered by `kappa`, under a learning signal that `feedback` chooses.
 
-    Two learners with the same key have the same feedback: give each seed of an experiment a key of its own.
+    `kappa` stands for a readout that leaks by it a step and is no state of the model; 0 is no filter. `feedback` is
+    "symmetric" (the gradient of the loss), "random" (the output error through fixed random matrices) or "adaptive"
+    (matrices that follow the readout at `feedback_rate`, with `feedback_decay`). `key` (a number or a `jax.random` key)
+    draws the matrices: two learners with the same key have the same feedback, so give each seed of an experiment a key
+    of its own.
 
     >>> print(e_prop(0.9))
     e_prop(kappa=0.9)

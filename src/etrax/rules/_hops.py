@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from ..analysis import Facts, FanOut, LostKind, LostPath, OpNode
@@ -13,26 +14,27 @@ from ._words import in_words
 
 
 @lru_cache(maxsize=32)
-def chosen_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
-    """The hops by which some parameter becomes exact; None if there are none."""
+def chosen_hops(facts: Facts, fan_out: FanOut, partly: bool = False) -> Hopped | None:
+    """The hops by which some parameter becomes exact, or loses fewer paths if `partly`; None if there are none."""
     possible = possible_hops(facts)
     ops = {r.site for r in possible}
     lost = {p: lost_paths(facts, p, fan_out) for p in range(len(facts.step.select(Role.PARAM)))}
     waiting = [p for p, paths in lost.items() if paths and _without(paths, ops) != paths]
     if not waiting:
         return None
-    wider = hopped_with(facts, possible).wider
-    gained = [p for p in waiting if not _without(lost_paths(wider, p, fan_out), ops)]
+    gained = waiting
+    if not partly:
+        wider = hopped_with(facts, possible).wider
+        gained = [p for p in waiting if not _without(lost_paths(wider, p, fan_out), ops)]
     used = {j for p in gained for path in lost[p] for j in _ops_of(path)}
     chosen = tuple(r for r in possible if r.site in used)
     return hopped_with(facts, chosen) if chosen else None
 
 
-def hop_verdict(facts: Facts, param: int, fan_out: FanOut) -> Verdict:
+def hop_verdict(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Verdict:
     """D-RTRL's verdict where hops are carried."""
     plain = by_position_verdict(facts, param, fan_out)
-    hopped = chosen_hops(facts, fan_out)
-    if plain.kind not in (Kind.APPROXIMATE, Kind.TRUNCATED) or hopped is None:
+    if plain.kind not in (Kind.APPROXIMATE, Kind.TRUNCATED):
         return plain
     ops, lost = {hop.site for hop in hopped.hops}, lost_paths(facts, param, fan_out)
     met = {j for path in lost for j in _ops_of(path)} & ops
@@ -43,7 +45,7 @@ def hop_verdict(facts: Facts, param: int, fan_out: FanOut) -> Verdict:
     )
     names = ", ".join(name for j in sorted(met) for name in facts.params_of(j))
     left = _without(lost_paths(hopped.wider, param, fan_out), ops)
-    if left and plain.kind is Kind.TRUNCATED and carried_groups(hopped.wider, param, fan_out):
+    if left and carried_groups(hopped.wider, param, fan_out):
         paths = _without(lost, ops)
         listed = in_words(facts, paths) if paths else in_words(hopped.wider, left)
         return Verdict(
@@ -65,5 +67,11 @@ def _ops_of(path: LostPath) -> list[int]:
 
 
 def _without(paths: Iterable[LostPath], ops: set[int]) -> list[LostPath]:
-    """Paths but for those that all lead through some ops."""
-    return [path for path in paths if not (_ops_of(path) and set(_ops_of(path)) <= ops)]
+    """Paths but for what leads through some ops."""
+    found = []
+    for path in paths:
+        met = _ops_of(path)
+        targets = tuple(n for n in path.targets if not (isinstance(n, OpNode) and n.index in ops))
+        if not met or targets:
+            found.append(replace(path, targets=targets) if met else path)
+    return found

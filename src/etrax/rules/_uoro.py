@@ -266,7 +266,9 @@ def balance(state: Array, theta: Array) -> tuple[Array, Array]:
 
 
 def uoro(key: int | Array) -> Rule:
-    """UORO. `key` (a number or a `jax.random` key) starts the signs; each learner state carries its own from there.
+    """Unbiased online recurrent optimisation: a random rank-one estimate of all influence, right on average.
+
+    `key` (a number or a `jax.random` key) starts the signs; each learner state carries its own from there.
 
     >>> print(uoro(0))
     uoro()

@@ -32,6 +32,7 @@ class Shardings(NamedTuple):
 
 
 def check_mesh(mesh: object, shard: object) -> None:
+    """Refuse what is no mesh, or no layout of parameters over one."""
     if mesh is None and shard is None:
         return
     if not isinstance(mesh, Mesh):

@@ -22,7 +22,7 @@ from .._compat import JaxprEqn, is_concrete
 
 @dataclass(frozen=True)
 class Place:
-    """See the module's text."""
+    """Where a value of a partitioned program is: the axes of the mesh that cut it, sum it or share it."""
 
     dims: tuple[str | None, ...]
     partial: frozenset[str] = frozenset()

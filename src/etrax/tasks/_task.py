@@ -46,6 +46,13 @@ class Task:
                     f"`{name}` has {list(found)} steps and sequences, but `inputs` have {list(self.inputs.shape[:2])}."
                 )
 
+    def __repr__(self) -> str:
+        """Shapes, not values."""
+        held = [f"{k}: {a.dtype}{list(a.shape)}" for k, a in (("inputs", self.inputs), ("targets", self.targets))]
+        marked = "every step counts" if self.mask.all() else f"{np.mean(self.mask != 0):.0%} of the steps count"
+        classes = "" if self.classes is None else f"; {self.classes} classes"
+        return f"Task({'; '.join(held)}; {marked}{classes})"
+
     @property
     def steps(self) -> int:
         """T, the length of the longest sequence."""
@@ -147,4 +154,7 @@ def last_only(task: Task) -> Task:
 
 def _check_task(what: str, task: Task) -> None:
     if not isinstance(task, Task):
-        raise TaskError(f"`{what}` takes a `Task`, got {short(task)}.")
+        raise TaskError(
+            f"`{what}` takes a `Task`, got {short(task)}. Make one of arrays by `etrax.tasks.labelled(inputs, labels, "
+            "classes)` or `etrax.tasks.Task(inputs, targets, mask)`; `Trainer.fit` takes it as it takes a `Dataset`."
+        )

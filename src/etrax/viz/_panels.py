@@ -28,7 +28,9 @@ def as_paths(what: str, asked: PyTree, known: Iterable[Path]) -> list[Path]:
     """A list of paths, each a tuple of keys, one key, or the name of a known path as reports write it."""
     listed = isinstance(asked, Sequence) and not isinstance(asked, str | bytes)
     if not listed or not asked or not all(_is_path(p) for p in asked):
-        raise ArgumentTypeError(f"`{what}` is {short(asked)}; expected a list of paths such as `[('rnn', 'w')]`.")
+        raise ArgumentTypeError(
+            f"`{what}` is {short(asked)}; expected a list of paths or names, such as `[('rnn', 'w')]` or `['rnn.w']`."
+        )
     known = list(known)
     return [next((k for k in known if is_at(k, p)), p if isinstance(p, tuple) else (p,)) for p in asked]
 

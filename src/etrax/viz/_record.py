@@ -29,6 +29,10 @@ from ..rules import diagonal_transport
 from ._panels import as_paths
 
 
+def _shapes(arrays: dict[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {list(a.shape)}" for name, a in arrays.items())
+
+
 @dataclass(frozen=True)
 class Recording:
     """What was seen, each array with time first.
@@ -49,6 +53,16 @@ class Recording:
     traces: dict[tuple[Path, Path], np.ndarray]
     step: int = 0
 
+    def __repr__(self) -> str:
+        """Shapes, not values."""
+        parts = (("states", self.states, "hidden"), ("outputs", self.outputs, "output"))
+        held = [
+            f"{what}: {_shapes({format_path(p, root): a for p, a in of.items()})}" for what, of, root in parts if of
+        ]
+        pairs = {f"{format_path(p, 'params')} on {format_path(s, 'hidden')}": a for (p, s), a in self.traces.items()}
+        held += [f"traces: {_shapes(pairs)}"] if pairs else []
+        return f"Recording({self.rule}, {len(self.time)} steps; {'; '.join(held)})"
+
     @property
     def time(self) -> np.ndarray:
         """The number of each step, counted from 1."""
@@ -63,8 +77,9 @@ def record(
     """Run a learner over a sequence, without learning, and keep what it holds after every step.
 
     `inputs` are time-major, as for `value_and_grad`. Traces take T × |θ| numbers for every state: name the `parameters`
-    and `states` (by path) whose traces you want, or none for all. Traces are summed over the positions of a state;
-    `sample` takes those at one index of its first axis, the batch.
+    and `states` whose traces you want, by path or as a report names them ("rnn.w"); by default all are kept, with
+    `parameters=[]` none. Traces are summed over the positions of a state; `sample` takes those at one index of its
+    first axis, the batch.
 
     >>> import etrax, etrax.viz, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -81,7 +96,7 @@ def record(
     facts = learner.facts
     transport, start = _readable(learner, state)
     chosen = _chosen("parameters", parameters, [leaf.path for leaf in facts.step.select(Role.PARAM)])
-    probes = {i: _probe(learner, i, sample) for i in _probed(learner, states)}
+    probes = {i: _probe(learner, i, sample) for i in _probed(learner, states)} if chosen else {}
     params = learner.params if params is None else params
     check_arrays("params", params)
     check_arrays("inputs", inputs)
@@ -191,9 +206,12 @@ def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, np.ndar
 def _chosen(what: str, asked: Sequence[Path] | None, known: list[Path]) -> list[int]:
     if asked is None:
         return list(range(len(known)))
+    if isinstance(asked, list | tuple) and not asked:
+        return []
+    root = "params" if what == "parameters" else "hidden"
     paths = as_paths(what, asked, known)
     for path in paths:
         if path not in known:
-            names = ", ".join(format_path(k, what) for k in known)
-            raise ArgumentError(f"`{what}` has no {format_path(path, what)}; there are {names}.")
+            names = ", ".join(format_path(k, root) for k in known)
+            raise ArgumentError(f"`{what}` has no {format_path(path, root)}; there are {names}.")
     return [known.index(path) for path in paths]
