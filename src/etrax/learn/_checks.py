@@ -41,6 +41,7 @@ def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: Tre
         raise ArgumentError(
             f"`{what}` does not have the structure that the model was compiled with "
             f"({_difference(what, tree, leaves, structure)})."
+            + (f" `learner.{what}` has it." if what in ("params", "hidden") else "")
         )
     found = jax.tree.leaves(tree)
     for leaf, value in zip(leaves, found, strict=True):
@@ -51,7 +52,7 @@ def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: Tre
 def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
     kind, plain = structure.node_data(), isinstance(tree, dict | list | tuple) or hasattr(tree, "shape")
     if what == "params" and kind is not None and type(tree) is not kind[0] and not plain:
-        return f"it is a {type(tree).__name__}; expected what `learner.params` is, its parameters alone"
+        return f"it is a {type(tree).__name__}; expected its parameters alone"
     if _without_lists(tree) == structure:
         return "it holds a list of numbers where an array was: pass `jnp.asarray(...)`"
     want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}

@@ -24,7 +24,7 @@ MEANING = {
     Kind.TRUNCATED: "no trace is carried, exact inside a window only",
     Kind.UNUSED: "has no gradient",
 }
-CHECK = "etrax.testing.compare(learner, loss_fn, params, hidden, inputs, targets, window=1).check()"
+CHECK = "etrax.testing.compare(learner, loss_fn, learner.params, learner.hidden, inputs, targets, window=1).check()"
 
 
 WORDS = (

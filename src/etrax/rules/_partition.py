@@ -131,8 +131,13 @@ def partition(rules: Mapping[Chooser, Rule], default: Rule | None = None) -> Rul
     >>> print(rule)
     partition(cell.recurrent: rtrl(), embedding: frozen(), default: d_rtrl())
     """
-    given = [*rules.values(), tbptt() if default is None else default] if isinstance(rules, Mapping) else [None]
-    if not all(isinstance(r, Rule) for r in given):
+    named = {**rules, "default": tbptt() if default is None else default} if isinstance(rules, Mapping) else {}
+    for key, rule in named.items():
+        if isinstance(rule, str):
+            raise ArgumentError(
+                f"`partition` takes rules, and {key!r} has the text {rule!r}: call it, `etrax.{rule}()`."
+            )
+    if not named or not all(isinstance(r, Rule) for r in named.values()):
         raise ArgumentError(
             "`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as "
             "`etrax.rtrl()`."
@@ -206,7 +211,8 @@ def _choose(entries: Mapping[Chooser | None, Rule], facts: Facts, param: int) ->
         if key is None or _applies(key, path):
             return rule
     raise CompilationError(
-        f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a `default`."
+        f"no entry of `partition` applies to the parameter {format_path(path, 'params')}; give a rule for the rest, "
+        "`partition(..., default=etrax.d_rtrl())`."
     )
 
 

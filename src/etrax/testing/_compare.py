@@ -24,13 +24,17 @@ class GradientError(EtraxError, AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: cosine with BPTT's gradient, relative error, verdict, and whether its gradient is not wanted."""
+    """One parameter: cosine with BPTT's gradient, relative error, verdict, and whether its gradient is not wanted.
+
+    `undefined` says that BPTT's own gradient holds NaN or infinity.
+    """
 
     path: Path
     cosine: float
     relative_error: float
     verdict: Verdict
     frozen: bool = False
+    undefined: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,14 @@ class Comparison:
             for r in self.rows
             if r.verdict.kind in (Kind.EXACT, Kind.UNUSED) and not r.frozen and not r.relative_error <= self.tolerance
         ]
+        lost = [r for r in wrong if r.undefined]
+        if lost:
+            names = ", ".join(format_path(r.path, "params") for r in lost[:8]) + (", …" if len(lost) > 8 else "")
+            raise GradientError(
+                f"BPTT's own gradient is NaN or infinite for {names}: there is nothing to compare with. The model "
+                "overflows, or divides by zero, on these data; `etrax.compile(..., check_finite=True)` names the step "
+                "and the state."
+            )
         if wrong:
             lines = "\n".join(
                 f"  {format_path(r.path, 'params')}: relative error {r.relative_error:.3g}, {r.verdict.kind}"
@@ -100,6 +112,8 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Compare a learner's gradient over a sequence with BPTT's.
 
+    `params` and `hidden` are those that you hold, or `learner.params` and `learner.hidden`: a module's hidden state
+    holds its variables (the keys of dropout, statistics) beside the carry.
     Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
     relative in float64, and follows the precision of each parameter otherwise.
 
@@ -123,7 +137,8 @@ def compare(
     frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
-        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen))
+        undefined = not bool(jnp.isfinite(w).all())
+        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, undefined))
     if tolerance is None:
         low = any(jnp.finfo(a.dtype).bits <= 32 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
         half = any(jnp.finfo(a.dtype).bits <= 16 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
