@@ -15,6 +15,7 @@ from .._errors import ArgumentError, EtraxError
 from ..ir import LossFunction, Path, PyTree, Role, format_path, leaves_with_paths
 from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
+from ._compiler import compiler_fault
 from ._oracles import bptt
 
 
@@ -84,8 +85,7 @@ class Comparison:
             )
             raise GradientError(
                 f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n"
-                f"{lines}\n"
-                "Please report the model: a verdict `exact` is a promise."
+                f"{lines}\n" + (compiler_fault() or "Please report the model: a verdict `exact` is a promise.")
             )
         return self
 
