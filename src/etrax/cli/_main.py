@@ -244,7 +244,7 @@ def _demo(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     import jax
 
-    from ..testing._compiler import compiler_fault
+    from ..testing import compiler_fault
 
     print(f"etrax {__version__}, Python {sys.version.split()[0]}, jax {jax.__version__}")
     for device in jax.devices():

@@ -144,6 +144,8 @@ def _check_input(name: str, got: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct
             more = " It looks like one step: use `learner.step`, or give it a time axis, `x[None]`."
         elif len(got.shape) == len(one.shape) + 2 and got.shape[2:] == one.shape:
             more = " It looks like a batch: compile with inputs and states of one step of a batch, `x[0]`."
+        elif len(one.shape) > 1 and len(got.shape) > 1 and got.shape[2:] == one.shape[1:]:
+            more = f" If that is the batch: give {one.shape[0]} samples, or compile again for {got.shape[1]}."
         raise ArgumentError(
             f"{name} has shape {list(got.shape)}; expected ({sizes}): a leading time axis, then the shape of one step "
             f"as compiled.{more}"
@@ -175,7 +177,9 @@ def check_targets(targets: PyTree, length: int) -> None:
         shape = struct_of(_at("targets", path), leaf).shape
         if not shape or shape[0] != length:
             turned = " It looks as if the batch came first: expected time first." if shape[1:2] == (length,) else ""
-            if len(shape) < 2 and not turned:
+            if isinstance(targets, list):
+                turned = " It is in a list: pass one array, `jnp.asarray(targets)`."
+            elif len(shape) < 2 and not turned:
                 turned = f" One target for all steps is repeated: `jnp.broadcast_to(y, ({length}, *y.shape))`."
             raise ArgumentError(
                 f"`targets` at {format_path(path, 'targets')} has shape {list(shape)}; "

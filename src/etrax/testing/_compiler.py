@@ -26,7 +26,13 @@ def sums_go_wrong() -> bool:
 
 @cache
 def compiler_fault() -> str | None:
-    """What is known to be wrong with the compiler of this process, and the remedy; None if nothing is found."""
+    """What is known to be wrong with the compiler of this process, and the remedy; None if nothing is found.
+
+    >>> import etrax
+    >>> fault = etrax.testing.compiler_fault()
+    >>> fault is None or "XLA_FLAGS" in fault
+    True
+    """
     if not sums_go_wrong():
         return None
     return (
