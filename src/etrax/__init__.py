@@ -9,6 +9,7 @@ from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
 from ._errors import MissingPackageError as MissingPackageError
 from ._errors import NotSupportedError as NotSupportedError
+from ._sums import avoid_wrong_sums as _avoid_wrong_sums
 from ._version import __version__ as __version__
 from .frontends import write_back as write_back
 from .graph import CompilationRecord as CompilationRecord
@@ -47,6 +48,8 @@ from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
 from .sharding import align_entries as align_entries
+
+_avoid_wrong_sums()
 
 # Imported when first used: they need packages that the core does not. By name, the module that holds it.
 _ON_USE = {name: f".{name}" for name in ("nir", "nn", "rl", "tasks", "testing", "train", "viz")}

@@ -21,6 +21,7 @@ import numpy as np
 from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _sources
+from jax._src import xla_bridge as _bridge
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lax.lax import copy_p as _copy_p
 
@@ -388,3 +389,8 @@ def is_live(tree: Any) -> bool:
         trace = getattr(trace, "parent_trace", None)
     tracers = [a for a in jax.tree.leaves(tree) if isinstance(a, _core.Tracer)]
     return all(any(a._trace is t for t in running) for a in tracers)
+
+
+def has_backends() -> bool:
+    """Whether JAX has found its devices, and with them read the flags of its compiler."""
+    return _bridge.backends_are_initialized()

@@ -13,6 +13,7 @@ from . import rules
 from ._arguments import check_flag, format_bytes, parse_bytes
 from ._compat import is_live, shape_struct
 from ._errors import ArgumentError, CompilationError
+from ._sums import warn_of_wrong_sums
 from .analysis import Facts, analyse
 from .engine import planned
 from .frontends import bind, check_kernels, compiling
@@ -58,6 +59,7 @@ def compile(
     if mesh is not None and check_finite:
         raise ArgumentError("`check_finite=True` runs on one device: find the step there, without `mesh`.")
     rule = as_rule(rule)
+    warn_of_wrong_sums()
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
         facts = analyse(bound.step)

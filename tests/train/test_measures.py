@@ -2,9 +2,12 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 from tests.train.common import N, T, class_trainer, classes, data, outputs_of, params, trainer
 
+import etrax
 from etrax.train import Dataset, accuracy, pad, step_accuracy
 
 
@@ -81,3 +84,31 @@ def test_labels_take_no_memory():
     d = Dataset.labelled(np.zeros((1000, 4, 1)), {"a": np.arange(4)})
     assert d.targets["a"].strides[0] == 0
     np.testing.assert_array_equal(d.targets["a"][17], np.arange(4))
+
+
+def test_another_learner_evaluates_what_this_one_trains():
+    class Noisy(nnx.Module):
+        def __init__(self, width=3):
+            self.read, self.drop = nnx.Linear(2, width, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(1))
+
+        def __call__(self, h, x):
+            h = 0.5 * h + self.read(x)
+            return h, self.drop(h)
+
+    model, x, hidden = Noisy(), jnp.ones((4, 2)), jnp.zeros((4, 3))
+    noisy = etrax.compile(model, "d_rtrl", x, hidden=hidden)
+    model.eval()
+    quiet = etrax.compile(model, "tbptt", x, hidden=hidden)
+    made = etrax.Trainer(noisy, optax.sgd(0.1), lambda o, t: (o**2).mean(), evaluated=quiet)
+    xs = np.random.default_rng(0).standard_normal((5, 4, 2))
+    h, want = np.zeros((4, 3)), []
+    for now in xs:
+        h = 0.5 * h + now @ np.asarray(model.read.kernel[...])
+        want.append((h**2).mean())
+    np.testing.assert_allclose(made.evaluate(noisy.params, Dataset(xs))["loss"], np.mean(want), rtol=1e-5)
+    assert made.fit(Dataset(xs), 1, validation=Dataset(xs), progress=False).history[0].metrics["val_loss"] > 0
+    other = etrax.compile(Noisy(5), "tbptt", x, hidden=jnp.zeros((4, 5)))
+    with pytest.raises(etrax.ArgumentError, match=r"another model: the parameter 'read.bias' is not the same"):
+        etrax.Trainer(noisy, optax.sgd(0.1), lambda o, t: (o**2).mean(), evaluated=other)
+    with pytest.raises(etrax.ArgumentError, match="`evaluated` is a Noisy; pass what"):
+        etrax.Trainer(noisy, optax.sgd(0.1), lambda o, t: (o**2).mean(), evaluated=model)

@@ -252,6 +252,8 @@ def _demo(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     import jax
 
+    from ..testing import compiler_fault
+
     print(f"etrax {__version__}, Python {sys.version.split()[0]}, jax {jax.__version__}")
     for device in jax.devices():
         print(f"device: {device.platform} {device.device_kind} ({device.id})")
@@ -262,6 +264,8 @@ def _doctor(options: argparse.Namespace) -> int:
         except importlib.metadata.PackageNotFoundError:
             found = f'missing: pip install "etrax[{extra}]"'
         print(f"{package}: {found}")
+    if fault := compiler_fault():
+        print(f"compiler: {fault}")
     return 0
 
 

@@ -46,7 +46,10 @@ def _into_equinox(module: Any, params: PyTree, hidden: PyTree) -> Any:
     import equinox as eqx
 
     if hidden is not None:
-        raise ArgumentError("`state` was given for an Equinox module, which holds none: keep the state as it is.")
+        raise ArgumentError(
+            "`state` was given for an Equinox module, which holds none: call `etrax.write_back(module, params)`, and "
+            "keep the state as it is."
+        )
     if params is None:
         return module
     _check_leaves("params", params, eqx.filter(module, eqx.is_array))

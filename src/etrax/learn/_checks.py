@@ -38,10 +38,9 @@ class Optimizer(Protocol):
 def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> list[jax.Array]:
     """The leaves of a tree that must look like those that the model was compiled with."""
     if jax.tree.structure(tree) != structure:
-        raise ArgumentError(
-            f"`{what}` does not have the structure that the model was compiled with "
-            f"({_difference(what, tree, leaves, structure)})."
-        )
+        found = _difference(what, tree, leaves, structure)
+        remedy = f" `learner.{what}` has it." if what in ("params", "hidden") and "`learner." not in found else ""
+        raise ArgumentError(f"`{what}` does not have the structure that the model was compiled with ({found}).{remedy}")
     found = jax.tree.leaves(tree)
     for leaf, value in zip(leaves, found, strict=True):
         _check_one(f"`{what}` at {format_path(leaf.path, what)}", value, leaf.aval.shape, leaf.aval.dtype)
@@ -53,7 +52,7 @@ def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: Tree
         return f"it is None: pass `learner.{what}`, what it was compiled with, or a tree like that"
     kind, plain = structure.node_data(), isinstance(tree, dict | list | tuple) or hasattr(tree, "shape")
     if what == "params" and kind is not None and type(tree) is not kind[0] and not plain:
-        return f"it is a {type(tree).__name__}; expected what `learner.params` is, its parameters alone"
+        return f"it is a {type(tree).__name__}; expected its parameters alone"
     if _without_lists(tree) == structure:
         return "it holds a list of numbers where an array was: pass `jnp.asarray(...)`"
     want, got = {leaf.path for leaf in leaves}, {path for path, _ in leaves_with_paths(tree)}
@@ -149,6 +148,8 @@ def _check_input(name: str, got: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct
             more = " It looks like one step: use `learner.step`, or give it a time axis, `x[None]`."
         elif len(got.shape) == len(one.shape) + 2 and got.shape[2:] == one.shape:
             more = " It looks like a batch: compile with inputs and states of one step of a batch, `x[0]`."
+        elif len(one.shape) > 1 and len(got.shape) > 1 and got.shape[2:] == one.shape[1:]:
+            more = f" If that is the batch: give {one.shape[0]} samples, or compile again for {got.shape[1]}."
         raise ArgumentError(
             f"{name} has shape {list(got.shape)}; expected ({sizes}): a leading time axis, then the shape of one step "
             f"as compiled.{more}"
@@ -180,7 +181,9 @@ def check_targets(targets: PyTree, length: int) -> None:
         shape = struct_of(_at("targets", path), leaf).shape
         if not shape or shape[0] != length:
             turned = " It looks as if the batch came first: expected time first." if shape[1:2] == (length,) else ""
-            if len(shape) < 2 and not turned:
+            if isinstance(targets, list):
+                turned = " It is in a list: pass one array, `jnp.asarray(targets)`."
+            elif len(shape) < 2 and not turned:
                 turned = f" One target for all steps is repeated: `jnp.broadcast_to(y, ({length}, *y.shape))`."
             raise ArgumentError(
                 f"`targets` at {format_path(path, 'targets')} has shape {list(shape)}; "

@@ -198,7 +198,7 @@ _HOP_BYTES = 512e6
 
 
 def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> Rule:
-    """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op feeds a state back across positions.
+    """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op takes a state across positions.
 
     An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
     attention) has a trace for every pair of an output and a position that it reaches. `fan_out` bounds the size of such

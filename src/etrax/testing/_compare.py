@@ -15,6 +15,7 @@ from .._errors import ArgumentError, EtraxError
 from ..ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
 from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
+from ._compiler import compiler_fault
 from ._oracles import bptt
 
 
@@ -81,8 +82,7 @@ class Comparison:
             )
             raise GradientError(
                 f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n"
-                f"{lines}\n"
-                "Please report the model: a verdict `exact` is a promise."
+                f"{lines}\n" + (compiler_fault() or "Please report the model: a verdict `exact` is a promise.")
             )
         return self
 
@@ -109,6 +109,7 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Compare a learner's gradient over a sequence with BPTT's.
 
+    A module's hidden state (`learner.hidden`) holds its variables (keys of dropout, statistics) beside the carry.
     Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
     relative in float64, and follows the precision of each parameter otherwise. For `params` and `hidden` None stands
     for those that the model was compiled with; inputs of a step that takes several are a tuple.

@@ -22,6 +22,7 @@ def accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
         ŷ_b = argmax_c Σ_t m_tb o_tbc
 
     The right class is the target at the last step that counts. Targets are class numbers (T, B), or one-hot (T, B, C).
+    Where each step has a target of its own (the next character), `step_accuracy` is the one to take.
     With a mask that is non-zero at one step only (`pad(..., count="last")`) it is the accuracy of that step.
 
     >>> import jax.numpy as jnp

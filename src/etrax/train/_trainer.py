@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_flag, check_key, short
 from .._errors import ArgumentTypeError
-from ..ir import PyTree
+from ..ir import PyTree, Role, format_path
 from ..learn import Learner, Optimizer, check_opt_state, check_optimizer, check_window
 from ._batch import LossFunction, begin, evaluator, updater
 from ._check_data import ArgumentError, check_values
@@ -42,7 +42,9 @@ class Trainer:
 
     `metrics` are functions of the outputs of whole sequences (see `etrax.train.accuracy`), taken from data that are
     evaluated: those of `validation`, or the training data where there are none. The training loss is that of the
-    updates themselves.
+    updates themselves. Data are evaluated by the learner's own step, dropout and noise included; `evaluated` is another
+    learner of the same parameters that does it instead, compiled from the model in the form that it is to be judged in
+    (`model.eval()` of Flax NNX). Its rule does not count.
 
     >>> import etrax, jax, optax, numpy as np, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -64,7 +66,7 @@ class Trainer:
     def __init__(
         self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, *, window: int = 1,
         update: Literal["window", "sequence"] = "window", gradient: Callable[..., PyTree] | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Metric] | None = None, evaluated: Learner | None = None,
     ):  # fmt: skip
         self.learner, self.optimizer, self.window, self.update = learner, optimizer, check_window(window), update
         if metrics is not None and not isinstance(metrics, Mapping):
@@ -74,7 +76,8 @@ class Trainer:
         self.metrics, self.gradient = dict(metrics or {}), gradient
         _check_made_of(learner, optimizer, loss_fn, update, gradient, self.metrics)
         self._update = updater(learner, optimizer, loss_fn, window, update, gradient)
-        self._evaluate = evaluator(learner, loss_fn, self.metrics)
+        _check_twin(learner, evaluated)
+        self._evaluate = evaluator(evaluated or learner, loss_fn, self.metrics)
 
     def fit(
         self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: PyTree = None,
@@ -208,6 +211,22 @@ def _check_made_of(
                 f"`metrics[{name!r}]` does not take three arguments: it is called with the outputs, targets and mask "
                 "of whole sequences, `lambda outputs, targets, mask: ...`, and returns a value per sample, or per step "
                 "and sample."
+            )
+
+
+def _check_twin(learner: Learner, evaluated: object) -> None:
+    """Both have the same parameters and inputs."""
+    if evaluated is None:
+        return
+    if not isinstance(evaluated, Learner):
+        raise ArgumentError(f"`evaluated` is a {type(evaluated).__name__}; pass what `etrax.compile` returns.")
+    for role in (Role.PARAM, Role.INPUT):
+        own, other = ([(a.path, a.aval.shape) for a in x.facts.step.select(role)] for x in (learner, evaluated))
+        if own != other:
+            path = next(a for a in [*own, *other] if a not in own or a not in other)[0]
+            raise ArgumentError(
+                f"`evaluated` is a learner of another model: the {role.value} {format_path(path, role.value)} is not "
+                "the same in both. Compile the same module, with the same example inputs."
             )
 
 

@@ -1,0 +1,85 @@
+"""A comparison that fails for a reason outside: BPTT is no number, or the compiler is at fault."""
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import jaxlib
+import pytest
+
+import etrax
+from etrax import _sums
+from etrax.cli import main
+from etrax.testing import _compiler
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Whatever the compiler of this machine does."""
+    monkeypatch.setattr(_compiler, "sums_go_wrong", lambda: True)
+
+
+def compared(step, tolerance=None):
+    params, hidden, xs = {"w": jnp.full(3, 0.3)}, jnp.zeros(3), jnp.ones((6, 3))
+    learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
+    loss = lambda output, target: (output**2).mean()
+    return etrax.testing.compare(learner, loss, params, hidden, xs, window=2, tolerance=tolerance)
+
+
+def leaky(params, h, x):
+    h = 0.9 * h + jnp.sin(params["w"] * x)
+    return h, h
+
+
+def test_bptt_that_is_no_number_is_named():
+    table = compared(lambda p, h, x: (0.9 * h + p["w"] * x, jnp.log(-x) + h))
+    with pytest.raises(etrax.testing.GradientError, match="BPTT's own gradient is not finite"):
+        table.check()
+    assert not table[("w",)].bptt_finite and compared(leaky)[("w",)].bptt_finite
+
+
+def test_a_fault_of_the_compiler_is_named_where_a_check_fails(faulty, capsys):
+    rows = compared(leaky).check().rows
+    with pytest.raises(etrax.testing.GradientError, match=r"CPU compiler of jaxlib .* computes some sums"):
+        etrax.testing.Comparison(rows, 2, -1.0).check()
+    assert main(["doctor"]) == 0
+    assert "compiler: The CPU compiler" in capsys.readouterr().out
+
+
+def test_without_a_fault_the_model_is_asked_for(faulty, monkeypatch):
+    monkeypatch.setattr(_compiler, "sums_go_wrong", lambda: False)
+    with pytest.raises(etrax.testing.GradientError, match="Please report the model"):
+        etrax.testing.Comparison(compared(leaky).rows, 2, -1.0).check()
+
+
+def test_sums_are_right_after_the_import():
+    assert not _sums.sums_go_wrong()
+
+
+RUN = """
+import warnings
+import jax, jax.numpy as jnp, numpy as np
+{first}
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    import etrax
+    etrax.compile(lambda w, h, x: (0.9 * h + w * x,) * 2, "d_rtrl", np.ones(3), params=np.ones(3), hidden=np.zeros(3))
+print(any("computes some sums" in str(w.message) for w in found), etrax._sums.sums_go_wrong())
+"""
+
+
+COMPUTED, OTHER = "jnp.ones(3) + 1", "--xla_cpu_enable_fast_math=false"
+
+
+@pytest.mark.parametrize(
+    "first, flags, told",
+    [("", "", False), ("", OTHER, False), (COMPUTED, "", True), (COMPUTED, _sums.FLAG, False)],
+    ids=["imported first", "other flags", "computed first", "flag given"],
+)
+def test_the_flag_is_set_in_time_or_its_lack_is_told(first, flags, told):
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", RUN.format(first=first)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    expected = told and jaxlib.__version__ in _sums.FAULTY
+    assert ran.stdout.split() == [str(expected)] * 2, ran.stderr
