@@ -162,3 +162,13 @@ def test_another_gradient_may_be_too_large_for_half_precision():
     assert claims == {"approximate": "", "exact": "no NaN where BPTT has none"}
     assert checker.leaf_claim(case, "approximate", large * np.nan, want, 0, 7e3, 1.0)
     assert checker.leaf_claim(case, "approximate", large.astype(float), want, 0, 7e3, 1.0)
+
+
+def test_no_more_than_the_rounding_of_narrow_leaves_is_excused():
+    case, checker = Case("d_rtrl", 1), Checker(leaky(params={"w": Leaf((2, 3), "bfloat16")}))
+    assert checker.check(case) == 0
+    want = np.asarray(checker.bptt(case)[1][0], float)
+    assert checker.is_rounding(case, False, 0, want, want) and not checker.is_rounding(case, False, 0, 1.1 * want, want)
+    moved = np.linalg.norm(want - np.asarray(checker._wide.bptt(case)[1][0]))
+    assert 0 < moved < 0.1 * np.linalg.norm(want)
+    assert not Checker(leaky()).is_rounding(case, False, 0, want, want)
