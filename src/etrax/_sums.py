@@ -12,12 +12,12 @@ import warnings
 from functools import cache
 
 import jax
-import jaxlib
+import jaxlib.version
 import numpy as np
 
 from ._compat import has_backends
 
-FAULTY = ("0.10.2",)
+VERSION, FAULTY = jaxlib.version.__version__, ("0.10.2",)
 NAME = "--xla_cpu_experimental_ynn_fusion_type"
 FLAG = f"{NAME}=-LIBRARY_FUSION_TYPE_REDUCE"
 
@@ -25,7 +25,7 @@ FLAG = f"{NAME}=-LIBRARY_FUSION_TYPE_REDUCE"
 def avoid_wrong_sums() -> None:
     """Turn the pass off in a version that has the fault, before JAX reads its flags: at its first computation."""
     given = os.environ.get("XLA_FLAGS", "")
-    if jaxlib.__version__ in FAULTY and NAME not in given and not has_backends():
+    if VERSION in FAULTY and NAME not in given and not has_backends():
         os.environ["XLA_FLAGS"] = f"{given} {FLAG}".strip()
 
 
@@ -46,7 +46,7 @@ def sums_go_wrong() -> bool:
 
 def what_is_wrong() -> str:
     return (
-        f"The CPU compiler of jaxlib {jaxlib.__version__} computes some sums of float32 wrongly, in any JAX program (a "
+        f"The CPU compiler of jaxlib {VERSION} computes some sums of float32 wrongly, in any JAX program (a "
         "product summed over its last axis and spread again, of more than 32,768 numbers, as in the derivative of a "
         "norm). Import etrax before the first computation of JAX, which turns that part of it off, or start Python "
         f"with `XLA_FLAGS={FLAG}`; other versions of jaxlib are right."
@@ -55,5 +55,5 @@ def what_is_wrong() -> str:
 
 def warn_of_wrong_sums() -> None:
     """Say it to the caller of the caller where it was too late for the flag."""
-    if jaxlib.__version__ in FAULTY and sums_go_wrong():
+    if VERSION in FAULTY and sums_go_wrong():
         warnings.warn(what_is_wrong(), stacklevel=3)
