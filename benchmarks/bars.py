@@ -124,7 +124,7 @@ def _growth() -> list[Bar]:
 
 BARS = [
     *(
-        Bar(f"GRU B16 H256 K{k}: d_rtrl / BPTT", limit, _time(GRU, f"etrax d_rtrl K={k}", "BPTT"))
+        Bar(f"GRU B16 H256 K{k}: d_rtrl / BPTT", limit, _time(f"windows {GRU}", f"etrax d_rtrl K={k}", "BPTT"))
         for k, limit in ((4, 1.3), (8, 1.15), (64, 0.9))
     ),
     Bar("GRU B16 H256 K64: d_rtrl / braintrace D_RTRL", 1 / 10, _time(GRU, OURS, "braintrace D_RTRL default")),

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).parent / "results" / "default.json"
 BEGIN, END = "<!-- from benchmarks/page.py -->", "<!-- to here -->"
 TITLES = {
-    "gru": "GRU", "online gru": "GRU, a gradient at every step", "costly gru": "GRU, rules that look at pairs of units",
+    "gru": "GRU", "windows gru": "GRU, windows of several lengths",
+    "online gru": "GRU, a gradient at every step", "costly gru": "GRU, rules that look at pairs of units",
     "alif": "Recurrent spiking network, three layers of ALIF", "lif": "Recurrent spiking network, three layers of LIF",
     "lstm": "LSTM", "lru": "Linear recurrent unit, complex",
     "stack lif": "Feed-forward spiking network, three layers of LIF", "stack lru": "Four linear recurrent units",

@@ -40,9 +40,14 @@ def _pair(k: int) -> list[Rival]:
 
 def gru_cases(b: int, h: int, steps: int, k: int, few: int) -> Case:
     half = ours("d_rtrl", k, label="d_rtrl bfloat16", trace_dtype=jnp.bfloat16)
-    short = [ours("d_rtrl", n) for n in (4, 8) if n < k and b > 1]
-    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), *short, half, *_both(k, few)]
+    rivals = [bptt(), checkpointed(steps), per_step(few), ours("tbptt", k), *_pair(k), half, *_both(k, few)]
     return case("gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
+
+
+def window_case(b: int, h: int, steps: int, k: int) -> Case:
+    """One rule in windows of several lengths, beside BPTT alone: who allocates much disturbs whoever comes next."""
+    rivals = [bptt(), ours("tbptt", k), *(ours("d_rtrl", n) for n in (4, 8, k))]
+    return case("windows gru", partial(gated.gru, b, h), steps, rivals, B=b, H=h)
 
 
 def online_case(b: int, h: int, steps: int) -> Case:
@@ -177,10 +182,12 @@ def suite(size: str = "default") -> list[Case]:
     """All cases of a size: `quick`, `default` or `full`."""
     if size == "quick":
         found = [gru_cases(4, 16, 64, 8, 16), gru_cases(1, 16, 64, 8, 16), online_case(4, 16, 16)]
+        found.append(window_case(4, 16, 64, 16))
         found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5)]
         found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
     else:
         found = [gru_cases(16, 256, 1024, 64, 64), gru_cases(1, 256, 1024, 64, 64), online_case(16, 256, 32)]
+        found.append(window_case(16, 256, 1024, 64))
         found += [costly_case(16, 64, 8)]
         found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
         found += [large_case(32, 131_072, 30, 10) if size == "full" else large_case(32, 131_072, 10, 5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -196,13 +197,19 @@ def _scaled(values: Mapping[int, Array], factor: Array | float) -> dict[int, Arr
 
 
 def _zero_after(done: Sequence[Array]) -> Array:
-    """Zero, by a way that the compiler does not see through: nothing is greater than infinity, nor is NaN.
+    """Zero, by a way that the compiler does not see through: no sum is greater than infinity, nor is NaN.
 
     What is made of it is computed after `done`. A trace that has been read can then be moved in its place; in no order,
     the compiler would copy the whole of it first. `done` has to be all that is made of the trace: a sum on the way
     would be computed twice, the second time in no order.
     """
-    return sum(((jnp.max(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros((), jnp.float32))
+    return sum(((_sum(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros((), jnp.float32))
+
+
+def _sum(a: Array) -> Array:
+    """As products with ones: on a CPU a tenth of the time that the sum of a large array takes."""
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if a.ndim else a.reshape(1, 1)
+    return jnp.ones(rows.shape[0], rows.dtype) @ (rows @ jnp.ones(rows.shape[1], rows.dtype))
 
 
 def evolve(
