@@ -28,9 +28,9 @@ _MODULES = {
     "MiniGRU": "_gated",
     "Linear": "_linear",
     "LSTMCell": "_lstm",
-    "MiniLSTM": "_lstm",
+    "MiniLSTM": "_gated",
     "URLSTMCell": "_lstm",
-    "MinimalRNNCell": "_rnn",
+    "MinimalRNNCell": "_gated",
     "ValinaRNNCell": "_rnn",
     "VanillaRNNCell": "_rnn",
 }

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from ._base import (
-    ORTHOGONAL,
     XAVIER,
     ZEROS,
     Activation,
@@ -123,43 +122,5 @@ class URLSTMCell(LSTMCell):
         c = g * self.c.value + (1 - g) * self.activation(u)
         self.c.value = c
         new = jax.nn.sigmoid(o) * self.activation(c)
-        self.h.value = new
-        return new
-
-
-class MiniLSTM(Cell):
-    r"""A long short-term memory with one state and a candidate linear in the input.
-
-    .. math::
-        f_t &= \sigma(W_f [x_t, h_{t-1}] + b_f) \\
-        i_t &= \sigma(W_i [x_t, h_{t-1}] + b_i) \\
-        h_t &= f_t \odot h_{t-1} + i_t \odot (W_x x_t + b_x)
-
-    >>> import jax.numpy as jnp
-    >>> cell = MiniLSTM(3, 4)
-    >>> cell.init_state(batch_size=5)
-    >>> cell(jnp.ones((5, 3))).shape
-    (5, 4)
-    """
-
-    def __init__(
-        self,
-        in_size: Size,
-        out_size: Size,
-        w_init: Initializer = ORTHOGONAL,
-        b_init: Initializer | None = ZEROS,
-        state_init: Initializer = ZEROS,
-        name: str | None = None,
-    ):
-        super().__init__(in_size, out_size, state_init=state_init, name=name)
-        n, m = self.n_in, self.n_out
-        self.Wx = Linear(n, m, w_init=w_init, b_init=b_init)
-        self.Wf = Linear(n + m, m, w_init=w_init, b_init=b_init)
-        self.Wi = Linear(n + m, m, w_init=w_init, b_init=b_init)
-
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
-        xh = join(x, h)
-        new = jax.nn.sigmoid(self.Wf(xh)) * h + jax.nn.sigmoid(self.Wi(xh)) * self.Wx(x)
         self.h.value = new
         return new
