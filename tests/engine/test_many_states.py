@@ -187,3 +187,21 @@ def test_a_line_of_delays_is_a_shift_read_by_few_pulls():
     facts = facts_of(step, hidden)
     assert slot_links(facts.edges, facts.groups[0]).sum() == 29 + 2 * 3  # the first slot follows from v, which has taps
     assert len(plan_probes(facts, facts.relations, reduced=True).pulls) == 3
+
+
+@pytest.mark.parametrize("rule", ["ostl", "d_rtrl", "pp_prop"])
+def test_many_states_without_a_trace_beside_states_with_one(rule):
+    """The states that mix hold no parameter; a gate that reads them has one."""
+
+    def step(params, state, x):
+        mixed = jnp.cumsum(state["mixed"], -1) + x
+        gated = jax.nn.sigmoid(mixed @ params["w"]) * state["gated"]
+        return {"mixed": mixed, "copy": mixed, "gated": gated}, gated
+
+    params = {"w": jax.random.normal(jax.random.key(0), (4, 3))}
+    hidden = {"mixed": jnp.full(4, 0.1), "copy": jnp.full(4, 0.2), "gated": jnp.ones(3)}
+    xs = jax.random.normal(jax.random.key(1), (5, 4))
+    learner = etrax.compile(step, rule, xs[0], params=params, hidden=hidden)
+    loss = lambda output, target: (output**2).sum()
+    found = etrax.testing.compare(learner, loss, params, hidden, xs, window=2).check()
+    assert rule == "pp_prop" or str(found["w"].verdict.kind) == "exact"

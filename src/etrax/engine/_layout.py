@@ -8,7 +8,7 @@ stands for dL = Re(c̄ dh), so its coordinates are (Re c̄, −Im c̄).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -89,6 +89,10 @@ class Layout:
                 flat[at] = np.where(where, one, 0)
             out[leaf] = value
         return out
+
+    def without_slots(self) -> Layout:
+        """That of the same group where nothing of it is asked for."""
+        return replace(self, slots=(), known=None)
 
     @cached_property
     def links(self) -> np.ndarray:

@@ -212,7 +212,7 @@ def plan_probes(
             lists.append(together(probes, layouts[g], _drivers(facts, relations, layouts[g])))
         for k in range(max(map(len, lists))):
             pulls.append(tuple(p for found in lists if k < len(found) for p in found[k]))
-    layouts = tuple(layout if layout.group.index in needed else _empty(layout) for layout in layouts)
+    layouts = tuple(layout if layout.group.index in needed else layout.without_slots() for layout in layouts)
     return Probes(facts, layouts, tuple(relations), tuple(pulls), derived, frozenset(without))
 
 
@@ -266,10 +266,6 @@ def together(probes: Sequence[Probe], layout: Layout, drivers: Sequence[np.ndarr
         else:
             found.append([p])
     return [tuple(pull) for pull in found]
-
-
-def _empty(layout: Layout) -> Layout:
-    return Layout(layout.group, (), layout.shape, layout.avals)
 
 
 def _disturb(facts: Facts, a: int, b: int) -> bool:

@@ -37,7 +37,7 @@ def whole_transport(
     for g in sorted(needed):
         for colour in _colours(uncut, g, relations):
             pulls += [(Probe(g, s, colour),) for s in range(layouts[g].size)]
-    probed = tuple(lay if lay.group.index in needed else replace(lay, slots=()) for lay in layouts)
+    probed = tuple(lay if lay.group.index in needed else lay.without_slots() for lay in layouts)
     probes = Probes(uncut, probed, tuple(relations), tuple(pulls))
     return diagonal_transport(facts, sites, trace_dtype, probes)
 
