@@ -57,7 +57,7 @@ def _dot(p: Any, a: Any, b: Any) -> Any:
     inner = int(np.prod([a.shape[i] for i in ca], dtype=int))
     left = a.transpose(*ba, *fa, *ca).reshape(*batch, int(np.prod(rows, dtype=int)), inner)
     right = b.transpose(*bb, *cb, *fb).reshape(*batch, inner, int(np.prod(cols, dtype=int)))
-    return np.matmul(left, right).reshape(*batch, *rows, *cols)
+    return np.matmul(left, right).reshape((*batch, *rows, *cols))
 
 
 def _pad(p: Any, a: Any, value: Any) -> Any:
