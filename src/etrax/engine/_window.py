@@ -207,7 +207,7 @@ def _zero_after(done: Sequence[Array]) -> Array:
 
 
 def _sum(a: Array) -> Array:
-    """As products with ones: on a CPU a tenth of the time that the sum of a large array takes."""
+    """As products with ones, which a CPU makes several times faster than the sum of a large array."""
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if a.ndim else a.reshape(1, 1)
     return jnp.ones(rows.shape[0], rows.dtype) @ (rows @ jnp.ones(rows.shape[1], rows.dtype))
 

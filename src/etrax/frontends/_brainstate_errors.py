@@ -68,15 +68,11 @@ def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T],
             "step `dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
         ) from error
     except Exception as error:  # the user's code may raise anything
-        found = "".join(f"\n  state {format_path(p)}: {_shapes(s)}" for p, s in known.items())
+        found = "".join(f"\n  state {format_path(p)}: {describe(held(s), '')}" for p, s in known.items())
         said = explain(f"`{name}`", error, given)
         about_units = "unit" in said.splitlines()[0].lower()
         text = f"{said}\nIts states are:{found or ' none'}\n{_UNITS if about_units else _SHAPES}"
         raise typed(CompilationError, error, text) from error
-
-
-def _shapes(state: State) -> str:
-    return describe(held(state), "")
 
 
 def check_no_new_state(model: Module, known: Mapping[Path, State]) -> None:
