@@ -2,7 +2,8 @@
 
 python -m benchmarks.first_gradient [--rule d_rtrl] [--zoo] [part of a name]
 
-BPTT is traced, compiled and run once, and so is the rule, analysis included; JAX's compilation cache is left out.
+BPTT is traced, compiled and run once, and so is the rule, analysis included; JAX's compilation cache is left out. The
+example of an input that the analysis is given is cut out before.
 """
 
 from __future__ import annotations
@@ -134,8 +135,11 @@ def bptt(m: Given) -> Any:
     return jax.jit(jax.grad(total))(m.params)
 
 
-def learned(m: Given, rule: Any) -> Any:
-    example = jax.tree.map(lambda a: a[0], m.inputs)
+def example_of(m: Given) -> tuple[Any, ...]:
+    return jax.tree.map(lambda a: a[0], m.inputs)
+
+
+def learned(m: Given, rule: Any, example: tuple[Any, ...]) -> Any:
     learner = etrax.compile(m.step, rule, *example, params=m.params, hidden=m.hidden)
     inputs = m.inputs[0] if len(m.inputs) == 1 else m.inputs
     return learner.value_and_grad(m.loss, window=WINDOW)(m.params, learner.init(), inputs, m.targets)
@@ -149,14 +153,15 @@ def main() -> None:
     asked = parser.parse_args()
     jax.config.update("jax_enable_compilation_cache", False)
     warm = delay_line(2)
-    bptt(warm), learned(warm, asked.rule)
+    bptt(warm), learned(warm, asked.rule, example_of(warm))
     found = []
     for name, make in zoo() if asked.zoo else MODELS.items():
         if asked.part not in name:
             continue
         m = make()
+        example = example_of(m)
         plain = seconds(lambda m=m: bptt(m))
-        rule = seconds(lambda m=m: learned(m, asked.rule))
+        rule = seconds(lambda m=m, example=example: learned(m, asked.rule, example))
         found.append(rule / plain)
         print(f"{name:44} BPTT {plain:6.2f} s   {asked.rule} {rule:6.2f} s   {found[-1]:5.1f} x", flush=True)
     if found:

@@ -2,14 +2,14 @@
 
 import jax
 import numpy as np
-from benchmarks.first_gradient import MODELS, bptt, delay_line, learned, zoo
+from benchmarks.first_gradient import MODELS, bptt, delay_line, example_of, learned, zoo
 from tests.learn.oracle import relative_error
 from tests.zoo import ZOO
 
 
 def test_what_is_timed_is_the_same_gradient():
     m = delay_line(2)
-    (_, found), _ = learned(m, "d_rtrl")
+    (_, found), _ = learned(m, "d_rtrl", example_of(m))
     assert relative_error(found["w"], bptt(m)["w"]) < 1e-5
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import etrax
-from etrax.engine._narrow import POWERS
+from etrax.engine._powers import POWERS
 
 I, H, K, WINDOWS = 3, 5, 8, 4
 

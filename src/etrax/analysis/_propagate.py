@@ -11,7 +11,7 @@ import numpy as np
 from .._compat import INLINED, Jaxpr, JaxprEqn, is_extended, run_equation
 from .._errors import CompilationError
 from ..ir import Site, interpret, source_of_eqn
-from ..primitives import Call, Cause, Constant, Dep, Deps, Precision, conservative, identity, record_of
+from ..primitives import Call, Cause, Constant, Dep, Deps, Precision, conservative, identity, record_of, whole_numbers
 from ._offset import find_offsets
 
 # The problem with a primitive that has no record: nothing can be said about it, not even that it is linear.
@@ -112,6 +112,8 @@ def _fold(eqn: JaxprEqn, values: Sequence[_Value], output: int) -> np.ndarray | 
     args = [v.constant() for v in values]
     if any(a is None for a in args):
         return None
+    if (found := whole_numbers(eqn, args)) is not None:
+        return found
     with jax.ensure_compile_time_eval():
         return _as_array(run_equation(eqn, [a if is_extended(a) else jax.numpy.asarray(a) for a in args])[output])
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from .._compat import common_dtype
 from ..analysis import Facts, Group
@@ -34,6 +34,28 @@ class Slot:
     index: np.ndarray | None
     imaginary: bool = False
     number: int = 0
+
+    def take(self, value: Array) -> Array:
+        """Its elements of the leaf, in the order of positions."""
+        if self.index is None:
+            return value
+        flat, regular = value.reshape(-1), _along_axis(self.index, value.size)
+        if regular is None:
+            return flat[self.index]
+        lead, k, trail = regular
+        return lax.index_in_dim(flat.reshape(lead, -1, trail), k, 1, keepdims=False)
+
+
+def _along_axis(index: np.ndarray, size: int) -> tuple[int, int, int] | None:
+    """(lead, k, trail) of indices that are element k of the middle one of three axes, if they are."""
+    if index.size == 0 or size % index.size:
+        return None
+    trail = int(np.argmax(np.append(np.diff(index) != 1, True))) + 1
+    lead, k = index.size // trail, int(index[0]) // trail
+    if lead * trail != index.size or k >= size // index.size:
+        return None
+    expected = np.arange(size).reshape(lead, -1, trail)[:, k]
+    return (lead, k, trail) if np.array_equal(expected.reshape(-1), index) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +82,7 @@ class Layout:
             value = cotangents[s.leaf]
             if jnp.iscomplexobj(value):
                 value = -jnp.imag(value) if s.imaginary else jnp.real(value)
-            value = value.reshape(-1)[s.index] if s.index is not None else value
-            out.append(value.reshape(self.shape))
+            out.append(s.take(value).reshape(self.shape))
         return out
 
     def coordinates(self, tangents: Mapping[int, Array]) -> list[Array]:
@@ -70,8 +91,7 @@ class Layout:
         for s in self.slots:
             value = tangents[s.leaf]
             value = jnp.imag(value) if s.imaginary else jnp.real(value)
-            value = value.reshape(-1)[s.index] if s.index is not None else value
-            out.append(value.reshape(self.shape))
+            out.append(s.take(value).reshape(self.shape))
         return out
 
     def probe(self, s: int, colour: np.ndarray | None = None) -> dict[int, np.ndarray]:

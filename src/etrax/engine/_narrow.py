@@ -25,30 +25,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
 from .._compat import promotes
 from ..analysis import Even, Facts, Relation, without_zeros
 from . import _site_math as site_math
-from ._blocks import Block, block_product, block_times
-from ._layout import Layout
+from ._blocks import Block, block_times
 from ._plan import Plan, plan_of, wide_dtype, widened
+from ._powers import Products, narrowed, shortened
 from ._probes import Probes, as_lists
-from ._structure import Evens, Structure, products, structure_of
-from ._suffix import real_dtype
+from ._structure import Structure, products, structure_of
 from ._transport import CreditElsewhere, EachStep, Transport, WindowData, add_to, by_site
-
-# More states at a position than this, and powers of blocks are taken one by one.
-UNROLLED = 4
-# What the products of blocks that do not change are called in a compiled program.
-POWERS = "powers_of_blocks"
 
 
 def can_be_narrow(facts: Facts, relation: Relation) -> bool:
@@ -97,7 +91,7 @@ class NarrowTraces:
     @promotes
     def _shape(self, k: int, along: Sequence[bool]) -> tuple[int, ...]:
         site = self.plan.facts.sites[self.plan.relations[k].site]
-        c = jax.ShapeDtypeStruct((1, *_short(site.call.out.shape, along)), self.plan.dtypes[k])
+        c = jax.ShapeDtypeStruct((1, *shortened(site.call.out.shape, along)), self.plan.dtypes[k])
         u = [site.call.operands[i] for i in site.rule.varying(site.call)]
         data = [jax.ShapeDtypeStruct((1, *a.shape), a.dtype) for a in u]
         fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
@@ -136,14 +130,14 @@ class NarrowTraces:
         known = self.known
         out = (
             {
-                (g, s, t): _narrow(d, even.along)
+                (g, s, t): narrowed(d, even.along)
                 for g in self.groups
                 for s, line in enumerate(known.blocks[g])
                 for t, even in enumerate(line)
                 if even is not None and even.fixed is fixed and (d := blocks[g][s][t]) is not None
             },
             {
-                (k, s): _narrow(row[s], even.along)
+                (k, s): narrowed(row[s], even.along)
                 for k, row in rows.items()
                 for s, even in enumerate(known.rows[k])
                 if even.fixed is fixed
@@ -160,7 +154,7 @@ class NarrowTraces:
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
         leaves = [*window.params, *nothing, *window.steady]
         blocks, rows = as_lists(without_zeros(self.plan.probes, leaves, list(window.weights), none))
-        gains = {k: _narrow(rows[k][s], c.along) for k, (s, c) in self.known.gains.items()}
+        gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in self.known.gains.items()}
         ones = {
             k: [jnp.ones_like(f) if s == self.known.gains[k][0] else f for s, f in enumerate(rows[k])] for k in gains
         }
@@ -217,7 +211,7 @@ class NarrowTraces:
     def move(self, trace: list[tuple[Array, ...]], window: WindowData) -> list[tuple[Array, ...]]:
         (blocks, rows), (changing, seen) = self._known_before(window)[0], window.records
         steps, known, out = window.steps, self.known, []
-        made = {g: _Products(self.plan.probes.layouts[g], known.blocks[g], g, blocks, changing) for g in self.groups}
+        made = {g: Products(self.plan.probes.layouts[g], known.blocks[g], g, blocks, changing) for g in self.groups}
         found = {g: p.powers(steps) if known.is_fixed(g) else p.suffixes(steps) for g, p in made.items()}
         for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
             if k in known.shared:
@@ -238,7 +232,7 @@ class NarrowTraces:
         data, new = [widened(u, dtype) for u in window.data(r.site)], []
         for own, (entry, line, c, along) in enumerate(zip(entries, rows, late, self.slots[k], strict=True)):
             if c is not None:
-                c = jnp.broadcast_to(c, (window.steps, *_short(site.call.out.shape, along)))
+                c = jnp.broadcast_to(c, (window.steps, *shortened(site.call.out.shape, along)))
                 kept = site_math.moved(site, fixed, line, entries, own, data, c.astype(dtype))
             else:
                 (kept,) = block_times([line], entries)
@@ -266,7 +260,7 @@ class NarrowTraces:
             if q is None or even is None:
                 return None
             full = jnp.broadcast_to(q, (*q.shape[:lead], *layout.shape))
-            return _narrow(jax.vmap(gather)(full) if lead else gather(full), (*(False,) * lead, *even.along))
+            return narrowed(jax.vmap(gather)(full) if lead else gather(full), (*(False,) * lead, *even.along))
 
         pairs = zip(block, along, strict=True)
         return [[read(q, even) for q, even in zip(line, evens, strict=True)] for line, evens in pairs]
@@ -303,75 +297,3 @@ def narrow_transport(traces: NarrowTraces) -> Transport[list[tuple[Array, ...]]]
         ),
         parts=lambda trace: by_site([r.site for r in traces.plan.relations], trace),
     )
-
-
-def _narrow(a: Array, along: Sequence[bool]) -> Array:
-    """One element along axes that are even."""
-    return a[tuple(slice(0, 1) if even else slice(None) for even in along)]
-
-
-def _short(shape: Sequence[int], along: Sequence[bool]) -> tuple[int, ...]:
-    """A shape with axes of one where they are even."""
-    return tuple(1 if even else n for n, even in zip(shape, along, strict=True))
-
-
-class _Products:
-    """Products of the blocks of one group over a window. Entries are given by group and place in the block."""
-
-    def __init__(self, layout: Layout, known: Evens, group: int, fixed: Mapping, changing: Mapping):
-        self.n, self.known = layout.size, known
-        self.kind = np.result_type(*(real_dtype(layout.avals[i].dtype) for i in layout.group.leaves))
-        self.shapes = [
-            [None if e is None else _short(layout.shape, e.along) for e in line]
-            for line in products(known, len(layout.shape))
-        ]
-        self.fixed = {(s, t): a for (g, s, t), a in fixed.items() if g == group}
-        self.changing = {(s, t): a for (g, s, t), a in changing.items() if g == group}
-
-    def _fitted(self, block: Block, lead: tuple[int, ...] = ()) -> Block:
-        """A block in the shapes and type of products, so that a loop can carry it."""
-
-        def fit(a: Array | None, shape: tuple[int, ...] | None) -> Array | None:
-            if shape is None:
-                return None
-            shape = (*lead, *shape)
-            return jnp.zeros(shape, self.kind) if a is None else jnp.broadcast_to(a, shape).astype(self.kind)
-
-        pairs = zip(block, self.shapes, strict=True)
-        return [[fit(a, shape) for a, shape in zip(line, shapes, strict=True)] for line, shapes in pairs]
-
-    def _eye(self) -> Block:
-        one = jnp.ones((), self.kind)
-        return self._fitted([[one if s == t else None for t in range(self.n)] for s in range(self.n)])
-
-    def _block(self, entries: Mapping[tuple[int, int], Array]) -> Block:
-        return [[entries.get((s, t)) for t in range(self.n)] for s in range(self.n)]
-
-    def suffixes(self, steps: int) -> tuple[Block, Block]:
-        """D_K ··· D_1, and D_K ··· D_{k+1} stacked over k."""
-
-        def body(suffix: Block, step: Mapping[tuple[int, int], Array]) -> tuple[Block, Block]:
-            return self._fitted(block_product(suffix, self._block({**self.fixed, **step}))), suffix
-
-        return lax.scan(body, self._eye(), self.changing, steps, reverse=True)
-
-    @partial(jax.named_call, name=POWERS)
-    def powers(self, steps: int) -> tuple[Block, Block]:
-        """D^K, and D^(K−k) stacked over k: each round doubles how many there are.
-
-        They are those of every window: the compiler takes them out of the loop over windows, which a test holds it to.
-        """
-        if self.n > UNROLLED:
-            return self.suffixes(steps)
-        block, count = self._block(self.fixed), 1
-        found = [[None if a is None else a[None] for a in line] for line in self._eye()]
-        square = block
-        while count < steps:
-            more = self._fitted(block_product(found, square), (count,))
-            found = [
-                [None if a is None or b is None else jnp.concatenate([a, b]) for a, b in zip(p, q, strict=True)]
-                for p, q in zip(found, more, strict=True)
-            ]
-            square, count = block_product(square, square), 2 * count
-        last = [[None if a is None else a[steps - 1] for a in line] for line in found]
-        return block_product(last, block), [[None if a is None else a[steps - 1 :: -1] for a in line] for line in found]

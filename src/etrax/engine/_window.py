@@ -31,6 +31,8 @@ class WindowResult(NamedTuple):
     extras: Any
 
 
+# Numbers in the gradient of a weight up to which its trace may be copied.
+_COPIED = 1024
 # (output leaves of one step, what the caller scans along) -> (weighted loss of the step, extras)
 StepLoss: TypeAlias = Callable[[list[Array], Any], tuple[Array, Any]]
 
@@ -201,9 +203,10 @@ def _zero_after(done: Sequence[Array]) -> Array:
 
     What is made of it is computed after `done`. A trace that has been read can then be moved in its place; in no order,
     the compiler would copy the whole of it first. `done` has to be all that is made of the trace: a sum on the way
-    would be computed twice, the second time in no order.
+    would be computed twice, the second time in no order. The trace of a small weight is copied sooner than that.
     """
-    return sum(((_sum(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in done), jnp.zeros((), jnp.float32))
+    large = (a for a in done if a.size >= _COPIED)
+    return sum(((_sum(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in large), jnp.zeros((), jnp.float32))
 
 
 def _sum(a: Array) -> Array:

@@ -192,8 +192,13 @@ def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
+# Bytes of a result from which on a sum over few steps or samples is written out. That runs faster, and takes longer to
+# compile: a model of many small weights would wait for nothing.
+WRITTEN_OUT = 2**14
+
+
 def sum_unrolled(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
-    if isinstance(a, list) or 1 < a.shape[0] <= 64:
+    if isinstance(a, list) or (1 < a.shape[0] <= 64 and a[0].nbytes >= WRITTEN_OUT):
         return sum((a[k] for k in range(1, len(a))), a[0])
     return jnp.sum(a, 0)

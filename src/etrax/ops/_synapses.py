@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from .._compat import is_concrete
+from .._compat import is_concrete, run_now
 from .._errors import CompilationError
 from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, Values, size
@@ -110,10 +111,13 @@ class _Trial(NamedTuple):
 def _trial(call: OpCall) -> _Trial:
     values = [_some(call, i) for i in range(len(call.operands))]
     bar = np.sin(1.0 + np.arange(size(call.out.shape))).reshape(call.out.shape).astype(call.out.dtype)
+
+    def product_and_derivative(w: Array, bar: Array) -> tuple[Array, Array]:
+        y, pull = jax.vjp(lambda w: with_weight(call, values, w), w)
+        return y, pull(bar)[0]
+
     try:
-        with jax.ensure_compile_time_eval():
-            y, pull = jax.vjp(lambda w: with_weight(call, values, w), jnp.asarray(values[call.weight]))
-            (w_bar,) = pull(jnp.asarray(bar))
+        y, w_bar = _run(product_and_derivative, values[call.weight], bar)
     except Exception as e:
         raise CompilationError(
             f"`{call.primitive}`, a product of the model with its connections, cannot be computed here: {e}\n"
@@ -121,6 +125,15 @@ def _trial(call: OpCall) -> _Trial:
             '`brainevent.config.set_backend("cpu", "jax_raw")` before the model is compiled.'
         ) from e
     return _Trial(values, np.asarray(y), bar, np.asarray(w_bar))
+
+
+def _run(f: Callable[..., Any], *args: np.ndarray) -> Any:
+    """As one program; equation by equation where a derivative rule asks for the numbers of its connections."""
+    try:
+        return run_now(f, *args)
+    except jax.errors.TracerArrayConversionError:
+        with jax.ensure_compile_time_eval():
+            return f(*map(jnp.asarray, args))
 
 
 def with_weight(call: OpCall, values: Values, w: Any) -> Any:
@@ -155,6 +168,5 @@ def _find_unit(call: OpCall) -> bool:
     values, _, bar, w_bar = _trial(call)
     for i in PRODUCTS[call.primitive].weights:
         values[i] = np.full_like(values[i], i == call.weight)
-    with jax.ensure_compile_time_eval():
-        unit = np.asarray(with_weight(call, values, jnp.asarray(values[call.weight])))
+    unit = np.asarray(_run(lambda w: with_weight(call, values, w), values[call.weight]))
     return _alike(w_bar, np.sum(unit * bar, keepdims=True))

@@ -42,3 +42,4 @@ from ._record import on_operand as on_operand
 from ._record import record_of as record_of
 from ._record import register_primitive as register_primitive
 from ._sharded import over_all_devices as over_all_devices
+from ._whole import whole_numbers as whole_numbers

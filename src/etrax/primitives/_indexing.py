@@ -184,10 +184,10 @@ def _targets(call: Call, indices: np.ndarray) -> np.ndarray:
         start_index_map=d.scatter_dims_to_operand_dims, operand_batching_dims=d.operand_batching_dims,
         start_indices_batching_dims=d.scatter_indices_batching_dims,
     )  # fmt: skip
+    numbers = np.arange(n, dtype=np.int32).reshape(shape)
+    mode = lax.GatherScatterMode.CLIP if "CLIP" in str(call.params["mode"]) else lax.GatherScatterMode.FILL_OR_DROP
     with jax.ensure_compile_time_eval():
-        numbers = jax.numpy.arange(n, dtype=np.int32).reshape(shape)
-        mode = lax.GatherScatterMode.CLIP if "CLIP" in str(call.params["mode"]) else lax.GatherScatterMode.FILL_OR_DROP
-        found = lax.gather(numbers, jax.numpy.asarray(indices), gather, tuple(sizes), mode=mode, fill_value=-1)
+        found = lax.gather(numbers, indices, gather, tuple(sizes), mode=mode, fill_value=-1)
     return np.asarray(found).reshape(-1)
 
 
