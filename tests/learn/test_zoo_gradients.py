@@ -95,6 +95,23 @@ def test_rtrl_is_exact(name, windows):
             assert error <= model.tol or not (model.linear or window == T), (path, window, error)
 
 
+@pytest.mark.parametrize(
+    "name", ["cells/gru", "cells/lstm", "cells/lru", "ops/einsum_heads", "plain/leak", "cells/quasi_lstm"]
+)
+def test_as_large_models_are_computed(monkeypatch, name):
+    """Sums that are written out, and traces that are moved after their credit, in models too small for it."""
+    monkeypatch.setattr("etrax.ops._base.WRITTEN_OUT", 0)
+    monkeypatch.setattr("etrax.engine._window._COPIED", 0)
+    model = ZOO[name]()
+    inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)
+    want = dict(leaves_with_paths(bptt(model, inputs, targets, Evaluator())))
+    verdicts, found = gradients(model, "d_rtrl", (3,), inputs, targets, Evaluator())
+    exact = [path for path, verdict in verdicts.items() if verdict.kind == "exact"]
+    assert exact
+    for path in exact:
+        assert relative_error(found[3][path], want[path]) < model.tol, path
+
+
 @pytest.mark.parametrize("numba", [False, True])
 @pytest.mark.parametrize("name", [n for n in ZOO if n.startswith("ops/csr")])
 def test_sparse_products_with_and_without_numba(monkeypatch, name, numba):

@@ -197,8 +197,12 @@ def size(shape: Sequence[int]) -> int:
 WRITTEN_OUT = 2**14
 
 
+def is_written_out(nbytes: int) -> bool:
+    return nbytes >= WRITTEN_OUT
+
+
 def sum_unrolled(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
-    if isinstance(a, list) or (1 < a.shape[0] <= 64 and a[0].nbytes >= WRITTEN_OUT):
+    if isinstance(a, list) or (1 < a.shape[0] <= 64 and is_written_out(a[0].nbytes)):
         return sum((a[k] for k in range(1, len(a))), a[0])
     return jnp.sum(a, 0)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ._base import WRITTEN_OUT, Columns, OpCall, OpRule, register_weight_op, size, sum_unrolled
+from ._base import Columns, OpCall, OpRule, is_written_out, register_weight_op, size, sum_unrolled
 
 _WINDOW, _STACKED = "Z", "Y"
 _UNROLLED = 64
@@ -69,13 +69,13 @@ def _outer(call, fixed, u, c):
     if c.shape[0] == 1:  # one step: a product of broadcasts, which fuses with whatever reads it
         return _expand(u[0][0], s.u, s.trace) * _expand(c[0], s.y, s.trace)
     if c.shape[1:] == call.out.shape:
-        large = c.dtype.itemsize * size(_trace_shape(call)) >= WRITTEN_OUT
+        large = is_written_out(c.dtype.itemsize * size(_trace_shape(call)))
         if large and c.shape[0] <= _FEW_STEPS and jax.default_backend() == "cpu":
             pairs = zip(u[0], c, strict=True)
             return sum_unrolled([_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in pairs])
         return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
     y, wide = _without_ones(_WINDOW + s.y, c, _WINDOW)
-    large = u[0][0].nbytes >= WRITTEN_OUT
+    large = is_written_out(u[0][0].nbytes)
     if large and set(y[1:]) <= set(s.u) and c.shape[0] <= _UNROLLED:  # equal for all outputs: data summed, in one pass
         return sum(_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in zip(u[0], c, strict=True))
     found = "".join(letter for letter in s.trace if letter in s.u + y)
@@ -106,7 +106,7 @@ def _apply(call, fixed, trace, g):
         return jnp.einsum(f"{own},{s.y}->{s.w}", trace, g)
     summed = [letter for letter in s.trace if letter not in s.w]
     n = size([trace.shape[s.trace.index(letter)] for letter in summed])
-    large = trace.nbytes >= WRITTEN_OUT and 1 < n <= _UNROLLED
+    large = is_written_out(trace.nbytes) and 1 < n <= _UNROLLED
     if jax.default_backend() != "cpu" or not _starts(s.trace, summed) or not large:
         return jnp.einsum(f"{s.trace},{s.y}->{s.w}", trace, g)
     # On CPU a sum over samples, written out, runs at memory speed; the contraction it stands for does not.
