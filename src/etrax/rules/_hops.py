@@ -16,9 +16,11 @@ from ._words import in_words
 @lru_cache(maxsize=32)
 def chosen_hops(facts: Facts, fan_out: FanOut, partly: bool = False) -> Hopped | None:
     """The hops by which some parameter becomes exact, or loses fewer paths if `partly`; None if there are none."""
+    lost = {p: lost_paths(facts, p, fan_out) for p in range(len(facts.step.select(Role.PARAM)))}
+    if not any(lost.values()):
+        return None
     possible = possible_hops(facts)
     ops = {r.site for r in possible}
-    lost = {p: lost_paths(facts, p, fan_out) for p in range(len(facts.step.select(Role.PARAM)))}
     waiting = [p for p, paths in lost.items() if paths and _without(paths, ops) != paths]
     if not waiting:
         return None
