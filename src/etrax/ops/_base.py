@@ -192,17 +192,17 @@ def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-# Bytes of a result from which on a sum over few steps or samples is written out. That runs faster, and takes longer to
-# compile: a model of many small weights would wait for nothing.
-WRITTEN_OUT = 2**14
+# Bytes of a trace from which on a sum of products over few steps or samples is written out, and of a result from which
+# on a plain sum is. That runs faster, and takes longer to compile: a model of many small weights would wait for nothing.
+WRITTEN_OUT, SUM_WRITTEN_OUT = 2**12, 2**8
 
 
-def is_written_out(nbytes: int) -> bool:
-    return nbytes >= WRITTEN_OUT
+def is_written_out(trace_bytes: int) -> bool:
+    return trace_bytes >= WRITTEN_OUT
 
 
 def sum_unrolled(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
-    if isinstance(a, list) or (1 < a.shape[0] <= 64 and is_written_out(a[0].nbytes)):
+    if isinstance(a, list) or (1 < a.shape[0] <= 64 and a[0].nbytes >= SUM_WRITTEN_OUT):
         return sum((a[k] for k in range(1, len(a))), a[0])
     return jnp.sum(a, 0)
