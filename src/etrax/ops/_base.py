@@ -193,7 +193,7 @@ def size(shape: Sequence[int]) -> int:
 
 
 # Bytes of a trace from which on a sum of products over few steps or samples is written out, and of a result from which
-# on a plain sum is. That runs faster, and takes longer to compile: a model of many small weights would wait for nothing.
+# on a plain sum is. That runs faster and takes longer to compile: a model of many small weights would wait for nothing.
 WRITTEN_OUT, SUM_WRITTEN_OUT = 2**12, 2**8
 
 
