@@ -101,7 +101,7 @@ def test_rtrl_is_exact(name, windows):
 def test_as_large_models_are_computed(monkeypatch, name):
     """Sums that are written out, and traces that are moved after their credit, in models too small for it."""
     monkeypatch.setattr("etrax.ops._base.WRITTEN_OUT", 0)
-    monkeypatch.setattr("etrax.ops._base.SUM_WRITTEN_OUT", 0)
+    monkeypatch.setattr("etrax.ops._base.SUMS_WRITTEN_OUT", ((0, 64),))
     monkeypatch.setattr("etrax.engine._window._COPIED", 0)
     model = ZOO[name]()
     inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)

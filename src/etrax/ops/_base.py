@@ -192,9 +192,11 @@ def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-# Bytes of a trace from which on a sum of products over few steps or samples is written out, and of a result from which
-# on a plain sum is. That runs faster and takes longer to compile: a model of many small weights would wait for nothing.
-WRITTEN_OUT, SUM_WRITTEN_OUT = 2**12, 2**8
+# Bytes of a trace from which on a sum of products over few steps or samples is written out. That runs faster and takes
+# longer to compile: a model of many small weights would wait for nothing.
+WRITTEN_OUT = 2**12
+# The same for plain sums: bytes of the result, and terms up to which it is written out.
+SUMS_WRITTEN_OUT = ((2**8, 48), (2**14, 64))
 
 
 def is_written_out(trace_bytes: int) -> bool:
@@ -203,6 +205,8 @@ def is_written_out(trace_bytes: int) -> bool:
 
 def sum_unrolled(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
-    if isinstance(a, list) or (1 < a.shape[0] <= 64 and a[0].nbytes >= SUM_WRITTEN_OUT):
+    if isinstance(a, list) or any(
+        1 < a.shape[0] <= terms and a[0].nbytes >= least for least, terms in SUMS_WRITTEN_OUT
+    ):
         return sum((a[k] for k in range(1, len(a))), a[0])
     return jnp.sum(a, 0)
