@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import resource
 import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -60,8 +61,12 @@ class AfterImport:
 sys.meta_path[:0] = [AfterImport("brainstate", keep_float64), AfterImport("brainevent", do_without_numba)]
 
 
+MOST_MEMORY = 2_500_000  # kB of a process, with its compiled programs
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled_code():
-    """Compiled programs of one module are of no use to the next, and there are thousands of them."""
+    """Models of one module are of no use to the next, the operations of an array are: dropped when there are many."""
     yield
-    jax.clear_caches()
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_MEMORY:
+        jax.clear_caches()

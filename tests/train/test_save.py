@@ -104,3 +104,27 @@ def test_wrong_arguments(learner, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(etrax.train.CheckpointError, match="which is a file"):
         etrax.save(tmp_path / "file", params=1.0)
+
+
+def test_only_a_manager_that_saves_removes_what_was_left(monkeypatch, tmp_path):
+    """It does so in a thread, and waits for it when it saves: another's would remove what the next one has begun."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    managers = []
+
+    class Watched(ocp.CheckpointManager):
+        def __init__(self, directory, options):
+            managers.append(self)
+            self.removes, self.saved = options.cleanup_tmp_directories, False
+            super().__init__(directory, options=options)
+
+        def save(self, *args, **kwargs):
+            self.saved = True
+            return super().save(*args, **kwargs)
+
+    monkeypatch.setattr(ocp, "CheckpointManager", Watched)
+    left = tmp_path / "saved" / "7.orbax-checkpoint-tmp"
+    left.mkdir(parents=True)
+    etrax.save(tmp_path / "saved", params={"w": jnp.ones(3)})
+    assert not left.exists()
+    etrax.restore(tmp_path / "saved", like={"params": {"w": jnp.zeros(3)}})
+    assert [m.removes for m in managers] == [m.saved for m in managers] and any(m.saved for m in managers)

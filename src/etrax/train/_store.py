@@ -55,10 +55,11 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def _manager(self) -> Any:
-        # Nobody else writes here, so what an earlier process left unfinished can go.
+    def _manager(self, writes: bool = False) -> Any:
+        # Nobody else writes here, so what an earlier process left unfinished can go. It goes in a thread, which only a
+        # manager that writes waits for: that of another would take what the next one has begun.
         options = self.ocp.CheckpointManagerOptions(
-            max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=writes
         )
         return self.ocp.CheckpointManager(self.directory, options=options)
 
@@ -72,7 +73,7 @@ class Store:
         ocp, arrays = self.ocp, _arrays(tree)
         meta["digest"] = digest(meta, arrays)
         try:
-            with self._manager() as manager:
+            with self._manager(writes=True) as manager:
                 args = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta))
                 if not manager.save(number, args=args):
                     found = manager.latest_step()
