@@ -3,6 +3,9 @@
 import base64
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +58,11 @@ def test_a_cell_shows_what_it_prints_draws_and_is():
     assert base64.b64decode(drawn["data"]["image/png"])[1:4] == b"PNG"
     cells = notebooks.cells_of("# %% [markdown]\n# a\n#\n# b\n\n# %%\nx = 1\n")
     assert cells == [("markdown", "a\n\nb"), ("code", "x = 1")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs(name):
+    run = f"import runpy; runpy.run_path({str(NOTEBOOKS / f'{name}.py')!r})"  # not beside a file named as a package
+    ran = subprocess.run([sys.executable, "-c", run], env={**os.environ, "MPLBACKEND": "agg"}, cwd=ROOT)
+    assert ran.returncode == 0

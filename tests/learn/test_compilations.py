@@ -132,6 +132,7 @@ DRIVERS = (value_and_grad, train, step, feed, bptt, evaluate, fit, of_brainstate
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda f: f.__name__)
+@pytest.mark.fast_seconds(5)
 def test_a_loop_compiles_once_and_holds_no_more(driver, tmp_path):
     run = driver(tmp_path) if driver is artifact else driver()
     with compilations() as found:

@@ -98,6 +98,7 @@ def test_rtrl_is_exact(name, windows):
 @pytest.mark.parametrize(
     "name", ["cells/gru", "cells/lstm", "cells/lru", "ops/einsum_heads", "plain/leak", "cells/quasi_lstm"]
 )
+@pytest.mark.fast_seconds(3)
 def test_as_large_models_are_computed(monkeypatch, name):
     """Sums that are written out, and traces that are moved after their credit, in models too small for it."""
     monkeypatch.setattr("etrax.ops._base.WRITTEN_OUT", 0)
