@@ -94,7 +94,7 @@ NOT_DENSE = {
 DENSE = [name for name in ZOO if name not in NOT_DENSE]
 
 
-@pytest.mark.fast_seconds(8)
+@pytest.mark.fast_seconds(6)
 @pytest.mark.parametrize("name", DENSE)
 def test_facts_against_dense_jacobians(name):
     check_facts(facts_of(name), ZOO[name]())
