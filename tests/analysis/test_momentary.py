@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from tests.learn.cases import spike_jvp
 from tests.learn.oracle import bptt, relative_error
+from tests.report.models import layers
 
 import etrax
+from etrax.analysis import _momentary as momentary
 from etrax.analysis import momentary_states
+from etrax.analysis._transpose import reach_through
 from etrax.engine import carried_relations, plan_probes
 from etrax.ir import leaves_with_paths
 from etrax.rules import diagonal_transport
@@ -186,3 +189,38 @@ def test_gradients_are_those_of_whole_traces(name):
         want = truth if whole is None else model.grads(whole, window)
         for path, g in leaves_with_paths(got):
             assert relative_error(g, dict(leaves_with_paths(want))[path]) < 1e-10, (window, path)
+
+
+def test_one_derivative_for_all_layers(monkeypatch):
+    """However many layers there are: each group alone would take a walk through the whole step."""
+    calls = []
+    monkeypatch.setattr(momentary, "reach_through", lambda *args: calls.append(args) or reach_through(*args))
+    for depth in (2, 5):
+        calls.clear()
+        learner = layers(depth)
+        assert len(momentary_states(learner.facts)) == depth and len(calls) == 1
+
+
+def side_by_side(p, s, x):
+    """An LSTM, a leaky state, and a state that reads the new value of that one, position by position."""
+    new, out = lstm(p["lstm"], s["lstm"], x)
+    leaky = 0.9 * s["leaky"] + x @ p["v"]
+    reads = jnp.tanh(leaky + s["reads"] @ p["r"])
+    return {"lstm": new, "leaky": leaky, "reads": reads}, out + reads
+
+
+def test_groups_together_are_as_each_alone():
+    rng = np.random.RandomState(0)
+    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape))
+    params = {
+        "lstm": {"w": draw(I, 4 * H), "u": draw(H, 4 * H), "b": draw(4 * H), "out": draw(H, H)},
+        "v": draw(I, H),
+        "r": draw(H, H),
+    }
+    zero = jnp.zeros((B, H))
+    hidden = {"lstm": {"c": zero, "h": zero}, "leaky": zero, "reads": zero}
+    learner = etrax.compile(side_by_side, "d_rtrl", draw(B, I), params=params, hidden=hidden)
+    parts = [momentary._asked(learner.facts, g) for g in learner.facts.groups]
+    alone = [momentary._proved(learner.facts, [part]) for part in parts if part.leaves]
+    assert len(parts) > 1
+    assert momentary_states(learner.facts) == {i: found for one in alone for i, found in one.items()} != {}

@@ -85,7 +85,11 @@ class _Momentary:
     @cached_property
     def driven(self) -> list[list[int]]:
         """Per relation, the numbers of the momentary leaves that its op acts on."""
-        return [[n for n, i in enumerate(self.leaves) if _acts_on(self.facts, r, [i])] for r in self.relations]
+        own = [self.facts.groups[r.group].leaves for r in self.relations]
+        return [
+            [n for n, i in enumerate(self.leaves) if i in leaves and _acts_on(self.facts, r, [i])]
+            for r, leaves in zip(self.relations, own, strict=True)
+        ]
 
     @cached_property
     def gathers(self) -> list[Gather]:
