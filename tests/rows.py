@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).parent / "durations.json"
-SECONDS = 0.8  # of the rows of one test
+SECONDS = 0.5  # of the rows of one test
 GOLDEN = 0.618033988749895
 
 

@@ -275,8 +275,12 @@ _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist
 
 def is_in(file: str, packages: Sequence[str]) -> bool:
     """Whether a file is part of one of these packages as they are imported here, wherever that may be."""
-    loaded = (getattr(sys.modules.get(name), "__file__", None) for name in packages)
-    return any(file.startswith(os.path.dirname(found) + os.sep) for found in loaded if found)
+    return _stands_in(file, tuple(getattr(sys.modules.get(name), "__file__", None) for name in packages))
+
+
+@functools.lru_cache(maxsize=4096)
+def _stands_in(file: str, modules: tuple[str | None, ...]) -> bool:
+    return any(file.startswith(os.path.dirname(found) + os.sep) for found in modules if found)
 
 
 def is_installed(file: str) -> bool:

@@ -29,7 +29,7 @@ def facts_of(name):
     return analyse(step_of(ZOO[name]()))
 
 
-@pytest.mark.fast_seconds(100)
+@pytest.mark.fast_seconds(60)
 @pytest.mark.parametrize("name", ZOO)
 def test_verdicts(name):
     facts, model = facts_of(name), ZOO[name]()
@@ -94,7 +94,7 @@ NOT_DENSE = {
 DENSE = [name for name in ZOO if name not in NOT_DENSE]
 
 
-@pytest.mark.fast_seconds(6)
+@pytest.mark.fast_seconds(4)
 @pytest.mark.parametrize("name", DENSE)
 def test_facts_against_dense_jacobians(name):
     check_facts(facts_of(name), ZOO[name]())

@@ -46,7 +46,7 @@ def runner(windows):
 MANY = [pytest.param(n, marks=pytest.mark.slow if n == "size/two_hundred" else ()) for n in ZOO]
 
 
-@pytest.mark.fast_seconds(9)
+@pytest.mark.fast_seconds(6)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", MANY)
 def test_d_rtrl(name, windows):
@@ -74,7 +74,7 @@ def test_d_rtrl(name, windows):
 LARGE = {n for n in ZOO if n.startswith("ops/conv") and n != "ops/conv1d_stride"} | {"size/two_hundred"}
 
 
-@pytest.mark.fast_seconds(7)
+@pytest.mark.fast_seconds(4)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize(  # every second model in the fast suite: `rtrl` does not depend on what the analysis proves
     "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE or k % 2 else ()) for k, n in enumerate(ZOO)]

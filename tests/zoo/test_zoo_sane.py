@@ -48,7 +48,7 @@ def run(model, T=T, seed=0):
     return loss, outputs, grads
 
 
-@pytest.mark.fast_seconds(4)
+@pytest.mark.fast_seconds(2)
 @pytest.mark.parametrize("name", ZOO)
 def test_every_model_is_sane(name):
     model = build(name)
