@@ -196,7 +196,7 @@ def size(shape: Sequence[int]) -> int:
 # longer to compile: a model of many small weights would wait for nothing.
 WRITTEN_OUT = 2**12
 # The same for plain sums: bytes of the result, and terms up to which it is written out.
-SUMS_WRITTEN_OUT = ((2**8, 48), (2**14, 64))
+SUMS_WRITTEN_OUT = ((2**8, 60), (2**14, 64))
 
 
 def is_written_out(trace_bytes: int) -> bool:
