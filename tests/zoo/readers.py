@@ -92,7 +92,7 @@ def rounded(draw):
     return step, {"w": draw(I, H)}, draw(B, H), inputs(normal(B, I))
 
 
-@family({"w": REPORTED}, linear=False)
+@family({"w": REPORTED}, linear=False, tol=1e-3)  # its gradient is summed in float16, in another order than BPTT's
 def narrow_op(draw):
     """The state is float64, the op that drives it float16."""
 
