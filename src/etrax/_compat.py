@@ -257,11 +257,6 @@ def run_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def run_now(f: Callable[..., Any], *args: Any) -> Any:
-    """`f` of numbers as one program, even while something else is being traced."""
-    return jax.jit(f).lower(*args).compile()(*args)
-
-
 # The equations around the one that is being walked, innermost first, as nested pairs: JAX traces its own functions
 # apart from their callers, so that an equation of theirs has no line of the user's.
 _around: contextvars.ContextVar[Any] = contextvars.ContextVar("etrax_source", default=None)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import is_concrete, run_now
+from .._compat import is_concrete
 from .._errors import CompilationError
 from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, Values, size
@@ -128,9 +128,11 @@ def _trial(call: OpCall) -> _Trial:
 
 
 def _run(f: Callable[..., Any], *args: np.ndarray) -> Any:
-    """As one program; equation by equation where a derivative rule asks for the numbers of its connections."""
+    """As one program, even while something else is traced; equation by equation where a derivative rule asks for the
+    numbers of its connections.
+    """
     try:
-        return run_now(f, *args)
+        return jax.jit(f).lower(*args).compile()(*args)
     except jax.errors.TracerArrayConversionError:
         with jax.ensure_compile_time_eval():
             return f(*map(jnp.asarray, args))
