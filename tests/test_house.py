@@ -17,7 +17,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "etrax"
 
 # A layer imports itself and the layers above it in this list.
 LAYERS = [
-    {"_compat", "_errors", "_version"},
+    {"_compat", "_errors", "_machine", "_version"},
     {"ir"},
     {"_arguments"},
     {"primitives"},
@@ -25,7 +25,6 @@ LAYERS = [
     {"analysis"},
     {"engine"},
     {"rules"},
-    {"sharding"},
     {"learn"},
 ]
 # Leaves: the core loads none of them. The value is what a leaf may import besides itself (None: anything).

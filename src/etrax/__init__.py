@@ -47,7 +47,7 @@ from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
-from .sharding import align_entries as align_entries
+from .learn import align_entries as align_entries
 
 _avoid_wrong_sums()
 

@@ -19,10 +19,9 @@ from .engine import planned
 from .frontends import bind, check_kernels, compiling
 from .graph import build_graph
 from .ir import Bound, Path, PyTree, Role, Step, format_path
-from .learn import Learner, check_trace_dtype
+from .learn import Learner, check_mesh, check_trace_dtype
 from .report import Report
 from .rules import Rule, RuleWarning, as_rule
-from .sharding import check_mesh
 
 
 def compile(

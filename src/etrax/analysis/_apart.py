@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .._compat import Jaxpr
-from ._schedule import PRODUCT, ROWS, rows_of
+from .._machine import machine
+from ._schedule import PRODUCT, rows_of
 from ._step_graph import StepGraph
 
 
@@ -43,7 +44,7 @@ def _parted(graph: StepGraph, n: int) -> Parted | None:
     contracted, _ = eqn.params["dimension_numbers"]
     if made.params["dimension"] not in contracted[data[0]]:
         return None
-    few = rows_of(eqn, data[0]) <= ROWS
+    few = rows_of(eqn, data[0]) <= machine().joined_rows
 
     def is_ahead(v: object) -> bool:
         source = graph.maker.get(v)

@@ -18,13 +18,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from .._compat import INLINED, Jaxpr, JaxprEqn, Var, bodies_of
+from .._machine import machine
 from ..ir import Name, number_variables
 from ..primitives import record_of
 from ._step_graph import StepGraph
 
 PRODUCT = "dot_general"
-# A product of more rows than this is no faster for being joined over steps: it no longer waits for its weight.
-ROWS = 32
 # What does not compute but moves, and sums: it may run for all steps at once where that leads to a product.
 MOVING = frozenset(
     {
@@ -154,7 +153,7 @@ def is_joined(graph: StepGraph, n: int) -> bool:
     data = [i for i, v in enumerate(eqn.invars) if graph.varies(v)]
     if eqn.primitive.name != PRODUCT or len(data) != 1:
         return False
-    return n not in graph.recurrent or rows_of(eqn, data[0]) <= ROWS
+    return n not in graph.recurrent or rows_of(eqn, data[0]) <= machine().joined_rows
 
 
 def is_light(eqn: JaxprEqn) -> bool:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .._compat import promotes
+from .._machine import machine
 from ..analysis import Facts, OpenStep, OpNode
 from ..ir import Role
 from . import _site_math as site_math
@@ -31,8 +32,6 @@ class WindowResult(NamedTuple):
     extras: Any
 
 
-# Numbers in the gradient of a weight up to which its trace may be copied.
-_COPIED = 1024
 # (output leaves of one step, what the caller scans along) -> (weighted loss of the step, extras)
 StepLoss: TypeAlias = Callable[[list[Array], Any], tuple[Array, Any]]
 
@@ -205,7 +204,7 @@ def _zero_after(done: Sequence[Array]) -> Array:
     the compiler would copy the whole of it first. `done` has to be all that is made of the trace: a sum on the way
     would be computed twice, the second time in no order. The trace of a small weight is copied sooner than that.
     """
-    large = (a for a in done if a.size >= _COPIED)
+    large = (a for a in done if a.size >= machine().copied_size)
     return sum(((_sum(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in large), jnp.zeros((), jnp.float32))
 
 

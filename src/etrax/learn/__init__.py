@@ -15,3 +15,5 @@ from ._learner import check_learner as check_learner
 from ._program import LearnerState as LearnerState
 from ._program import check_like as check_like
 from ._sequence import Losses as Losses
+from ._shard import align_entries as align_entries
+from ._shard import check_mesh as check_mesh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
@@ -16,16 +17,16 @@ from jax.sharding import Mesh, PartitionSpec
 from .._arguments import check_arrays, check_flag, check_whole
 from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
+from .._machine import MESH, compiling_for
 from ..analysis import Facts
 from ..engine import evolve, watched
 from ..ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule
-from ..sharding import Shardings
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
-from ._mesh import meshed
+from ._mesh import Shardings, meshed
 from ._new_losses import NewLosses
 from ._online import Online
 from ._processes import place_batch
@@ -70,13 +71,15 @@ class Learner:
         self._make_graph, self._make_report = graph, report
         transport = rule.transport(facts, None, trace_dtype)
         transport = watched(facts, transport) if check_finite else transport
+        if mesh is not None and shard is not None:
+            transport = replace(transport, init=_for_mesh(transport.init))
         frozen, ways = rule.frozen(facts), (bound.encode, bound.decode_output)
         self.program = Program(facts, transport, str(rule), frozen, self.hidden, *ways)
         self.check_finite, self._trace_dtype = check_finite, trace_dtype
         self._warned = False
         self._budget, self._at_batch = memory_budget, at_batch
         self.mesh, self._shard = mesh, shard
-        self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, trace_dtype, mesh, shard)
+        self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, mesh, shard)
         check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
         register_for_export(jax.eval_shape(lambda: LearnerState(None, transport.init(), jnp.zeros((), jnp.int32))))
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
@@ -84,7 +87,7 @@ class Learner:
         self._train_by = lru_cache(32)(self._new_train)
         self.once = lru_cache(32)(lambda make, losses: make(self, losses))
         self._new_losses = NewLosses()
-        self._evolve = jax.jit(self._plain_evolve)
+        self._evolve = jax.jit(self._on_mesh(self._plain_evolve))
 
     def with_rule(self, rule: Rule | str) -> Learner:
         """The same model under another rule; nothing is traced or analysed again."""
@@ -155,7 +158,8 @@ class Learner:
             trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))
         hidden = program.hidden_of(states)
         if self._meshed is not None:
-            hidden = jax.device_put(hidden, self._meshed.shardings.hidden)
+            state = LearnerState(hidden, trace, jnp.zeros((), jnp.int32))
+            return self._meshed.place(state=state)["state"]
         return LearnerState(hidden, trace, jnp.zeros((), jnp.int32))
 
     def _refuse_swapped(self, params: PyTree, hidden: PyTree) -> None:
@@ -172,24 +176,39 @@ class Learner:
         """Evolve hidden state and trace by one step; no gradient."""
         program = self.program
         program.check_both(params, state)
-        x, p, states = program.inputs_of_step(inputs), program.params(params), program.states(state.hidden)
-        end, trace, outs = self._called(self._evolve, p, states, state.trace, x)
-        state = LearnerState(program.hidden_of(end), trace, state.step + 1)
+        program.params(params)  # checks them
+        x, states = program.inputs_of_step(inputs), program.states(state.hidden)
+        state = LearnerState(program.hidden_of(states), state.trace, state.step)
+        state, outs = self._called(self._evolve, params=params, state=state, inputs=x)
         self._raise_if_not_finite(state)
         return state, program.output_of(outs)
 
-    def _called(self, run: Callable[..., PyTree], *args: PyTree) -> PyTree:
-        return run(*args) if self._meshed is None else self._meshed.called(run, *args)
+    def _called(self, run: Callable[..., PyTree], **given: PyTree) -> PyTree:
+        """`run` of these arguments, on a mesh of arguments that lie where they belong."""
+        if self._meshed is None:
+            return run(*given.values())
+        place = self._meshed.place
+        return self._meshed.called(lambda *args: run(*place(**dict(zip(given, args, strict=True))).values()), *given.values())
 
-    def _plain_evolve(
-        self, params: list[jax.Array], states: list[jax.Array], trace: PyTree, inputs: list[jax.Array]
-    ) -> tuple[list[jax.Array], PyTree, list[jax.Array]]:
+    def _on_mesh(self, run: Callable[..., dict[str, PyTree]]) -> Callable[..., list[PyTree]]:
+        """A function whose results, by name, lie on the mesh where they belong, if there is one."""
+        if self._meshed is None:
+            return lambda *args: list(run(*args).values())
+        place = self._meshed.place
+
+        def placed(*args: PyTree) -> list[PyTree]:
+            with compiling_for(MESH):
+                return list(place(**run(*args)).values())
+
+        return placed
+
+    def _plain_evolve(self, params: PyTree, state: LearnerState, inputs: list[jax.Array]) -> dict[str, PyTree]:
         facts, program, xs = self.facts, self.program, [x[None] for x in inputs]
-        if self._meshed is not None:
-            end, trace, outs = self._meshed.evolve(params, states, trace, xs)
-        else:
-            end, trace, outs = evolve(facts, program.transport, params, program.prepared(params), states, trace, xs)
-        return end, trace, [o[0] for o in outs]
+        p = program.params(params)
+        states, w = program.states(state.hidden), program.prepared(p)
+        end, trace, outs = evolve(facts, program.transport, p, w, states, state.trace, xs)
+        new = LearnerState(program.hidden_of(end), trace, state.step + 1)
+        return {"state": new, "outputs": [o[0] for o in outs]}
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
@@ -253,14 +272,13 @@ class Learner:
         self._new_losses.tell("value_and_grad", losses.loss_fn, (losses.reduction, k, donate))
 
         @partial(jax.jit, donate_argnums=1 if donate else ())
+        @self._on_mesh
         def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
-            if self._meshed is not None:
-                loss, grads, end, trace = self._meshed.run_sequence(given, state.trace, targets, losses, k)
-            else:
-                loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
+            loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
             steps = steps_of(given.inputs, (targets, given.weight))
-            return (loss, grads), LearnerState(program.hidden_of(end), trace, state.step + steps)
+            state = LearnerState(program.hidden_of(end), trace, state.step + steps)
+            return {"loss": loss, "grads": grads, "state": state}
 
         def value_and_grad(
             params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
@@ -268,7 +286,8 @@ class Learner:
             program.check_given(params, state, inputs, targets, mask)
             self._check_devices(params=params, state=state, inputs=inputs, targets=targets, mask=mask)
             self.warn(inputs)
-            (loss, grads), state = self._called(run, params, state, inputs, targets, mask)
+            given = {"params": params, "state": state, "inputs": inputs, "targets": targets, "mask": mask}
+            loss, grads, state = self._called(run, **given)
             self._raise_if_not_finite(state, loss, grads)
             return (loss, grads), state
 
@@ -294,6 +313,7 @@ class Learner:
         self._new_losses.tell("train", losses.loss_fn, (losses.reduction, k, donate, optimizer))
 
         @partial(jax.jit, donate_argnums=2 if donate else ())
+        @self._on_mesh
         def run(
             params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
             mask: jax.Array | None,
@@ -301,13 +321,11 @@ class Learner:
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
             start = params, opt_state, state.trace
-            if self._meshed is not None:
-                ends, found = self._meshed.train_sequence(optimizer, given, start, targets, losses, k)
-            else:
-                ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
+            ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
             params, opt_state, end, trace = ends
             steps = steps_of(given.inputs, (targets, given.weight))
-            return params, opt_state, LearnerState(program.hidden_of(end), trace, state.step + steps), found
+            state = LearnerState(program.hidden_of(end), trace, state.step + steps)
+            return {"params": params, "opt_state": opt_state, "state": state, "loss": found}
 
         def train(
             params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
@@ -317,11 +335,11 @@ class Learner:
                 raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
             program.check_given(params, state, inputs, targets, mask)
             check_arrays("opt_state", opt_state)
-            self._check_devices(
-                params=params, opt_state=opt_state, state=state, inputs=inputs, targets=targets, mask=mask
-            )
+            given = {"params": params, "opt_state": opt_state, "state": state, "inputs": inputs}
+            given |= {"targets": targets, "mask": mask}
+            self._check_devices(**given)
             self.warn(inputs)
-            params, opt_state, state, found = self._called(run, params, opt_state, state, inputs, targets, mask)
+            params, opt_state, state, found = self._called(run, **given)
             self._raise_if_not_finite(state, found)
             return params, opt_state, state, found
 
@@ -370,7 +388,9 @@ class Learner:
 
     def place(self, params: PyTree, opt_state: PyTree = ()) -> tuple[PyTree, PyTree]:
         """Parameters and the state of their optimizer on the devices of the mesh, if there is one."""
-        return (params, opt_state) if self._meshed is None else self._meshed.place(params, opt_state)
+        if self._meshed is None:
+            return params, opt_state
+        return tuple(self._meshed.place(params=params, opt_state=opt_state).values())  # type: ignore[return-value]
 
     def place_batch(self, inputs: PyTree, targets: PyTree, mask: np.ndarray, samples: np.ndarray) -> PyTree:
         """A batch on the devices of the mesh: `samples` of inputs and targets (time, sample, …), and their mask (T, B).
@@ -391,6 +411,16 @@ class Learner:
         if self.check_finite and is_concrete((state, loss, grads)):
             self.check(state)
             raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
+
+
+def _for_mesh(init: Callable[[], PyTree]) -> Callable[[], PyTree]:
+    """`init` of a transport whose program runs on a mesh: the form of a trace depends on what it is compiled for."""
+
+    def on_mesh() -> PyTree:
+        with compiling_for(MESH):
+            return init()
+
+    return on_mesh
 
 
 def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., PyTree]:

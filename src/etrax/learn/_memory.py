@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -11,11 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import format_bytes
-from .._compat import is_inexact
 from .._errors import ArgumentError
+from .._machine import MESH, compiling_for
 from ..ir import PyTree, Role
 from ._checks import check_window
-from ._mesh import Meshed
+from ._mesh import Meshed, sum_of_squares
 from ._program import Arguments, Program
 from ._sequence import Losses, run_sequence
 
@@ -51,14 +52,13 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
     """
     facts, k = program.facts, check_window(window)
     step = facts.step
-    losses = Losses(step, _any_loss, "mean", lambda output: output)
+    losses = Losses(step, sum_of_squares, "mean", lambda output: output)
 
     @partial(jax.jit, donate_argnums=(1, 4) if donate else ())
     def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree, trace: PyTree) -> PyTree:
         given = Arguments(params, states, inputs, mask)
-        if on_mesh is not None:
-            return on_mesh.run_sequence(given, trace, None, losses, k)
-        return run_sequence(program, given, trace, None, losses, k)
+        with nullcontext() if on_mesh is None else compiling_for(MESH):
+            return run_sequence(program, given, trace, None, losses, k)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
     states = [_struct(leaf.aval) for leaf in facts.states]
@@ -67,7 +67,7 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
     # Where the step takes no inputs, something else must say how many steps there are.
     mask = None if inputs else jax.ShapeDtypeStruct((steps,), jnp.float32)
     if on_mesh is not None:
-        params, states, inputs, trace = on_mesh.placed(params, states, inputs, trace)
+        params, states, inputs, trace = on_mesh.placed_shapes(params, states, inputs, trace)
     compiled = run.lower(params, states, inputs, mask, trace).compile()
     found = compiled.memory_analysis()
     if found is None:
@@ -78,7 +78,7 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
     if on_mesh is None:
         return Memory(program.transport.nbytes, found.temp_size_in_bytes, seen, peak)
     n = on_mesh.mesh.size
-    own = on_mesh.parts[0].program.transport.nbytes
+    own = on_mesh.trace_bytes_per_device()
     seen = sum(math.prod(a.sharding.shard_shape(a.shape)) * jnp.dtype(a.dtype).itemsize for a in inputs)
     return Memory(own * n, found.temp_size_in_bytes * n, seen * n, peak * n, n, own)
 
@@ -114,12 +114,6 @@ def default_budget() -> float:
     """Half of the device's memory."""
     stats = jax.devices()[0].memory_stats() or {}
     return (stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 2
-
-
-def _any_loss(output: PyTree, target: PyTree) -> jax.Array:
-    """The memory of a loss is that of the outputs, whatever it is."""
-    leaves = [a for a in jax.tree.leaves(output) if is_inexact(a)]
-    return sum((jnp.abs(a).astype(jnp.float32) ** 2).sum() for a in leaves) + jnp.zeros(())
 
 
 def _struct(aval: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

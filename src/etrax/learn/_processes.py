@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from .._errors import CompilationError
 from ..ir import PyTree, format_path
 from ..rules import Rule
-from ..sharding import Dims
 from ._program import Program
+from ._shard import Dims
 
 if TYPE_CHECKING:
     from ._mesh import Meshed
@@ -37,9 +37,9 @@ def place_batch(
 
         return jax.make_array_from_callback(shape, place, part)
 
-    shown = on_mesh.named(on_mesh.along_specs(targets, samples))
+    shown = on_mesh.along(targets, samples)
     found = jax.tree.map(one, (inputs, targets), (on_mesh.shardings.inputs, shown))
-    place = on_mesh.named(on_mesh.along_specs(mask))
+    place = on_mesh.along(mask)
     return *found, jax.make_array_from_callback(mask.shape, place, lambda at: mask[at])
 
 

@@ -57,9 +57,7 @@ class Program:
 
     `encode` and `decode` lead from the model's own inputs to the step's, and from the step's outputs to the model's own
     (units, for one). `hidden` is the tree of states that the model was compiled with; `frozen` are the numbers of
-    parameters that have no gradient. `by_values` says that the program may depend on the values of the model's
-    constants (which connections there are), as it may not where devices that have others are to run it. `collect` adds
-    up what several devices found, `update` runs an optimizer on them.
+    parameters that have no gradient.
     """
 
     facts: Facts
@@ -69,9 +67,6 @@ class Program:
     hidden: PyTree
     encode: Callable[..., tuple[PyTree, ...]]
     decode: Callable[[PyTree], PyTree]
-    by_values: bool = True
-    collect: Callable[[jax.Array, PyTree], tuple[jax.Array, PyTree]] = lambda loss, grads: (loss, grads)
-    update: Callable[..., tuple[PyTree, PyTree]] = lambda optimizer, *given: optimizer.update(*given)
 
     @cached_property
     def _hidden_tree(self) -> TreeDef:
@@ -137,9 +132,8 @@ class Program:
         return weights(self.facts.step, self.facts.sites, held)
 
     def prepared(self, params: Sequence[jax.Array]) -> Weights:
-        """The weights, with faster ways to compute ops where they may depend on values of constants."""
-        found = self.weights(params)
-        return prepared(self.facts, found) if self.by_values else found
+        """The weights, with faster ways to compute their ops where there are any."""
+        return prepared(self.facts, self.weights(params))
 
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""

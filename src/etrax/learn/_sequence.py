@@ -171,8 +171,7 @@ def run_sequence(
     grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
     start = given.states, trace, jnp.zeros((), losses.dtype(along)), grads
     (states, trace, total, grads), _ = _over_windows(body, start, (given.inputs, along), length, k)
-    loss, grads = program.collect(total / scale, program.param_grads(given.params, grads))
-    return loss, grads, states, trace
+    return total / scale, program.param_grads(given.params, grads), states, trace
 
 
 def train_sequence(
@@ -193,8 +192,8 @@ def train_sequence(
         scale = losses.total(extra, steps_of(x, extra))
         share = 1 / jnp.asarray(scale, losses.dtype(extra))
         out = run_window(facts, program.transport, p, w, states, trace, x, extra, losses, share)
-        loss, grads = program.collect(out.loss / scale, program.param_grads(p, out.grads))
-        updates, new_opt = program.update(told(optimizer, loss), grads, opt_state, params)
+        loss, grads = out.loss / scale, program.param_grads(p, out.grads)
+        updates, new_opt = told(optimizer, loss).update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
         if extra[1] is not None:
             seen = losses.seen(extra)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._compat import JaxprEqn, run_equation
 from .._errors import ArgumentTypeError
+from .._machine import machine
 
 Array = Any
 Values = Sequence[Any]
@@ -192,21 +193,17 @@ def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-# Bytes of a trace from which on a sum of products over few steps or samples is written out. That runs faster and takes
-# longer to compile: a model of many small weights would wait for nothing.
-WRITTEN_OUT = 2**12
-# The same for plain sums: bytes of the result, and terms up to which it is written out.
-SUMS_WRITTEN_OUT = ((2**8, 60), (2**14, 64))
-
-
 def is_written_out(trace_bytes: int) -> bool:
-    return trace_bytes >= WRITTEN_OUT
+    """Whether a sum of products over few steps or samples is written out. That runs faster and takes longer to compile:
+    a model of many small weights would wait for nothing.
+    """
+    return trace_bytes >= machine().unrolled_product_bytes
 
 
 def sum_unrolled(a: Any) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
     if isinstance(a, list) or any(
-        1 < a.shape[0] <= terms and a[0].nbytes >= least for least, terms in SUMS_WRITTEN_OUT
+        1 < a.shape[0] <= terms and a[0].nbytes >= least for least, terms in machine().unrolled_sums
     ):
         return sum((a[k] for k in range(1, len(a))), a[0])
     return jnp.sum(a, 0)

@@ -17,9 +17,8 @@ import numpy as np
 from jax import lax
 
 from .._compat import common_dtype, is_concrete
+from .._machine import machine
 
-# Samples that are read together: few enough to stay in the cache, enough to hide the loads of the indices.
-TOGETHER = 4
 # Entries of a row that are added up in one expression; longer rows are added in several rounds.
 WIDE = 16
 # A matrix with more entries than one in so many is multiplied as a dense one.
@@ -49,13 +48,15 @@ def entries_of(rows: Any, cols: Any, shape: tuple[int, int]) -> Entries:
 
 
 def by_entry(at: Entries, u: Any, y: Any) -> Any:
-    """g[e], for u (f, columns) and y (f, rows)."""
-    return at.keep(_added([u, y], lambda u, y: u[at.cols] * y[at.rows], jnp.zeros(at.rows.shape, _wide(u, y))))
+    """Σ_k g[e] over steps, for u (k, f, columns) and y (k, f, rows)."""
+    zero = jnp.zeros(at.rows.shape, _wide(u, y))
+    return at.keep(_added(_merged([u, y]), lambda u, y: u[..., at.cols] * y[..., at.rows], zero))
 
 
 def by_trace(at: Entries, trace: Any, y: Any) -> Any:
     """Σ_f trace[f, e] y[f, r(e)], for y (f, rows)."""
-    return at.keep(_added([trace, y], lambda t, y: t * y[at.rows], jnp.zeros(at.rows.shape, _wide(trace, y))))
+    zero = jnp.zeros(at.rows.shape, _wide(trace, y))
+    return at.keep(_added(_merged([trace[None], y[None]]), lambda t, y: t * y[..., at.rows], zero))
 
 
 def _wide(*arrays: Any) -> Any:
@@ -63,18 +64,25 @@ def _wide(*arrays: Any) -> Any:
     return common_dtype(jnp.float32, *(a.dtype for a in arrays))
 
 
+def _merged(arrays: Sequence[Any]) -> list[Any]:
+    """(k, f, …) as one axis of rows to be added up, or, where samples must stay apart, as they are."""
+    return [a.reshape(-1, a.shape[-1]) for a in arrays] if machine().merges_steps else list(arrays)
+
+
 def _added(arrays: Sequence[Any], term: Callable[..., Any], total: Any) -> Any:
-    """total + Σ_f term(arrays at f), a few f at a time."""
-    n = arrays[0].shape[0]
+    """total + the sum of `term` over the first axis, a few at a time; a second axis of samples is summed at once."""
+    if arrays[0].ndim > 2:
+        return lax.scan(lambda so_far, row: (so_far + term(*row).sum(0).astype(total.dtype), None), total, arrays)[0]
+    n, few_samples = arrays[0].shape[0], machine().entries_together
 
     def some(total: Any, few: Sequence[Any]) -> tuple[Any, None]:
         for i in range(few[0].shape[0]):
             total = total + term(*(a[i] for a in few)).astype(total.dtype)
         return total, None
 
-    whole = n - n % TOGETHER
-    if whole > TOGETHER:
-        few = [a[:whole].reshape(-1, TOGETHER, *a.shape[1:]) for a in arrays]
+    whole = n - n % few_samples
+    if whole > few_samples:
+        few = [a[:whole].reshape(-1, few_samples, *a.shape[1:]) for a in arrays]
         total, _ = lax.scan(some, total, few)
     else:
         whole = 0
@@ -89,6 +97,8 @@ def on_traces(
     """
     if not traces[0].shape[0]:
         return tuple(traces)
+    if not machine().merges_steps:
+        return _on_all_traces(at, block, traces, u, c)
 
     def fresh(seen: Any, late: Any, like: Any) -> Any:
         return at.keep(_added([seen, late], lambda a, b: a[at.cols] * b[at.rows], like))
@@ -105,6 +115,23 @@ def on_traces(
         )
 
     return lax.fori_loop(0, traces[0].shape[0], one, tuple(traces))
+
+
+def _on_all_traces(
+    at: Entries, block: Sequence[Sequence[Any]], traces: Sequence[Any], u: Any, c: Sequence[Any]
+) -> tuple[Any, ...]:
+    """`on_traces` for all samples at once, so that these can lie on several devices."""
+
+    def fresh(late: Any, start: Any) -> Any:
+        step = lambda total, row: (total + row[0][:, at.cols] * row[1][:, at.rows], None)  # noqa: E731
+        return lax.scan(step, start, (u, late))[0]
+
+    new = []
+    for s, row in enumerate(block):
+        kept = [p[:, at.rows] * traces[t] for t, p in enumerate(row) if p is not None]
+        start = sum(kept, jnp.zeros_like(traces[s], common_dtype(traces[s].dtype, c[s].dtype, u.dtype)))
+        new.append(at.keep(fresh(c[s], start)).astype(traces[s].dtype))
+    return tuple(new)
 
 
 def _at(a: Any, f: Any, axis: int = 0) -> Any:
@@ -146,7 +173,7 @@ class Sums(NamedTuple):
         n = values.shape[0]
         if not self.rounds:
             return jnp.zeros((n, self.place.size), values.dtype)
-        few = next(k for k in range(min(TOGETHER, max(n // 2, 1)), 0, -1) if n % k == 0)
+        few = next(k for k in range(min(machine().entries_together, max(n // 2, 1)), 0, -1) if n % k == 0)
         found = lax.map(lambda some: self._sums(weights, some), values.reshape(-1, few, values.shape[1]))
         return found.reshape(n, -1)
 

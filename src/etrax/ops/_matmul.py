@@ -14,16 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .._machine import machine
 from ._base import Columns, OpCall, OpRule, is_written_out, register_weight_op, size, sum_unrolled
 
 _WINDOW, _STACKED = "Z", "Y"
-_UNROLLED = 64
-# On CPU, steps of a window whose products are written out, to be added to the trace in the pass that moves it.
-_FEW_STEPS = 10
-# Bytes of a stack of traces from which on it is worth its loop over samples; and of one that is read by a loop as well.
-_STACK, _LONG_STACK = 2**20, 2**25
-# Bytes of a single trace and steps of a window from which on it is worth a loop, and samples that are moved at once.
-_LARGE, _SOME_STEPS, _GROUP = 2**24, 7, 4
 
 
 class _Letters(NamedTuple):
@@ -70,13 +64,13 @@ def _outer(call, fixed, u, c):
         return _expand(u[0][0], s.u, s.trace) * _expand(c[0], s.y, s.trace)
     if c.shape[1:] == call.out.shape:
         large = is_written_out(c.dtype.itemsize * size(_trace_shape(call)))
-        if large and c.shape[0] <= _FEW_STEPS and jax.default_backend() == "cpu":
+        if large and c.shape[0] <= machine().fused_steps:
             pairs = zip(u[0], c, strict=True)
             return sum_unrolled([_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in pairs])
         return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
     y, wide = _without_ones(_WINDOW + s.y, c, _WINDOW)
     large = is_written_out(u[0][0].nbytes)
-    if large and set(y[1:]) <= set(s.u) and c.shape[0] <= _UNROLLED:  # equal for all outputs: data summed, in one pass
+    if large and set(y[1:]) <= set(s.u) and c.shape[0] <= machine().unrolled_terms:  # equal for all outputs: data summed, in one pass
         return sum(_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in zip(u[0], c, strict=True))
     found = "".join(letter for letter in s.trace if letter in s.u + y)
     return _expand(jnp.einsum(f"{_WINDOW}{s.u},{y}->{found}", u[0], wide), found, s.trace)
@@ -106,8 +100,8 @@ def _apply(call, fixed, trace, g):
         return jnp.einsum(f"{own},{s.y}->{s.w}", trace, g)
     summed = [letter for letter in s.trace if letter not in s.w]
     n = size([trace.shape[s.trace.index(letter)] for letter in summed])
-    large = is_written_out(trace.nbytes) and 1 < n <= _UNROLLED
-    if jax.default_backend() != "cpu" or not _starts(s.trace, summed) or not large:
+    large = is_written_out(trace.nbytes) and 1 < n <= machine().unrolled_terms
+    if not _starts(s.trace, summed) or not large:
         return jnp.einsum(f"{s.trace},{s.y}->{s.w}", trace, g)
     # On CPU a sum over samples, written out, runs at memory speed; the contraction it stands for does not.
     rest, wide = s.trace[len(summed) :], _expand(g, s.y, s.trace)
@@ -125,8 +119,8 @@ def _has_samples(s: _Letters, shape: tuple[int, ...]) -> bool:
 
 def _stacks(call: OpCall, n: int) -> bool:
     s, shape = _letters(call), _trace_shape(call)
-    large = n > 1 and 4 * n * size(shape) >= _STACK
-    return large and _has_samples(s, shape) and jax.default_backend() == "cpu"
+    large = n > 1 and 4 * n * size(shape) >= machine().stack_bytes
+    return large and _has_samples(s, shape)
 
 
 def _moved_stack(call, block, stack, u, c):
@@ -160,12 +154,13 @@ def _moved_in_groups(call, row, traces, own, u, c):
     """
     s, shape, entry = _letters(call), _trace_shape(call), traces[own]
     whole = entry.shape == shape and c.shape[1:] == call.out.shape and row[own] is not None
-    long = c.shape[0] >= _SOME_STEPS and entry.nbytes >= _LARGE and jax.default_backend() == "cpu"
+    most = machine().grouped_samples
+    long = c.shape[0] >= machine().grouped_steps and entry.nbytes >= machine().grouped_trace_bytes
     others = [(p, e) for t, (p, e) in enumerate(zip(row, traces, strict=True)) if t != own and p is not None]
     narrow = all(e.size * 8 <= entry.size for _, e in others)
-    if not (whole and long and narrow and _has_samples(s, shape) and shape[0] > _GROUP):
+    if not (whole and long and narrow and _has_samples(s, shape) and shape[0] > most):
         return None
-    n = next(n for n in range(_GROUP, 0, -1) if shape[0] % n == 0)
+    n = next(n for n in range(most, 0, -1) if shape[0] % n == 0)
     i, o = 1 + s.u.index(s.trace[0]), 1 + s.y.index(s.trace[0])
 
     def some(a, b, axis=0):
@@ -187,7 +182,7 @@ def _moved_in_groups(call, row, traces, own, u, c):
 def _apply_stack(call, stack, g):
     """Of a large stack trace by trace and sample by sample: the sum stays in the cache."""
     s = _letters(call)
-    if s.trace[0] in s.w or stack.size * stack.dtype.itemsize < _LONG_STACK:
+    if s.trace[0] in s.w or stack.size * stack.dtype.itemsize < machine().long_stack_bytes:
         return sum_unrolled([_apply(call, (), stack[t], g[t]) for t in range(stack.shape[0])])
     sample, trace = s.trace[0], s.trace[1:]
     own_y, n = s.y.replace(sample, ""), stack.shape[0] * stack.shape[1]
@@ -209,7 +204,8 @@ def _grad(call, fixed, u, g):
     s = _letters(call)
     summed = [letter for letter in s.u if letter not in s.w]
     n = len(summed) + 1
-    if _starts(s.u, summed) and _starts(s.y, summed) and s.w == s.u[n - 1 :] + s.y[n - 1 :]:
+    aligned = _starts(s.u, summed) and _starts(s.y, summed) and s.w == s.u[n - 1 :] + s.y[n - 1 :]
+    if aligned and machine().merges_steps:
         # Steps and samples as one axis: a plain product, of which no operand is turned first.
         data, bar = (a.reshape(size(a.shape[:n]), *a.shape[n:]) for a in (u[0], g))
         return jnp.tensordot(data, bar, ((0,), (0,)))

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from .._compat import is_concrete
+from .._machine import machine
 from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, OpRule, register_weight_op, size
 from ._entries import Entries, by_entry, by_trace, entries_of, on_traces, plan_product
@@ -73,7 +73,7 @@ def _plan(entries, data, shape):
     """The op by reads alone, which on CPU is several times faster than by scattering."""
 
     def plan(call: OpCall, fixed) -> Callable | None:
-        if jax.default_backend() != "cpu" or call.out.dtype != call.w.dtype:
+        if not machine().gathers_entries or call.out.dtype != call.w.dtype:
             return None
         if call.primitive != "bcoo_dot_general" and find_spec("numba"):  # brainevent's own compiled kernels
             return None
@@ -111,7 +111,7 @@ def _rule(accepts, entries, data, planned, shape, fixed_operands: tuple[int, ...
         return on_traces(entries(call, fixed), rows, traces, data(call, u[0]), late)
 
     def grad(call, fixed, u, g):
-        found = by_entry(entries(call, fixed), _samples(data(call, u[0]), 0), _samples(g, 0))
+        found = by_entry(entries(call, fixed), data(call, u[0]), _samples(g, 1))
         return found.reshape(call.w.shape)
 
     return OpRule(
