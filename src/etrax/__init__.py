@@ -37,6 +37,7 @@ from .learn import ArtifactError as ArtifactError
 from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
 from .learn import NonFiniteError as NonFiniteError
+from .learn import align_entries as align_entries
 from .learn import load as load
 from .ops import OpRule as OpRule
 from .ops import register_weight_op as register_weight_op
@@ -47,7 +48,6 @@ from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
-from .learn import align_entries as align_entries
 
 _avoid_wrong_sums()
 

@@ -22,21 +22,21 @@ class Machine:
     The defaults are those of a device that XLA already serves well: nothing is unrolled or looped by hand.
     """
 
-    # Bytes of a trace from which on a sum of products over few steps or samples is written out term by term. XLA's CPU
-    # back end reduces a (16, 512, 256) array with a learning signal in 1.54 ms, and in 0.25 ms if the sum is written out.
+    # Bytes of a trace from which on a sum of products over few steps or samples is written out term by term. On a CPU,
+    # XLA contracts a (16, 512, 256) trace with a learning signal in 1.54 ms, and in 0.25 ms if the sum is written out.
     unrolled_product_bytes: float = inf
     # For plain sums: pairs of (bytes of the result, most terms that are written out). A reduction costs a CPU 10 ns for
     # each number; 64 written-out terms of small arrays cost more than that to compile.
     unrolled_sums: tuple[tuple[int, int], ...] = ()
     # Most samples or steps whose products are written out.
     unrolled_terms: int = 64
-    # Most steps of a window whose outer products are written out, so that they are added in the pass that moves a trace.
+    # Most steps of a window whose outer products are written out, to be added in the pass that moves the trace.
     fused_steps: int = 0
     # Bytes from which on several traces of one op are held as one array and moved sample by sample, within the cache;
     # and bytes from which on they are read sample by sample as well.
     stack_bytes: float = inf
     long_stack_bytes: float = inf
-    # Bytes of a single trace, and steps of a window, from which on a trace is moved some samples at a time; and how many.
+    # Bytes of a trace and steps of a window from which on it is moved some samples at a time; and how many samples.
     grouped_trace_bytes: float = inf
     grouped_steps: int = 7
     grouped_samples: int = 4

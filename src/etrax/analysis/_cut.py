@@ -64,19 +64,17 @@ class OpenStep:
         kernels: Mapping[int, Callable[..., Array]] | None = None,
         held: Mapping[int, Array] | None = None,
         states: Mapping[int, Array] | None = None,
-        watched: dict[Site, Array] | None = None,
     ) -> tuple[list[Array], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and perturbations δ, by site.
 
         `weights`, one per site, stand in for what the step would compute from its parameters; `given` values of y, by
         site, for what ops would compute (one that is not cut keeps its derivative in its data); `kernels`, by site,
-        compute an op from its data in another way; `watched` is given the operand of the equations at some addresses;
-        `held` are
-        the perturbations of states to hold, by number. A state that is an old state or a constant is not computed, so
-        it cannot be held. `states`, by number, take the place of old states among the leaves.
+        compute an op from its data in another way; `held` are the perturbations of states to hold, by number. A state
+        that is an old state or a constant is not computed, so it cannot be held. `states`, by number, take the place
+        of old states among the leaves.
         """
         run = _Run(self.sites, self.cut, weights, given, kernels)
-        run.held, run.watched = _defined(self.step, held or {}), {} if watched is None else watched
+        run.held = _defined(self.step, held or {})
         leaves = self.step.with_states(leaves, states or {})
         all_deltas = {j: deltas.get(j) for j in range(len(self.sites))}
         outs, seen = run.body(self.step.jaxpr, (), [*self.step.consts, *leaves], (), all_deltas)
@@ -139,7 +137,6 @@ class _Run:
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
         self.held: dict[int, list[tuple[int, Array]]] = {}
-        self.watched: dict[Site, Array] = {}
 
     def body(
         self, jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Array], at: Site, deltas: Deltas
@@ -147,8 +144,6 @@ class _Run:
         seen: Seen = {}
 
         def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
-            if site in self.watched:
-                self.watched[site] = values[0]
             outs = opened(site, eqn, values)
             first, *inner = site
             if inner or first not in self.held:

@@ -6,7 +6,7 @@ run for all steps of a window at once, which reads the weight once for them all:
     x ──►  X W₁  ──►  loop of layer 1  ──►  Z W₂  ──►  loop of layer 2  ──►  …
           all steps                       all steps
 
-Such products are what a loop is split for, and what devices send to each other. Everything else goes where least has to
+Such products are what a loop is split for. Everything else goes where least has to
 be kept between the parts: into the loop that it reads from or that reads it, or before or after it where it makes less
 of more.
 """
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from .._compat import INLINED, Jaxpr, JaxprEqn, Var, bodies_of
 from .._machine import machine
-from ..ir import Name, number_variables
 from ..primitives import record_of
 from ._step_graph import StepGraph
 
@@ -33,8 +32,6 @@ MOVING = frozenset(
     }
 )  # fmt: skip
 CALLS = INLINED | {"custom_jvp_call", "custom_vjp_call"}
-# What devices send to each other: for all steps at once where it can be, one message instead of many.
-SENT = frozenset({"device_gather", "device_gather_bits", "device_reduce", "device_scatter"})
 
 
 @dataclass(frozen=True)
@@ -64,19 +61,13 @@ class Schedule:
 def schedule(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> Schedule:
     """When to run the equations of a loop's body, whose inputs are constants, states and slices."""
     whole = Schedule((), (Part(True, tuple(range(len(jaxpr.eqns))), tuple(range(num_carry))),))
-    if jaxpr.effects or not any(eqn.primitive.name in (PRODUCT, *SENT) for eqn in jaxpr.eqns):
+    if jaxpr.effects or not any(eqn.primitive.name == PRODUCT for eqn in jaxpr.eqns):
         return whole  # what a step does to the world outside it is done in the order of the steps
-    graph = StepGraph.of(jaxpr, num_consts, num_carry, _sent(jaxpr))
+    graph = StepGraph.of(jaxpr, num_consts, num_carry)
     place = _settled(graph)
     if all(place[n] == 1 for n in graph.live & graph.varying if n not in graph.states):
         return whole
     return _parts(graph, place)
-
-
-def _sent(jaxpr: Jaxpr) -> dict[int, Name]:
-    """What devices send to each other, by equation: equal names are equal values."""
-    own = [n for n, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name in SENT]
-    return dict(zip(own, number_variables(jaxpr, [jaxpr.eqns[n].outvars[0] for n in own]), strict=True)) if own else {}
 
 
 def _settled(graph: StepGraph) -> list[int]:
@@ -144,12 +135,8 @@ def _bytes(v: Var) -> int:
 
 
 def is_joined(graph: StepGraph, n: int) -> bool:
-    """Whether an equation is the product of something with a fixed weight, or sends something, and is worth joining
-    over steps."""
+    """Whether an equation is the product of something with a fixed weight, and is worth joining over steps."""
     eqn = graph.equations[n]
-    if eqn.primitive.name in SENT:
-        # What is sent step by step, within a recurrence, is at hand there for whoever reads it too.
-        return not any(graph.component[m] >= 0 and name == graph.sent[n] for m, name in graph.sent.items())
     data = [i for i, v in enumerate(eqn.invars) if graph.varies(v)]
     if eqn.primitive.name != PRODUCT or len(data) != 1:
         return False
@@ -159,8 +146,6 @@ def is_joined(graph: StepGraph, n: int) -> bool:
 def is_light(eqn: JaxprEqn) -> bool:
     """Whether an equation, and all inside it, costs about what it reads and writes, for one step or for all at once."""
     name = eqn.primitive.name
-    if name in SENT:
-        return False
     if name in CALLS:
         return all(is_light(inner) for body in bodies_of(eqn) for inner in body.eqns)
     return name in MOVING or (record_of(name).elementwise and not bodies_of(eqn))

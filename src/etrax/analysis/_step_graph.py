@@ -7,12 +7,11 @@ component) can only run step by step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from .._compat import Jaxpr, JaxprEqn, Literal, Var
-from ..ir import Name
 
 
 def is_var(atom: Var) -> bool:
@@ -21,25 +20,21 @@ def is_var(atom: Var) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class StepGraph:
-    """Nodes: the equations by number, then the states. `carried` and `fresh` are the states as read and as computed.
-
-    `sent` names what some equations send to other devices: equal names are equal values.
-    """
+    """Nodes: the equations by number, then the states. `carried` and `fresh` are the states as read and as computed."""
 
     equations: Sequence[JaxprEqn]
     carried: Sequence[Var]
     fresh: Sequence[Var]
     slices: frozenset[Var]
     outputs: frozenset[Var]
-    sent: Mapping[int, Name]
 
     @classmethod
-    def of(cls, jaxpr: Jaxpr, num_consts: int, num_carry: int, sent: Mapping[int, Name] = {}) -> StepGraph:
+    def of(cls, jaxpr: Jaxpr, num_consts: int, num_carry: int) -> StepGraph:
         """The graph of a body whose inputs are constants, states and slices; its first outputs are the states."""
         last = num_consts + num_carry
         carried, fresh = jaxpr.invars[num_consts:last], jaxpr.outvars[:num_carry]
         outputs = frozenset(v for v in jaxpr.outvars[num_carry:] if is_var(v))
-        return cls(jaxpr.eqns, carried, fresh, frozenset(jaxpr.invars[last:]), outputs, sent)
+        return cls(jaxpr.eqns, carried, fresh, frozenset(jaxpr.invars[last:]), outputs)
 
     @property
     def states(self) -> range:

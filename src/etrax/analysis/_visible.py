@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import Literal, Var, is_inexact
+from .._compat import is_inexact
 from ..ir import Role
 from ..primitives import Dep
 from ._cut import OpenStep
@@ -27,34 +26,20 @@ from ._transpose import reach_through
 
 @dataclass(frozen=True)
 class Reader:
-    """A data operand of a weight op, or (site is None) an output leaf.
-
-    `before` is the equation that puts the operand together of the slices of all devices, or gives each of them a copy:
-    it is read there, where it is once.
-    """
+    """A data operand of a weight op, or (site is None) an output leaf."""
 
     site: int | None
     index: int
-    before: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Visible:
-    """Per group: for each reader the position that each of its elements shows (-1: none), and the bare positions.
-
-    `copied` are groups that some reader sees in what all devices have: which of it is its own is not known.
-    """
+    """Per group: for each reader the position that each of its elements shows (-1: none), and the bare positions."""
 
     facts: Facts
     readers: tuple[Reader, ...]
     place: tuple[dict[int, np.ndarray], ...]
     bare: tuple[np.ndarray, ...]
-    copied: frozenset[int]
-
-    def who_reads(self) -> list[tuple[frozenset[tuple[int | None, int]], bool]]:
-        """Per group, the readers that show it, and whether something of it is bare."""
-        shown = [frozenset((self.readers[k].site, self.readers[k].index) for k in found) for found in self.place]
-        return list(zip(shown, (bool(b.any()) for b in self.bare), strict=True))
 
     def shown_by_outputs(self, group: int) -> bool:
         """Whether the outputs show the whole group themselves, with no weight op in between."""
@@ -68,14 +53,11 @@ def observe(
     ys: Mapping[int, Array] | None = None,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """What each reader sees, and the new states, in the step with the given sites cut."""
-    slices = {(r.before,): jnp.zeros(()) for r in readers if r.before is not None}
-    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states, watched=slices)
+    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states)
     n, found = len(facts.states), []
     for r in readers:
         if r.site is None:
             found.append(outs[n + r.index])
-        elif r.before is not None:
-            found.append(slices[r.before,])
         else:
             varying = facts.sites[r.site].rule.varying(facts.sites[r.site].call)
             found.append(seen[r.site].data[varying.index(r.index)])
@@ -85,7 +67,7 @@ def observe(
 def find_visible(facts: Facts) -> Visible:
     readers = tuple(_readers(facts))
     deps = _reach(facts, readers) if readers and facts.groups else {}
-    place, bare, copies, copied = [], [], _copies(facts, readers), set()
+    place, bare = [], []
     for group in facts.groups:
         free = np.ones(group.num_positions, bool)
         found: dict[int, np.ndarray] = {}
@@ -97,10 +79,9 @@ def find_visible(facts: Facts) -> Visible:
             if (own >= 0).any():
                 found[k] = own
                 free[own[own >= 0]] = False
-                copied |= {group.index} if k in copies else set()
         place.append(found)
         bare.append(free)
-    return Visible(facts, readers, tuple(place), tuple(bare), frozenset(copied))
+    return Visible(facts, readers, tuple(place), tuple(bare))
 
 
 def _readers(facts: Facts) -> list[Reader]:
@@ -109,7 +90,7 @@ def _readers(facts: Facts) -> list[Reader]:
     ops.sort(key=lambda j: facts.remembers(OpNode(j)))
     found = []
     for call, rule, j in ((facts.sites[j].call, facts.sites[j].rule, j) for j in ops):
-        found += [Reader(j, i, _before(facts, j, i)) for i in rule.varying(call) if is_inexact(call.operands[i])]
+        found += [Reader(j, i) for i in rule.varying(call) if is_inexact(call.operands[i])]
     outputs = facts.step.select(Role.OUTPUT)
     return found + [Reader(None, k) for k, leaf in enumerate(outputs) if is_inexact(leaf.aval)]
 
@@ -160,43 +141,4 @@ def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]
 def _shape(facts: Facts, reader: Reader) -> tuple[int, ...]:
     if reader.site is None:
         return facts.step.select(Role.OUTPUT)[reader.index].aval.shape
-    if reader.before is not None:
-        return facts.step.jaxpr.eqns[reader.before].invars[0].aval.shape
     return facts.sites[reader.site].call.operands[reader.index].shape
-
-
-# What gives each device a copy, of the slices of all or of one value; and what may stand between it and a weight op,
-# element for element.
-_COPIES = frozenset({"device_gather", "device_gather_bits", "device_enter"})
-_PASSES = frozenset({"device_agree", "transpose", "reshape", "squeeze", "expand_dims", "copy"})
-
-
-def _before(facts: Facts, j: int, index: int) -> int | None:
-    """The first of the equations that make copies of which a data operand of op j is nothing else than."""
-    jaxpr, var = facts.step.jaxpr, facts.step.jaxpr.eqns[facts.sites[j].at[0]].invars[index]
-    found = None
-    for n in range(facts.sites[j].at[0] - 1, -1, -1):
-        eqn = jaxpr.eqns[n]
-        if var not in eqn.outvars:
-            continue
-        if eqn.primitive.name not in _COPIES | _PASSES:
-            break
-        found, var = n if eqn.primitive.name in _COPIES else found, eqn.invars[0]
-    return found
-
-
-def _copies(facts: Facts, readers: Sequence[Reader]) -> set[int]:
-    """Readers, by number, of something that is made of copies."""
-    jaxpr, made = facts.step.jaxpr, set[Var]()
-    cut = {facts.sites[j].at for j in facts.cut}
-    for n, eqn in enumerate(jaxpr.eqns):
-        joined = eqn.primitive.name in _COPIES or any(v in made for v in eqn.invars if not isinstance(v, Literal))
-        if joined and (n,) not in cut:
-            made.update(eqn.outvars)
-    outputs, found = facts.step.outvars(Role.OUTPUT), set()
-    for k, r in enumerate(readers):
-        var = outputs[r.index] if r.site is None else jaxpr.eqns[facts.sites[r.site].at[0]].invars[r.index]
-        var = var if r.before is None else jaxpr.eqns[r.before].invars[0]
-        if not isinstance(var, Literal) and var in made:
-            found.add(k)
-    return found

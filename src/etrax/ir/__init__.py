@@ -12,7 +12,6 @@ from ._layers import layer_of as layer_of
 from ._mapped import mapped as mapped
 from ._numbering import Name as Name
 from ._numbering import number_outputs as number_outputs
-from ._numbering import number_variables as number_variables
 from ._paths import Path as Path
 from ._paths import format_path as format_path
 from ._paths import is_at as is_at

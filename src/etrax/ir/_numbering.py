@@ -16,8 +16,6 @@ from .._compat import (
     Jaxpr,
     JaxprEqn,
     Literal,
-    Var,
-    build_jaxpr,
     inner_jaxpr,
     is_complex,
     is_inexact,
@@ -35,13 +33,6 @@ def number_outputs(closed: Any) -> list[Name]:
     numbers: dict[Hashable, int] = {}
     args: list[Name] = [(1, ("arg", i)) for i in range(len(jaxpr.invars))]
     return _walk(jaxpr, [_constant(c) for c in consts], args, numbers)
-
-
-def number_variables(jaxpr: Jaxpr, variables: Sequence[Var]) -> list[Name]:
-    """A name per variable of a jaxpr; those with equal names have equal values."""
-    ins = [*jaxpr.constvars, *jaxpr.invars]
-    shown = build_jaxpr(ins, list(variables), jaxpr.eqns, jaxpr)
-    return _walk(shown, [], [(1, ("arg", i)) for i in range(len(ins))], {})
 
 
 def _walk(jaxpr: Jaxpr, consts: Sequence[Name], args: Sequence[Name], numbers: dict) -> list[Name]:

@@ -188,7 +188,11 @@ class Learner:
         if self._meshed is None:
             return run(*given.values())
         place = self._meshed.place
-        return self._meshed.called(lambda *args: run(*place(**dict(zip(given, args, strict=True))).values()), *given.values())
+
+        def placed(*args: PyTree) -> PyTree:
+            return run(*place(**dict(zip(given, args, strict=True))).values())
+
+        return self._meshed.called(placed, *given.values())
 
     def _on_mesh(self, run: Callable[..., dict[str, PyTree]]) -> Callable[..., list[PyTree]]:
         """A function whose results, by name, lie on the mesh where they belong, if there is one."""

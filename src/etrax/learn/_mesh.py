@@ -64,7 +64,7 @@ class Meshed:
 
     @cached_property
     def _probe(self) -> tuple[list[NamedSharding], PyTree, Traffic]:
-        """How gradients and trace come out of a short sequence where nothing is said of them, and what travels in it."""
+        """How gradients and trace come out of a short sequence if nothing is said of them, and what travels in it."""
         first, n = self._step.first_state, len(self._step.states)
         cut = [
             jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype, sharding=self.named(*d))
@@ -146,7 +146,9 @@ class Meshed:
 
     def state(self, state: LearnerState) -> LearnerState:
         """Shardings of a learner's state."""
-        return LearnerState(self.shardings.hidden, self.shardings.trace, jax.tree.map(lambda _: self.named(), state.step))
+        return LearnerState(
+            self.shardings.hidden, self.shardings.trace, jax.tree.map(lambda _: self.named(), state.step)
+        )
 
     def place(self, **values: PyTree) -> dict[str, PyTree]:
         """Values by name, each where it lies on the mesh: put there, or inside `jit` told to be there."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -13,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from .._arguments import check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError
-from ..analysis import Facts, Group
+from ..analysis import Facts, Group, OpNode
 from ..engine import fixed_examples, param_grads, site_math, weights
 from ..ir import Leaf, Role, format_path
 
@@ -23,7 +22,10 @@ Dims = tuple[str | None, ...]
 ROOTS = {Role.PARAM: "params", Role.HIDDEN: "hidden", Role.OTHER: "hidden", Role.INPUT: "inputs"}
 WORDS = ("batch", "neuron", "batch+neuron")
 # Names of mesh axes that say what they cut.
-_AXIS_NAMES = {"batch": ("batch", "data", "sample", "samples"), "neuron": ("neuron", "neurons", "model", "unit", "units")}
+_AXIS_NAMES = {
+    "batch": ("batch", "data", "sample", "samples"),
+    "neuron": ("neuron", "neurons", "model", "unit", "units"),
+}
 
 
 def check_mesh(mesh: object, shard: object) -> None:
@@ -160,6 +162,14 @@ def _cut_params(facts: Facts, dims: list[Dims], count: int, neuron: str) -> None
             if n % count == 0 and np.all(np.isnan(devices) | (devices == chunk)):
                 dims[p] = tuple(neuron if k == d else None for k in range(devices.ndim))
                 break
+    for j, site in enumerate(facts.sites):
+        # An op that reaches its states through other ops (a reset gate) is cut along its outputs.
+        columns = site.rule.columns(site.call)
+        if columns is None or columns.new or len(site.params) != 1 or not facts.remembers(OpNode(j)):
+            continue
+        (p,), shape = site.params, site.call.w.shape
+        if not any(dims[p]) and facts.step.ins[p].aval.shape == shape and shape[columns.weight] % count == 0:
+            dims[p] = tuple(neuron if k == len(shape) + columns.weight else None for k in range(len(shape)))
 
 
 def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: str) -> dict[int, np.ndarray]:
@@ -189,9 +199,8 @@ def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: s
     if not sums[0]:
         return {}
     weights_of = lambda given: weights(step, facts.sites, given)  # noqa: E731
-    one, mean, square = (
-        [np.real(np.asarray(g)).astype(np.float64) for g in param_grads(facts, params, found, weights_of)] for found in sums
-    )
+    grads = [param_grads(facts, params, found, weights_of) for found in sums]
+    one, mean, square = ([np.real(np.asarray(g)).astype(np.float64) for g in leaves] for leaves in grads)
     devices = {}
     for p, (n, a, b) in enumerate(zip(one, mean, square, strict=True)):
         with np.errstate(all="ignore"):

@@ -70,7 +70,9 @@ def _outer(call, fixed, u, c):
         return jnp.einsum(f"{_WINDOW}{s.u},{_WINDOW}{s.y}->{s.trace}", u[0], c)
     y, wide = _without_ones(_WINDOW + s.y, c, _WINDOW)
     large = is_written_out(u[0][0].nbytes)
-    if large and set(y[1:]) <= set(s.u) and c.shape[0] <= machine().unrolled_terms:  # equal for all outputs: data summed, in one pass
+    if (
+        large and set(y[1:]) <= set(s.u) and c.shape[0] <= machine().unrolled_terms
+    ):  # equal for all outputs: data summed, in one pass
         return sum(_expand(v, s.u, s.trace) * _expand(a, s.y, s.trace) for v, a in zip(u[0], c, strict=True))
     found = "".join(letter for letter in s.trace if letter in s.u + y)
     return _expand(jnp.einsum(f"{_WINDOW}{s.u},{y}->{found}", u[0], wide), found, s.trace)

@@ -23,7 +23,6 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from .._errors import CompilationError
 from ..analysis import Facts, OpNode, Visible, find_visible
 from ..engine import (
     EachStep,
@@ -177,7 +176,6 @@ def guided_transport(
     replaces = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
     untraced = sorted(replaces - {r.site for r in plan.relations})
     visible = find_visible(facts)
-    _check_slices(visible, used)
     guided = _Guided(plan, base, visible, source, kappa, signalled, direct, filtered, untraced)
     return Transport(
         guided.init,
@@ -188,16 +186,6 @@ def guided_transport(
         lasting=Lasting(lambda trace: trace.source, lambda fresh, source: fresh._replace(source=source)),
         parts=guided.parts,
     )
-
-
-def _check_slices(visible: Visible, groups: Sequence[int]) -> None:
-    for g in sorted(visible.copied.intersection(groups)):
-        names = ", ".join(visible.facts.state_name(i) for i in visible.facts.groups[g].leaves)
-        raise CompilationError(
-            f"a learning signal acts on the activity of {names}, which weights read on several devices of the mesh "
-            "after more has been done to it than to put it together. Cut the batch only (`shard='batch'`), or let a "
-            "readout read it as it is."
-        )
 
 
 def _immediate(
