@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from tests.machines import set_machine
 
 import etrax
 from etrax.analysis import analyse, slot_links
@@ -12,7 +13,6 @@ from etrax.engine import _layout, _stacked, plan_probes
 from etrax.engine._stacked import Pattern, Sparse
 from etrax.engine._suffix import power
 from etrax.ir import trace_step
-from etrax.ops import _matmul
 
 B, I, H, T = 2, 3, 4, 9
 RNG = np.random.RandomState(0)
@@ -158,8 +158,7 @@ def test_arrays_and_lists_of_blocks_agree(rule, model, window, monkeypatch):
 @pytest.mark.parametrize(("model", "window"), [(line(4), 3), (line(9), 12), (coupled(2), 4), (twisted(), 1)])
 def test_traces_moved_sample_by_sample_agree(rule, model, window, monkeypatch):
     _, want = gradient(*model, rule, window)
-    monkeypatch.setattr(_matmul, "_STACK", 0)
-    monkeypatch.setattr(_matmul, "_LONG_STACK", 0)
+    set_machine(monkeypatch, stack_bytes=0, long_stack_bytes=0)
     _, found = gradient(*model, rule, window)
     assert relative_error(found, want) < 1e-12
 

@@ -9,9 +9,9 @@ import pytest
 from jax import flatten_util, lax
 from tests.learn.cases import spike_jvp, spike_vjp
 from tests.learn.oracle import bptt, relative_error
+from tests.machines import set_machine
 
 import etrax
-from etrax.ops import _matmul
 
 B, I, H, O, T = 2, 3, 4, 2, 10
 
@@ -203,8 +203,7 @@ def test_a_layer_under_a_leaky_layer_is_exact(name):
 @pytest.mark.parametrize("name", ["detached", "plain", "learnable"])
 def test_large_traces_are_moved_to_the_same(name, monkeypatch):
     """Traces of many samples are moved some at a time; here all are, one at a time."""
-    for bound, value in {"_LARGE": 0, "_SOME_STEPS": 1, "_GROUP": 1}.items():
-        monkeypatch.setattr(_matmul, bound, value)
+    set_machine(monkeypatch, grouped_trace_bytes=0, grouped_steps=1, grouped_samples=1)
     test_a_layer_under_a_leaky_layer_is_exact(name)
 
 

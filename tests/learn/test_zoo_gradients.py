@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fuzz.evaluate import Evaluator
 from tests.learn.oracle import bptt, relative_error
+from tests.machines import write_out_everything
 from tests.zoo import EXACT, REPORTED, UNUSED, ZOO
 
 import etrax
@@ -101,9 +102,7 @@ def test_rtrl_is_exact(name, windows):
 @pytest.mark.fast_seconds(3)
 def test_as_large_models_are_computed(monkeypatch, name):
     """Sums that are written out, and traces that are moved after their credit, in models too small for it."""
-    monkeypatch.setattr("etrax.ops._base.WRITTEN_OUT", 0)
-    monkeypatch.setattr("etrax.ops._base.SUMS_WRITTEN_OUT", ((0, 64),))
-    monkeypatch.setattr("etrax.engine._window._COPIED", 0)
+    write_out_everything(monkeypatch)
     model = ZOO[name]()
     inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)
     want = dict(leaves_with_paths(bptt(model, inputs, targets, Evaluator())))

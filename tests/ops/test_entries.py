@@ -43,7 +43,7 @@ def test_sums_over_samples(samples):
     rng = np.random.RandomState(1)
     u, y, trace = (jnp.asarray(rng.standard_normal((samples, n))) for n in (20, 30, 80))
     at = entries_of(rows, cols, (30, 20))
-    np.testing.assert_allclose(by_entry(at, u, y), (u[:, cols] * y[:, rows]).sum(0), rtol=1e-12)
+    np.testing.assert_allclose(by_entry(at, u[None], y[None]), (u[:, cols] * y[:, rows]).sum(0), rtol=1e-12)
     np.testing.assert_allclose(by_trace(at, trace, y), (trace * y[:, rows]).sum(0), rtol=1e-12)
 
 
@@ -52,7 +52,7 @@ def test_padding_counts_for_nothing(known):
     """Entries outside of the matrix, as JAX pads with them, whether the indices are known or not."""
     rows, cols = np.array([0, 2, 3, 1]), np.array([1, 0, 2, 2])  # a (3, 2) matrix: the last two lie outside
     u, y = jnp.ones((4, 2)), jnp.ones((4, 3))
-    run = lambda rows, cols: by_entry(entries_of(rows, cols, (3, 2)), u, y)
+    run = lambda rows, cols: by_entry(entries_of(rows, cols, (3, 2)), u[None], y[None])
     found = run(rows, cols) if known else jax.jit(run)(rows, cols)
     np.testing.assert_array_equal(found, [4, 4, 0, 0])
 
@@ -71,5 +71,5 @@ def test_narrow_numbers_are_summed_wide():
     """Two hundred and fifty-seven ones: bfloat16 would stop counting at 256."""
     rows, cols = np.zeros(1, int), np.zeros(1, int)
     ones = jnp.ones((257, 1), jnp.bfloat16)
-    found = by_entry(entries_of(rows, cols, (1, 1)), ones, ones)
+    found = by_entry(entries_of(rows, cols, (1, 1)), ones[None], ones[None])
     assert found.dtype == jnp.float32 and found[0] == 257

@@ -11,6 +11,7 @@ import pytest
 from fuzz.evaluate import Evaluator
 from jax import lax
 from jax.experimental.sparse import BCOO
+from tests.machines import write_out_everything
 
 from etrax._compat import open_jaxpr, run_equation
 from etrax.analysis import Copies
@@ -267,8 +268,7 @@ def call_by_shapes(c: Case):
 
 @pytest.mark.parametrize("name", CASES)
 def test_family(name, monkeypatch):
-    monkeypatch.setattr("etrax.ops._base.WRITTEN_OUT", 0)
-    monkeypatch.setattr("etrax.ops._base.SUMS_WRITTEN_OUT", ((0, 64),))
+    write_out_everything(monkeypatch)
     c = CASES[name]
     eqn, weight, operands = calls_of(c)
     call = call_of(eqn, weight)

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.machines import set_machine
 
+from etrax._machine import CPU
 from etrax.ops import _matmul
 from etrax.ops._base import call_of
 
@@ -20,8 +22,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("bound", [0, 2**40], ids=["by samples", "written out"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_stacks_move_as_their_traces_do(name, bound, monkeypatch):
-    monkeypatch.setattr(_matmul, "_STACK", 0)
-    monkeypatch.setattr(_matmul, "_LONG_STACK", bound)
+    set_machine(monkeypatch, stack_bytes=0, long_stack_bytes=bound)
     f, left, right, weight = PRODUCTS[name]
     rng, n, k = np.random.RandomState(0), 3, 4
     eqn = next(e for e in jax.make_jaxpr(f)(np.ones(left), np.ones(right)).eqns if e.primitive.name == "dot_general")
@@ -45,10 +46,10 @@ def test_stacks_move_as_their_traces_do(name, bound, monkeypatch):
 @pytest.mark.parametrize("samples", [5, 6, 8])
 @pytest.mark.parametrize("name", ["x w", "w x", "two free axes"])
 def test_a_trace_moved_in_groups_is_moved_as_in_one_pass(name, samples, monkeypatch):
-    monkeypatch.setattr(_matmul, "_LARGE", 0)
+    set_machine(monkeypatch, grouped_trace_bytes=0)
     f, left, right, weight = PRODUCTS[name]
     left, right = ((samples, *s[1:]) if number != weight else s for number, s in enumerate((left, right)))
-    rng, k = np.random.RandomState(0), _matmul._SOME_STEPS
+    rng, k = np.random.RandomState(0), CPU.grouped_steps
     eqn = next(e for e in jax.make_jaxpr(f)(np.ones(left), np.ones(right)).eqns if e.primitive.name == "dot_general")
     call, rule = call_of(eqn, weight), _matmul.MATMUL
     shape, out = rule.trace_shape(call), call.out.shape

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from etrax.sharding import Local, Place, Walk
+from etrax.sharding._rules import elementwise
 from jax import lax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from tests.sharding.models import draw
 
 import etrax
-from etrax.sharding import Local, Place, Walk
-from etrax.sharding._rules import elementwise
 
 B, I, H, O, T = 4, 3, 4, 2, 4
 BY_UNIT = {"hidden/.*": P(None, "neuron"), "params/[wuv]": P(None, "neuron")}

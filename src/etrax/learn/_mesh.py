@@ -7,7 +7,7 @@ is asked of the compiler: a trace that starts as zeros inside the program comes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from ..rules import Rule
 from ._processes import check_same_model
 from ._program import Arguments, LearnerState, Program
 from ._sequence import Losses, run_sequence
-from ._shard import Dims, layout, mesh_axes
+from ._shard import Dims, layout, mesh_axes, trace_dims
 from ._traffic import Traffic, read_traffic
 
 _PLACES = {"inputs": "inputs", "state": "hidden"}
@@ -80,10 +80,9 @@ class Meshed:
 
         def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree) -> PyTree:
             with compiling_for(MESH):
-                given = Arguments(params, states, inputs, mask)
-                _, grads, _, trace = run_sequence(
-                    self.program, given, self.program.transport.init(), None, losses, _STEPS
-                )
+                given, start = Arguments(params, states, inputs, mask), self.program.transport.init()
+                program = replace(self.program, place_trace=self._place_known)
+                _, grads, _, trace = run_sequence(program, given, start, None, losses, _STEPS)
             return jax.tree.leaves(grads), trace
 
         compiled = jax.jit(run).lower(cut[:first], cut[first:], inputs, mask).compile()
@@ -110,8 +109,32 @@ class Meshed:
         return Shardings(
             jax.tree.unflatten(step.trees[Role.PARAM], [NamedSharding(self.mesh, s) for s in self.param_specs]),
             self.program.hidden_of([self.named(*d) for d in self.dims[first : first + n]]),
-            jax.tree.map(lambda s: NamedSharding(self.mesh, s.spec), self._probe[1]),
+            self._trace,
             jax.tree.unflatten(step.trees[Role.INPUT], [self.named(None, *d) for d in self.dims[first + n :]]),
+        )
+
+    @cached_property
+    def _known(self) -> dict[int, NamedSharding]:
+        """Traces by position, as leaves by number: they lie with their samples and positions."""
+        facts = self.program.facts
+        dims = trace_dims(facts, self.program.transport, facts.relations, self.dims, self.mesh)
+        return {i: self.named(*own) for i, own in dims.items()}
+
+    @cached_property
+    def _trace(self) -> PyTree:
+        """What is no trace by position (random projections, influence matrices) lies as the compiler puts it."""
+        leaves, tree = jax.tree.flatten(self._probe[1])
+        found = [self._known.get(i, self.named(*s.spec)) for i, s in enumerate(leaves)]
+        return jax.tree.unflatten(tree, found)
+
+    def place_trace(self, trace: PyTree) -> PyTree:
+        """Inside a program: the trace after a window lies as the one before it."""
+        return _put(trace, self.shardings.trace)
+
+    def _place_known(self, trace: PyTree) -> PyTree:
+        leaves, tree = jax.tree.flatten(trace)
+        return jax.tree.unflatten(
+            tree, [_put(a, self._known[i]) if i in self._known else a for i, a in enumerate(leaves)]
         )
 
     def along(self, tree: PyTree, samples: np.ndarray | None = None) -> PyTree:

@@ -57,7 +57,7 @@ class Program:
 
     `encode` and `decode` lead from the model's own inputs to the step's, and from the step's outputs to the model's own
     (units, for one). `hidden` is the tree of states that the model was compiled with; `frozen` are the numbers of
-    parameters that have no gradient.
+    parameters that have no gradient. `place_trace` says how a trace lies on a mesh of devices, where there is one.
     """
 
     facts: Facts
@@ -67,6 +67,7 @@ class Program:
     hidden: PyTree
     encode: Callable[..., tuple[PyTree, ...]]
     decode: Callable[[PyTree], PyTree]
+    place_trace: Callable[[PyTree], PyTree] = lambda trace: trace
 
     @cached_property
     def _hidden_tree(self) -> TreeDef:

@@ -165,7 +165,7 @@ def run_sequence(
         out = run_window(
             facts, program.transport, given.params, w, states, trace, x, extra, losses, share, so_far=grads
         )
-        return (out.states, out.trace, total + out.loss, out.grads), ()
+        return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
 
     # Gradients are summed over windows in at least float32.
     grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
@@ -198,7 +198,7 @@ def train_sequence(
         if extra[1] is not None:
             seen = losses.seen(extra)
             new, new_opt = jax.tree.map(lambda a, b: jnp.where(seen, a, b), (new, new_opt), (params, opt_state))
-        return (new, new_opt, out.states, out.trace), (loss, out.extras)
+        return (new, new_opt, out.states, program.place_trace(out.trace)), (loss, out.extras)
 
     params, opt_state, trace = start
     carry = (jax.tree.map(jnp.asarray, params), opt_state, given.states, trace)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -12,8 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from .._arguments import check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError
-from ..analysis import Facts, Group, OpNode
-from ..engine import fixed_examples, param_grads, site_math, weights
+from ..analysis import Facts, OpNode, Relation
+from ..engine import Transport, fixed_examples, param_grads, site_math, weights
 from ..ir import Leaf, Role, format_path
 
 # The mesh axis that cuts each dimension of an array; None where it is not cut.
@@ -157,11 +159,9 @@ def _cut_params(facts: Facts, dims: list[Dims], count: int, neuron: str) -> None
     Parameters that reach no cut state (readouts) stay whole here; `Meshed` cuts them where their gradients are made.
     """
     for p, devices in _devices_of_params(facts, dims, count, neuron).items():
-        for d, n in enumerate(devices.shape):
-            chunk = (np.arange(n) * count // n).reshape([-1 if k == d else 1 for k in range(devices.ndim)])
-            if n % count == 0 and np.all(np.isnan(devices) | (devices == chunk)):
-                dims[p] = tuple(neuron if k == d else None for k in range(devices.ndim))
-                break
+        d = _cut_axis(devices, count)
+        if d is not None:
+            dims[p] = tuple(neuron if k == d else None for k in range(devices.ndim))
     for j, site in enumerate(facts.sites):
         # An op that reaches its states through other ops (a reset gate) is cut along its outputs.
         columns = site.rule.columns(site.call)
@@ -172,6 +172,7 @@ def _cut_params(facts: Facts, dims: list[Dims], count: int, neuron: str) -> None
             dims[p] = tuple(neuron if k == len(shape) + columns.weight else None for k in range(len(shape)))
 
 
+@jax.ensure_compile_time_eval()
 def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: str) -> dict[int, np.ndarray]:
     """Per parameter, the device along `neuron` that holds all positions an element acts on within a step.
 
@@ -183,48 +184,88 @@ def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: s
     fixed = fixed_examples(step, facts.sites)
     sums: list[dict[int, Array]] = [{}, {}, {}]
     for r in facts.relations:
-        group = facts.groups[r.group]
-        numbers = _devices_of_positions(facts, group, dims, count, neuron)
+        numbers = _devices_of_outputs(facts, r, dims, count, neuron)
         if numbers is None:
             continue
-        site = facts.sites[r.site]
-        at = np.where(r.places >= 0, numbers[np.maximum(r.places, 0)], 0.0)
-        there = (r.places >= 0).astype(np.float32)
+        site, there = facts.sites[r.site], ~np.isnan(numbers)
         data = [jnp.ones(a.shape, a.dtype) for a in site_math.data_structs(site, 1)]
         for power, found in enumerate(sums):
-            bar = jnp.asarray(there * at**power, site.call.out.dtype)
+            bar = jnp.asarray(np.where(there, numbers, 0) ** power * there, site.call.out.dtype)
             bar = jnp.broadcast_to(site_math.beside_loops(site, bar)[None], (1, *site.y_shape))
             grad = site_math.grad(site, fixed[r.site], data, bar)
             found[r.site] = found[r.site] + grad if r.site in found else grad
     if not sums[0]:
         return {}
-    weights_of = lambda given: weights(step, facts.sites, given)  # noqa: E731
-    grads = [param_grads(facts, params, found, weights_of) for found in sums]
+    grads = [param_grads(facts, params, found, lambda p: weights(step, facts.sites, p)) for found in sums]
     one, mean, square = ([np.real(np.asarray(g)).astype(np.float64) for g in leaves] for leaves in grads)
     devices = {}
     for p, (n, a, b) in enumerate(zip(one, mean, square, strict=True)):
         with np.errstate(all="ignore"):
             a, b = a / np.where(n == 0, np.nan, n), b / np.where(n == 0, np.nan, n)
-        spread = np.abs(b - a**2) > 1e-3
-        if not spread.any() and not np.isnan(a).all():
+        if not (np.abs(b - a**2) > 1e-3).any() and not np.isnan(a).all():
             devices[p] = np.round(a)
     return devices
 
 
-def _devices_of_positions(
-    facts: Facts, group: Group, dims: Sequence[Dims], count: int, neuron: str
+def _devices_of_outputs(
+    facts: Facts, relation: Relation, dims: Sequence[Dims], count: int, axis: str
 ) -> np.ndarray | None:
-    """The number along `neuron` of the device that holds each position of a group; None if the group is not cut."""
-    first = facts.step.first_state
+    """The number along a mesh axis of the device that holds the position of each output of a relation's op.
+
+    NaN is an output that reaches no position; None, that the group is not cut along the axis.
+    """
+    group, first = facts.groups[relation.group], facts.step.first_state
     numbers = np.zeros(group.num_positions)
     for i, place in zip(group.leaves, group.place, strict=True):
-        own = dims[first + i]
-        if neuron not in own:
+        own, shape = dims[first + i], facts.states[i].aval.shape
+        if axis not in own:
             return None
-        d, shape = own.index(neuron), facts.states[i].aval.shape
-        at = (np.arange(shape[d]) * count // shape[d]).reshape([-1 if k == d else 1 for k in range(len(shape))])
-        numbers[place.reshape(-1)] = np.broadcast_to(at, shape).reshape(-1)
-    return numbers
+        numbers[place.reshape(-1)] = np.broadcast_to(_chunks(shape, own.index(axis), count), shape).reshape(-1)
+    places = relation.places
+    return np.where(places >= 0, numbers[np.maximum(places, 0)], np.nan)
+
+
+def _chunks(shape: Sequence[int], axis: int, count: int) -> np.ndarray:
+    """Which of `count` equal slices along an axis an element is in, broadcastable to the shape."""
+    return (np.arange(shape[axis]) * count // shape[axis]).reshape([-1 if k == axis else 1 for k in range(len(shape))])
+
+
+def _cut_axis(devices: np.ndarray, count: int) -> int | None:
+    """The axis whose equal slices are those of the devices, if there is one; NaN fits everywhere."""
+    for d, n in enumerate(devices.shape):
+        if n and n % count == 0 and np.all(np.isnan(devices) | (devices == _chunks(devices.shape, d, count))):
+            return d
+    return None
+
+
+@jax.ensure_compile_time_eval()
+def trace_dims(
+    facts: Facts, transport: Transport[Any], relations: Sequence[Relation], dims: Sequence[Dims], mesh: Mesh
+) -> dict[int, Dims]:
+    """How the leaves of a trace lie, by number: with the samples and the positions that their entries act on.
+
+    Only leaves of the shape of an op's trace, or of its output, are known here.
+    """
+    leaves, tree = jax.tree.flatten(jax.eval_shape(transport.init))
+    by_site = transport.parts(jax.tree.unflatten(tree, list(range(len(leaves)))))
+    fixed, cut = fixed_examples(facts.step, facts.sites), {}
+    for r in relations:
+        site = facts.sites[r.site] if r.copies is None else r.copies.site
+        for axis, count in mesh.shape.items():
+            numbers = _devices_of_outputs(facts, r, dims, count, axis)
+            if numbers is None:
+                continue
+            spread = np.asarray(site_math.spread(site, fixed[r.site], jnp.asarray(numbers)))
+            for i in by_site.get(r.site, ()):
+                shape = leaves[i].shape
+                for like, at in ((site_math.trace_shape(site), spread), (numbers.shape, numbers)):
+                    d, lead = _cut_axis(at, count), len(shape) - len(like)
+                    if d is not None and lead >= 0 and shape[lead:] == like:
+                        own = list(cut.get(i, (None,) * len(shape)))
+                        own[lead + d] = axis
+                        cut[i] = tuple(own)
+                        break
+    return cut
 
 
 def _check_divides(leaf: Leaf, dims: Dims, mesh: Mesh) -> None:
