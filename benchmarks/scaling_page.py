@@ -113,7 +113,7 @@ def _large(r: dict[str, Any]) -> str:
         f"{r['neurons']:,} units with {r['synapses']:,} connections, trained online by `pp_prop` (K = 1, Adam) on a mesh of "
         f"{r['devices']} virtual devices: {r['steps']} updates in {r['seconds']:.0f} s after {r['compile']:.0f} s of "
         f"analysis; the loss fell from {r['first']:.3g} (mean of the first eighth) to {r['last']:.3g} (of the last). A device "
-        f"holds {size(r['trace'])} of trace. `tests/sharding/test_scaling.py` does the same with fewer neurons."
+        f"holds {size(r['trace'])} of trace. `tests/mesh/test_scaling.py` does the same with fewer neurons."
     )
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import inf
 
 import jax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,19 @@ class Machine:
     # A product of more rows than this gains nothing from being joined over the steps of a window: reading its weight no
     # longer dominates.
     joined_rows: int = 32
+    # The devices that arrays are cut over, if there are several.
+    mesh: Mesh | None = None
+
+    def whole_along(self, a: Array, axis: int) -> Array:
+        """An array that all of is wanted along an axis: on a mesh it is gathered there once, before it is read.
+
+        XLA would otherwise gather what is read of it, which for the entries of a sparse matrix is much larger.
+        """
+        if self.mesh is None:
+            return a
+        spec = [PartitionSpec.UNCONSTRAINED] * a.ndim
+        spec[axis] = None
+        return jax.lax.with_sharding_constraint(a, NamedSharding(self.mesh, PartitionSpec(*spec)))
 
 
 CPU = Machine(
@@ -67,9 +82,13 @@ CPU = Machine(
 # A GPU or TPU reduces and contracts at the speed of its memory, and a loop over samples would leave most of it idle.
 # Reading a weight costs more of a step there, so that more rows are joined.
 ACCELERATOR = Machine(joined_rows=512)
-# Arrays are cut over several devices, whatever they are: what is written out by sample, looped over samples or merged
-# with the axis of samples would be sent between devices.
-MESH = Machine(merges_steps=False)
+
+
+def meshed_machine(mesh: Mesh) -> Machine:
+    """For arrays that are cut over several devices, whatever these are: what is written out by sample, looped over
+    samples or merged with the axis of samples would be sent between devices."""
+    return Machine(merges_steps=False, mesh=mesh)
+
 
 _override: ContextVar[Machine | None] = ContextVar("machine", default=None)
 

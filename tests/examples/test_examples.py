@@ -93,7 +93,7 @@ CHECKS = {
 }
 
 
-# It starts processes of its own: `tests/sharding/test_processes.py` runs it.
+# It starts processes of its own: `tests/mesh/test_processes.py` runs it.
 ELSEWHERE = {"two_processes"}
 
 

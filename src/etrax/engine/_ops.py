@@ -8,13 +8,19 @@ from functools import lru_cache
 from jax import Array, lax
 
 from .._compat import Literal, is_concrete
+from .._machine import Machine, machine
 from ..analysis import Facts, WeightSite
 from ..ir import Step
 from ._weights import Weights, fixed_operands
 
 
-@lru_cache(maxsize=32)
 def planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]:
+    """Per site, w → (u → y) where its family has a faster way to compute the op, on the machine in force."""
+    return _planned(facts, machine())
+
+
+@lru_cache(maxsize=32)
+def _planned(facts: Facts, _: Machine) -> dict[int, Callable[[Array], Callable[..., Array]]]:
     """Per site, w → (u → y) where its family has a faster way to compute the op."""
     found = {}
     for j, fixed in enumerate(fixed_operands(facts.step, facts.sites)):

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from .._arguments import check_arrays, check_flag, check_whole
 from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
-from .._machine import MESH, compiling_for
+from .._machine import compiling_for, meshed_machine
 from ..analysis import Facts
 from ..engine import evolve, watched
 from ..ir import Bound, LossFunction, PyTree
@@ -72,7 +72,7 @@ class Learner:
         transport = rule.transport(facts, None, trace_dtype)
         transport = watched(facts, transport) if check_finite else transport
         if mesh is not None and shard is not None:
-            transport = replace(transport, init=_for_mesh(transport.init))
+            transport = replace(transport, init=_for_mesh(transport.init, mesh))
         frozen, ways = rule.frozen(facts), (bound.encode, bound.decode_output)
         self.program = Program(facts, transport, str(rule), frozen, self.hidden, *ways)
         self.check_finite, self._trace_dtype = check_finite, trace_dtype
@@ -200,11 +200,11 @@ class Learner:
         """A function whose results, by name, lie on the mesh where they belong, if there is one."""
         if self._meshed is None:
             return lambda *args: list(run(*args).values())
-        place = self._meshed.place
+        on_mesh = self._meshed
 
         def placed(*args: PyTree) -> list[PyTree]:
-            with compiling_for(MESH):
-                return list(place(**run(*args)).values())
+            with on_mesh.compiling():
+                return list(on_mesh.place(**run(*args)).values())
 
         return placed
 
@@ -419,11 +419,11 @@ class Learner:
             raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
 
 
-def _for_mesh(init: Callable[[], PyTree]) -> Callable[[], PyTree]:
+def _for_mesh(init: Callable[[], PyTree], mesh: Mesh) -> Callable[[], PyTree]:
     """`init` of a transport whose program runs on a mesh: the form of a trace depends on what it is compiled for."""
 
     def on_mesh() -> PyTree:
-        with compiling_for(MESH):
+        with compiling_for(meshed_machine(mesh)):
             return init()
 
     return on_mesh

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from .._arguments import format_bytes
 from .._errors import ArgumentError
-from .._machine import MESH, compiling_for
 from ..ir import PyTree, Role
 from ._checks import check_window
 from ._mesh import Meshed, sum_of_squares
@@ -57,7 +56,7 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
     @partial(jax.jit, donate_argnums=(1, 4) if donate else ())
     def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree, trace: PyTree) -> PyTree:
         given = Arguments(params, states, inputs, mask)
-        with nullcontext() if on_mesh is None else compiling_for(MESH):
+        with nullcontext() if on_mesh is None else on_mesh.compiling():
             return run_sequence(program, given, trace, None, losses, k)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]

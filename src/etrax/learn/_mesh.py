@@ -7,6 +7,7 @@ is asked of the compiler: a trace that starts as zeros inside the program comes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstr
 from .._arguments import format_bytes
 from .._compat import is_concrete
 from .._errors import ArgumentError
-from .._machine import MESH, compiling_for
+from .._machine import compiling_for, meshed_machine
 from ..ir import PyTree, Role, Step, format_path, leaves_with_paths
 from ..rules import Rule
 from ._processes import check_same_model
@@ -55,6 +56,10 @@ class Meshed:
     dims: Sequence[Dims]
     neuron: str | None
 
+    def compiling(self) -> AbstractContextManager[None]:
+        """While it is open, programs are compiled for this mesh."""
+        return compiling_for(meshed_machine(self.mesh))
+
     def named(self, *axes: Any) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
@@ -77,15 +82,20 @@ class Meshed:
         ]
         losses = Losses(self._step, sum_of_squares, "mean", lambda output: output)
         mask = None if inputs else jax.ShapeDtypeStruct((steps,), jnp.float32)
+        # A rule may show targets to a function of the user's: those that most have are like the outputs.
+        outputs = [leaf.aval for leaf in self._step.select(Role.OUTPUT)]
+        targets = [jax.ShapeDtypeStruct((steps, *a.shape), a.dtype) for a in outputs]
+        targets = jax.tree.unflatten(self._step.trees[Role.OUTPUT], targets)
 
-        def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree) -> PyTree:
-            with compiling_for(MESH):
+        def run(params: PyTree, states: PyTree, inputs: PyTree, targets: PyTree, mask: PyTree) -> PyTree:
+            with self.compiling():
                 given, start = Arguments(params, states, inputs, mask), self.program.transport.init()
                 program = replace(self.program, place_trace=self._place_known)
-                _, grads, _, trace = run_sequence(program, given, start, None, losses, _STEPS)
+                _, grads, _, trace = run_sequence(program, given, start, targets, losses, _STEPS)
             return jax.tree.leaves(grads), trace
 
-        compiled = jax.jit(run).lower(cut[:first], cut[first:], inputs, mask).compile()
+        with use_abstract_mesh(self.mesh.abstract_mesh):
+            compiled = jax.jit(run).lower(cut[:first], cut[first:], inputs, targets, mask).compile()
         grads, trace = compiled.output_shardings
         return grads, trace, read_traffic(compiled.as_text(), _STEPS)
 
@@ -282,7 +292,8 @@ class Meshed:
 
     def init_trace(self) -> PyTree:
         """The trace before the first step, each part of it made where it lies."""
-        return jax.jit(self.program.transport.init, out_shardings=self.shardings.trace)()
+        with use_abstract_mesh(self.mesh.abstract_mesh):
+            return jax.jit(self.program.transport.init, out_shardings=self.shardings.trace)()
 
 
 def _put(tree: PyTree, shardings: PyTree) -> PyTree:

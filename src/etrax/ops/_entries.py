@@ -49,6 +49,7 @@ def entries_of(rows: Any, cols: Any, shape: tuple[int, int]) -> Entries:
 
 def by_entry(at: Entries, u: Any, y: Any) -> Any:
     """Σ_k g[e] over steps, for u (k, f, columns) and y (k, f, rows)."""
+    u = machine().whole_along(u, 2)
     zero = jnp.zeros(at.rows.shape, _wide(u, y))
     return at.keep(_added(_merged([u, y]), lambda u, y: u[..., at.cols] * y[..., at.rows], zero))
 
@@ -121,6 +122,7 @@ def _on_all_traces(
     at: Entries, block: Sequence[Sequence[Any]], traces: Sequence[Any], u: Any, c: Sequence[Any]
 ) -> tuple[Any, ...]:
     """`on_traces` for all samples at once, so that these can lie on several devices."""
+    u = machine().whole_along(u, 2)
 
     def fresh(late: Any, start: Any) -> Any:
         step = lambda total, row: (total + row[0][:, at.cols] * row[1][:, at.rows], None)  # noqa: E731
@@ -213,6 +215,21 @@ def _chunks(rows: np.ndarray) -> tuple[int, np.ndarray, list[np.ndarray]]:
         chunks.append(by[start[None, :] + np.arange(s)[:, None]])
         chunk_row.append(ordered[start])
     return first.size, np.concatenate(chunk_row), chunks
+
+
+def plan_on_mesh(at: Entries, shape: tuple[int, int]) -> Callable[[Any], Callable[[Any], Any]]:
+    """w → (u → y), u (f, columns) and y (f, rows): activity is gathered from all devices, then read at the entries."""
+
+    def with_weights(w: Any) -> Callable[[Any], Any]:
+        values = at.keep(w)
+
+        def product(u: Any) -> Any:
+            read = machine().whole_along(u, 1)[:, at.cols] * values
+            return jax.ops.segment_sum(read.T, at.rows, shape[0]).T
+
+        return product
+
+    return with_weights
 
 
 def plan_product(at: Entries, shape: tuple[int, int]) -> Callable[[Any], Callable[[Any], Any]]:

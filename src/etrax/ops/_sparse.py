@@ -19,7 +19,7 @@ from .._compat import is_concrete
 from .._machine import machine
 from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, OpRule, register_weight_op, size
-from ._entries import Entries, by_entry, by_trace, entries_of, on_traces, plan_product
+from ._entries import Entries, by_entry, by_trace, entries_of, on_traces, plan_on_mesh, plan_product
 from ._synapses import columns_of, counts_of, synapses
 
 
@@ -73,11 +73,14 @@ def _plan(entries, data, shape):
     """The op by reads alone, which on CPU is several times faster than by scattering."""
 
     def plan(call: OpCall, fixed) -> Callable | None:
-        if not machine().gathers_entries or call.out.dtype != call.w.dtype:
+        on_mesh = machine().mesh is not None
+        if not (machine().gathers_entries or on_mesh) or call.out.dtype != call.w.dtype:
             return None
-        if call.primitive != "bcoo_dot_general" and find_spec("numba"):  # brainevent's own compiled kernels
+        if (
+            not on_mesh and call.primitive != "bcoo_dot_general" and find_spec("numba")
+        ):  # brainevent's own compiled kernels
             return None
-        product = plan_product(entries(call, fixed), shape(call))
+        product = (plan_on_mesh if on_mesh else plan_product)(entries(call, fixed), shape(call))
 
         def with_weights(w):
             run = product(w.reshape(-1))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.sharding.test_mesh import RULES, WORKER, check
+from tests.mesh.test_mesh import BY_POSITION, WORKER, check
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "two_processes.py"
 DIFFERENT = """
@@ -113,7 +113,7 @@ def test_if_one_dies_the_other_ends(killed):
     assert re.search(words, error, re.IGNORECASE)
 
 
-@pytest.mark.parametrize("rules", [RULES[:4], RULES[4:]])
+@pytest.mark.parametrize("rules", [BY_POSITION[:4], BY_POSITION[4:]])
 def test_two_processes_give_what_one_device_gives(rules):
     cases = [f"rnn,batch+neuron,{rule}" for rule in rules]
     address = f"localhost:{port()}"

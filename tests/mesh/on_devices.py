@@ -36,6 +36,7 @@ RULES = {
     "random": etrax.e_prop(feedback="random", key=jax.random.key(0)),
     "ottt": etrax.ottt(0.9), "rflo": etrax.rflo(0.9), "three_factor": etrax.three_factor(),
     "modulated": etrax.three_factor(lambda output, target: ((output - target) ** 2).mean(-1)), "rtrl": etrax.rtrl(),
+    "snap": etrax.snap(2), "uoro": etrax.uoro(0), "kf_rtrl": etrax.kf_rtrl(0), "synthetic": etrax.synthetic(),
 }  # fmt: skip
 MESHES = {"batch": ((8,), ("data",)), "neuron": ((8,), ("neuron",)), "batch+neuron": ((2, 4), ("data", "neuron"))}
 COLLECTIVES = r"= (.*?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\("
@@ -108,6 +109,13 @@ def check(model, word, rule, options):
     return {
         "difference": {name: difference(many[name], one[name]) for name in one},
         "said": said(text),
+        "trace_shapes": [a.addressable_shards[0].data.shape for a in leaves] + [a.shape for a in leaves],
+        "weight_shapes": [
+            shape
+            for a, s in zip(*map(jax.tree.leaves, (params, learner.shardings.params)), strict=True)
+            for shape in (a.shape, s.shard_shape(a.shape))
+            if a.ndim > 1 and shape != a.shape
+        ],
         "pieces": [a.addressable_shards[0].data.size / max(a.size, 1) for a in leaves if a.ndim],
         "params": {k: list(map(str, s.spec)) for k, s in learner.shardings.params.items()},
     }
