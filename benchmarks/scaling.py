@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -21,8 +20,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, DATA = ROOT / "docs" / "scaling.md", ROOT / "benchmarks" / "results" / "scaling.json"
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
-WORD = {"f64": 8, "f32": 4, "s32": 4, "pred": 1, "bf16": 2, "f16": 2, "s64": 8, "u32": 4, "u8": 1}
 NEURONS, FAN_IN, BATCH, CHANNELS, OUTPUTS = 1024, 32, 8, 64, 10
 LARGE = 131_072
 
@@ -67,21 +64,12 @@ def loss(output: Any, target: Any) -> Any:
 
 def collectives(text: str) -> dict[str, int]:
     """Bytes that each kind of collective gives a device, in a compiled program."""
+    from etrax.learn import messages
+
     found: dict[str, int] = {}
-    for line in text.splitlines():
-        kind = re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line)
-        if kind:
-            shapes = re.findall(r"(\w+)\[([\d,]*)\]", kind[1])
-            size = sum(WORD.get(t, 4) * _product(dims) for t, dims in shapes)
-            found[kind[2]] = found.get(kind[2], 0) + size
+    for message in (m for line in text.splitlines() for m in messages(line)):
+        found[message.kind] = found.get(message.kind, 0) + message.nbytes
     return found
-
-
-def _product(dims: str) -> int:
-    n = 1
-    for d in filter(None, dims.split(",")):
-        n *= int(d)
-    return n
 
 
 def measure(devices: int, word: str, neurons: int, batch: int, rule: str, steps: int) -> dict[str, Any]:

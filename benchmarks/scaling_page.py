@@ -12,6 +12,7 @@ LINK, MEMORY, FAN_IN, BATCH = (
     1000,
     1,
 )  # bytes a second between devices and within one; the projection's net
+ARRAYS = 7  # arrays of activity that travel, of a layer with recurrent connections
 PASSES = 3  # entries are read forwards, backwards, and for the gradient
 
 HEAD = """# Many devices
@@ -31,27 +32,29 @@ learner.memory(window=16).per_device
 `PartitionSpec`s: `{"params/w_rec": P(None, "neuron"), "hidden/.*": P("batch", "neuron")}`. Everything else is as on one
 device: `value_and_grad`, `train`, `step` and `Trainer` take and give whole arrays, which lie on the mesh.
 
-Each device runs the step of its own samples and neurons, analysed like any other model; a trace is with its sample and its
-postsynaptic position and is never sent. What travels is what the mathematics asks for:
+The learner says how its arrays lie, and JAX partitions the program. A trace lies with its sample and its postsynaptic
+position and is never sent; what travels is activity and gradients:
 
-| cut | each step | each call, or window of `train` |
+| cut | each step | each window |
 |---|---|---|
-| batch | nothing | one all-reduce of the gradients; before it one number, the sum of a mask, if there is one |
-| neurons | an all-gather of presynaptic activity (of what is sure to be 0 or 1, as bits), a reduce-scatter of its gradient, an all-reduce of the readout; of what no recurrence needs (a layer that the next one reads, a readout) for all steps of a window at once | nothing for weights that are cut |
+| batch | nothing | one all-reduce of the gradients |
+| neurons | presynaptic activity and its gradient, sums of the readout; what no recurrence needs (a layer that the next one reads, a readout) for all steps of a window at once | nothing for weights that are cut |
 | both | the same within rows of the mesh | one all-reduce along the batch |
 
-Rules that are cut: `tbptt`, `d_rtrl`, `pp_prop`, `e_prop`, `ottt`, `rflo`, `three_factor`. The others run with everything on
-every device, and the report says so; so does `e_prop` with random feedback when neurons are cut.
+Every rule runs on every mesh. Traces of rules that are not by position (`rtrl`, `snap`, `uoro`, `kf_rtrl`) lie as the compiler
+puts them, and what it sends for them can be as large as they are. `print(learner.report)` says how much of the trace a device
+holds, and how many bytes it receives at each step and for each window, counted from the compiled program.
 
-A sparse product (sums by segment, BCOO, CSR) is cut by row, each entry with the row that it is added to: sorted by row,
-equally many for each device. `etrax.align_entries(rows, num_rows, parts)` gives that order, with padding where rows differ.
-Gates of one product are cut by unit if the weight has an axis of its own for them, (inputs, gates, units); split along one
-axis, (inputs, gates · units), they can be cut by batch.
+With `shard="neuron"`, a parameter is cut along the axis whose slices drive the neurons of one device each; a readout is cut
+where its gradient is made. A sparse product (sums by segment, BCOO, CSR) is cut by row if its entries lie with their rows:
+sorted by row, equally many for each device. `etrax.align_entries(rows, num_rows, parts)` gives that order, with padding where
+rows differ.
+
+Numbers are those of one device for any model and any cut. A cut that does not suit the model costs traffic instead: a weight
+that is cut along its inputs, states that act on each other across devices, gates of one product that are split along one axis.
 
 What is refused, by name and with a remedy: axes that the mesh does not divide, patterns that match nothing, arrays on other
-devices, states that act on each other across devices without a weight, parameters that act on states of several devices (a
-mean over neurons that are cut, one drive for all of them, entries that do not lie with their row), traces of which no device
-has a slice, processes with different models.
+devices, processes with different models.
 
 ## Many processes
 
@@ -121,8 +124,8 @@ def _projection() -> str:
     lines = [
         "## Projection",
         "",
-        "Not measured. From what is above: per step a device receives an all-gather of B·N bits and a reduce-scatter of "
-        "B·N/n numbers, whatever the number of connections; it reads S/n entries "
+        "Not measured. From what is above: per step a device receives about "
+        f"{ARRAYS} arrays of B·N numbers, whatever the number of connections; it reads S/n entries "
         f"({NUMBER} bytes a value, {INDEX} its row and column) {PASSES} times. Assumed: {FAN_IN} connections a neuron, batch "
         f"{BATCH}, float32, {LINK / 1e9:.0f} GB/s between devices, {MEMORY / 1e12:.1f} TB/s within one, no overlap of the two, "
         "no latency, no imbalance.",
@@ -134,7 +137,7 @@ def _projection() -> str:
         for n in (8, 64):
             neurons = synapses / FAN_IN
             entries = synapses / n
-            moved = BATCH * neurons * (1 / 8 + NUMBER / n)
+            moved = BATCH * neurons * NUMBER * ARRAYS
             factored, whole = BATCH * NUMBER * neurons * (1 + 1 / n), BATCH * NUMBER * entries
             read = PASSES * entries * (NUMBER + INDEX)
             lines.append(

@@ -76,9 +76,8 @@ def _plan(entries, data, shape):
         on_mesh = machine().mesh is not None
         if not (machine().gathers_entries or on_mesh) or call.out.dtype != call.w.dtype:
             return None
-        if (
-            not on_mesh and call.primitive != "bcoo_dot_general" and find_spec("numba")
-        ):  # brainevent's own compiled kernels
+        compiled_kernels = call.primitive != "bcoo_dot_general" and find_spec("numba")  # brainevent's own
+        if compiled_kernels and not on_mesh:
             return None
         product = (plan_on_mesh if on_mesh else plan_product)(entries(call, fixed), shape(call))
 
