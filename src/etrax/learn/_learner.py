@@ -77,7 +77,7 @@ class Learner:
         self._budget, self._at_batch = memory_budget, at_batch
         self.mesh, self._shard = mesh, shard
         self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, trace_dtype, mesh, shard)
-        check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
+        check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites, frozen)
         register_for_export(jax.eval_shape(lambda: LearnerState(None, transport.init(), jnp.zeros((), jnp.int32))))
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
         self._gradient_of = lru_cache(32)(self._new_gradient)
