@@ -26,7 +26,7 @@ from .._compat import (
     source_of,
     zeros_of,
 )
-from ..ir import Site, Step, interpret
+from ..ir import Detach, Site, Step, interpret
 from ..ops import ALIGNED
 from ._sites import Addresses, WeightSite
 
@@ -64,6 +64,7 @@ class OpenStep:
         kernels: Mapping[int, Callable[..., Array]] | None = None,
         held: Mapping[int, Array] | None = None,
         states: Mapping[int, Array] | None = None,
+        detach: Detach = lax.stop_gradient,
     ) -> tuple[list[Array], Seen]:
         """Outputs, and what was seen at each site, for input leaves in order and perturbations δ, by site.
 
@@ -71,9 +72,10 @@ class OpenStep:
         site, for what ops would compute (one that is not cut keeps its derivative in its data); `kernels`, by site,
         compute an op from its data in another way; `held` are the perturbations of states to hold, by number. A state
         that is an old state or a constant is not computed, so it cannot be held. `states`, by number, take the place
-        of old states among the leaves.
+        of old states among the leaves. `detach` is how a value becomes a constant: by default of every derivative; in
+        numbers that a user may differentiate, of one derivative.
         """
-        run = _Run(self.sites, self.cut, weights, given, kernels)
+        run = _Run(self.sites, self.cut, weights, given, kernels, detach)
         run.held = _defined(self.step, held or {})
         leaves = self.step.with_states(leaves, states or {})
         all_deltas = {j: deltas.get(j) for j in range(len(self.sites))}
@@ -132,8 +134,10 @@ class _Run:
         weights: Sequence[Array] | None,
         given: Mapping[int, Array] | None = None,
         kernels: Mapping[int, Callable[..., Array]] | None = None,
+        detach: Detach = lax.stop_gradient,
     ):
         self.sites, self.cut, self.given, self.kernels = sites, cut, given or {}, kernels or {}
+        self.detach = detach
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
         self.held: dict[int, list[tuple[int, Array]]] = {}
@@ -150,7 +154,7 @@ class _Run:
                 return outs
             outs = list(run_equation(eqn, values) if outs is None else outs)
             for k, delta in self.held[first]:
-                outs[k] = _plus(lax.stop_gradient(outs[k]), delta)
+                outs[k] = _plus(self.detach(outs[k]), delta)
             return outs
 
         def opened(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
@@ -191,7 +195,7 @@ class _Run:
         y = outs[0]
         with source_of(eqn):
             if any(j in self.cut for j in own):
-                outs[0] = lax.stop_gradient(outs[0])
+                outs[0] = self.detach(outs[0])
             for j in own:
                 outs[0] = _plus(outs[0], deltas[j])
             for j in own:
@@ -212,7 +216,7 @@ class _Run:
         with source_of(eqn):
             values[site.operand] = _plus(w, deltas[j])
             if j in self.cut:
-                values = [v if i == site.operand else lax.stop_gradient(v) for i, v in enumerate(values)]
+                values = [v if i == site.operand else self.detach(v) for i, v in enumerate(values)]
         return values
 
     def scan(self, eqn: JaxprEqn, values: list[Array], at: Site, deltas: Deltas) -> tuple[list[Array], Seen]:

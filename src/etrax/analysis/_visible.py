@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from .._compat import is_inexact
-from ..ir import Role
+from ..ir import Detach, Role
 from ..primitives import Dep
 from ._cut import OpenStep
 from ._facts import Facts
@@ -50,10 +50,10 @@ class Visible:
 def observe(
     facts: Facts, readers: Sequence[Reader], cut: frozenset[int], leaves: Sequence[Array], deltas: Mapping[int, Array],
     weights: Sequence[Array] | None = None, states: Mapping[int, Array] | None = None,
-    ys: Mapping[int, Array] | None = None,
+    ys: Mapping[int, Array] | None = None, detach: Detach = lax.stop_gradient,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """What each reader sees, and the new states, in the step with the given sites cut."""
-    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states)
+    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states, detach=detach)
     n, found = len(facts.states), []
     for r in readers:
         if r.site is None:

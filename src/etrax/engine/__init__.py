@@ -92,9 +92,9 @@ from ._watch import watched as watched
 from ._weights import Weights as Weights
 from ._weights import fixed_examples as fixed_examples
 from ._weights import fixed_operands as fixed_operands
+from ._weights import param_grads as param_grads
 from ._weights import weights as weights
 from ._window import WindowResult as WindowResult
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites
-from ._window import param_grads as param_grads
 from ._window import run_window as run_window

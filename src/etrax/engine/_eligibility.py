@@ -40,7 +40,6 @@ def observe_cut_step(
     visible: Visible, plan: Plan, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
 ) -> ObservedStep:
     """The cut step, ready to pull from activity to old states and to the ops of the plan, which gave `ys`."""
-    leaves, weights, ys = lax.stop_gradient((list(leaves), list(weights), dict(ys)))
     return observe_step(visible, visible.facts.cut, leaves, weights, sorted({r.site for r in plan.relations}), ys)
 
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
 from ..analysis import Facts, OpenStep, Relation, driven_slots, momentary_states
+from ..ir import Detach, detaching_vjp
 from ..ops import ALIGNED
 from . import _site_math as site_math
 from ._blocks import total
@@ -118,16 +119,15 @@ class _Momentary:
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
     ) -> tuple[list[list[Array]], list[list[Array]]]:
         """G and q at one step."""
-        leaves, weights, ys = lax.stop_gradient((list(leaves), list(weights), dict(ys)))
         opened = OpenStep(self.facts.step, self.facts.sites, self.facts.cut)
         states = self.facts.step.states_of(leaves)
         held = {k: jnp.zeros_like(states[k]) for k in sorted(set().union(*self.sources))}
 
-        def run(new: dict[int, Array], deltas: dict[int, Array]) -> list[Array]:
-            outs, _ = opened(leaves, deltas, weights, ys, held=new)
+        def run(detach: Detach, new: dict[int, Array], deltas: dict[int, Array]) -> list[Array]:
+            outs, _ = opened(leaves, deltas, weights, ys, held=new, detach=detach)
             return [outs[i] for i in self.leaves]
 
-        out, pull = jax.vjp(run, held, opened.no_deltas(sorted({r.site for r in self.relations})))
+        out, pull = detaching_vjp(run, held, opened.no_deltas(sorted({r.site for r in self.relations})))
         # Each element of c' and of y reaches one position, so that all positions are read at once.
         bars = [pull([jnp.ones_like(a) if n == m else jnp.zeros_like(a) for m, a in enumerate(out)])
                 for n in range(len(out))]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from jax import Array, lax
+from jax import Array
 
 from .._compat import Literal, is_concrete
 from .._machine import Machine, machine
@@ -44,5 +44,4 @@ def _gives_one_value(step: Step, site: WeightSite) -> bool:
 
 def prepared(facts: Facts, weights: Weights) -> Weights:
     """Weights with the faster ops that these make."""
-    held = lax.stop_gradient(weights.weight)
-    return weights._replace(ops={j: plan(held[j]) for j, plan in planned(facts).items()})
+    return weights._replace(ops={j: plan(weights.weight[j]) for j, plan in planned(facts).items()})

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..analysis import Facts, Group, OpenStep, OpNode
-from ..ir import Role, Site, interpret
+from ..ir import Detach, Role, Site, detaching_vjp, interpret
 from ._plan import Plan
 from ._pulls import Rows
 from ._source import OutputLoss, errors_of
@@ -56,7 +56,6 @@ class OwnLoss:
     ) -> StepGradients:  # fmt: skip
         """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
         facts = self.plan.facts
-        leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
         pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights, ran.ys)
         errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(ran.outputs, along, loss_of)[1].items()}
         found = StepGradients({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
@@ -107,12 +106,12 @@ def _from_states(
     """Outputs of a step, and the pull-back from them to a group's old states, and to its new ones, held."""
     opened, n, states = OpenStep(facts.step, facts.sites, cut), len(facts.states), facts.step.states_of(leaves)
 
-    def run(old: dict[int, Array], new: dict[int, Array]) -> dict[int, Array]:
-        outs, _ = opened(leaves, {}, weights, ys, held=new, states=old)
+    def run(detach: Detach, old: dict[int, Array], new: dict[int, Array]) -> dict[int, Array]:
+        outs, _ = opened(leaves, {}, weights, ys, held=new, states=old, detach=detach)
         return {k: outs[n + k] for k in _inexact(facts)}
 
     old = {i: states[i] for i in group.leaves}
-    return jax.vjp(run, old, {i: jnp.zeros(a.shape, a.dtype) for i, a in old.items()})
+    return detaching_vjp(run, old, {i: jnp.zeros(a.shape, a.dtype) for i, a in old.items()})
 
 
 def _inexact(facts: Facts) -> list[int]:

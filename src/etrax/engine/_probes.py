@@ -13,7 +13,7 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from .._compat import is_inexact
 from ..analysis import (
@@ -29,7 +29,7 @@ from ..analysis import (
     driven_slots,
     slot_links,
 )
-from ..ir import number_outputs
+from ..ir import Detach, detaching_vjp, number_outputs
 from . import _site_math as site_math
 from ._blocks import Block
 from ._layout import Layout, layout_of
@@ -96,25 +96,19 @@ class Probes:
 
         F of a relation with copies has the shape of these.
         """
-        return self.read(*lax.stop_gradient((list(leaves), list(weights), dict(ys))))
-
-    def read(
-        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-    ) -> tuple[list[AnyBlock], list[Rows]]:
-        """The same, as values that can be differentiated in turn."""
         facts, moving = self.facts, self.reading.leaves
         opened = OpenStep(facts.step, facts.sites, facts.cut)
         old, used = facts.step.states_of(leaves), sorted({r.site for r in self.relations})
 
-        def run(h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
+        def run(detach: Detach, h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
             states = dict(enumerate(old)) | h
             for d in self.derived.values():  # their values are what they were, their derivatives those of the others
                 for i, value in d({k: states[k] for k in d.kept}).items():
-                    states[i] = old[i] + (value - lax.stop_gradient(value))
-            outs, _ = opened(leaves, deltas, weights, ys, states=states)
+                    states[i] = old[i] + (value - detach(value))
+            outs, _ = opened(leaves, deltas, weights, ys, states=states, detach=detach)
             return {i: outs[i] for i in moving}
 
-        _, pull = jax.vjp(run, {i: old[i] for i in moving}, opened.no_deltas(used))
+        _, pull = detaching_vjp(run, {i: old[i] for i in moving}, opened.no_deltas(used))
         blocks, pulled = self.reading(pull)
         rows = iter(pulled)
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from ..analysis import Facts, OpenStep, Visible, observe
+from ..ir import Detach, detaching_vjp
 
 
 class OutputLoss(Protocol):
@@ -78,12 +79,14 @@ def observe_step(
     """The step, whose ops have given `ys`, ready to pull signals on activity back."""
     facts, old = visible.facts, visible.facts.step.states_of(leaves)
 
-    def run(h: dict[int, Array], deltas: dict[int, Array]) -> tuple[list[Array], dict[int, Array]]:
-        seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h, ys)
+    def run(
+        detach: Detach, h: dict[int, Array], deltas: dict[int, Array]
+    ) -> tuple[list[Array], dict[int, Array]]:
+        seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h, ys, detach)
         return seen, {i: new[i] for i in h}
 
     deltas = OpenStep(facts.step, facts.sites, cut).no_deltas(sites)
-    (seen, states), pull = jax.vjp(run, {i: old[i] for i in facts.group_of_leaf}, deltas)
+    (seen, states), pull = detaching_vjp(run, {i: old[i] for i in facts.group_of_leaf}, deltas)
     return ObservedStep(seen, states, pull)
 
 

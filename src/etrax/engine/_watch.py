@@ -50,7 +50,7 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
         return found, jnp.stack([_bad(a) for a in leaves]), _bad(found)
 
     def move(old: Watched, window: WindowData) -> Watched:
-        _, bad, broken = jax.lax.stop_gradient(window.records)
+        _, bad, broken = window.records
         moved = inner.move(old, window)
         given = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
         exits = jnp.stack([_bad(a) for a in window.exit_states]) if n_states else jnp.zeros(0, bool)

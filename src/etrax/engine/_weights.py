@@ -22,11 +22,12 @@ from .._compat import (
     bodies_of,
     cond_branches,
     inner_jaxpr,
+    is_inexact,
     needed_for,
     run_equation,
     scan_parts,
 )
-from ..analysis import Addresses, WeightSite
+from ..analysis import Addresses, Facts, WeightSite
 from ..ir import Role, Site, Step, inline, interpret, mapped
 from ..ops import ALIGNED
 
@@ -92,6 +93,28 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Array]) ->
         with jax.ensure_compile_time_eval():  # constants stay known
             fixed.append(tuple(_force(v) for v in rest))
     return Weights(weight, fixed)
+
+
+def param_grads(
+    facts: Facts, params: Sequence[Array], site_grads: Mapping[int, Array], frozen: frozenset[int] = frozenset()
+) -> list[Array]:
+    """Each parameter's share of its weights' gradients, by the VJP of θ → w; zeros for those that are frozen."""
+    leaves = facts.step.select(Role.PARAM)
+    moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval) and i not in frozen]
+
+    def values(some: list[Array]) -> dict[int, Array]:
+        given = list(params)
+        for i, v in zip(moving, some, strict=True):
+            given[i] = v
+        found = weights(facts.step, facts.sites, given).weight
+        return {j: found[j] for j in site_grads}
+
+    primal, pull = jax.vjp(values, [params[i] for i in moving])
+    (back,) = pull({j: site_grads[j].astype(primal[j].dtype) for j in primal})
+    out = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves]
+    for i, g in zip(moving, back, strict=True):
+        out[i] = g
+    return out
 
 
 def _aligned(site: WeightSite, w: Array) -> Array:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from .._compat import promotes
 from .._machine import machine
 from ..analysis import Facts, OpenStep, OpNode
-from ..ir import Role
+from ..ir import Detach, detaching_vjp
 from . import _site_math as site_math
 from ._fission import split_scan
 from ._probes import differentiable
@@ -72,8 +73,8 @@ def run_window(
         ran.end,
         bars.with_future,
         ran.carry,
-        params=lax.stop_gradient(list(params)),
-        weights=lax.stop_gradient(weights.weight),
+        params=list(params),
+        weights=weights.weight,
     )
     grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
     grads = {j: so_far[j] + g.astype(so_far[j].dtype) for j, g in grads.items()} if so_far is not None else grads
@@ -119,32 +120,30 @@ def _run(
     leaves = jax.tree.leaves((inputs, along))
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
-    fixed_weights = lax.stop_gradient(weights.weight)
     each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
 
-    def body(carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:
+    def body(detach: Detach, carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:
         (held, moved), (x, extra, delta) = carry, xs
-        leaves = [*params, *held, *x]
-        outs, seen = opened(leaves, delta, fixed_weights, None, weights.ops)
+        outs, seen = opened([*params, *held, *x], delta, weights.weight, None, weights.ops)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j].perturbed for j in live}  # by nothing: one value is then kept between parts, not two
-        record = each.record(leaves, fixed_weights, ys)
-        moved = lax.stop_gradient(each.advance(moved, leaves, fixed_weights, ys))
-        data = lax.stop_gradient({j: seen[j].data for j in live})
-        ran = lax.stop_gradient(RanStep(ys, outs[n_states:]))
-        signal = of_step(trace, leaves, fixed_weights, ran, extra, loss_of, share) if of_step is not None else ()
-        return (outs[:n_states], moved), (loss, data, (record, signal), lax.stop_gradient(extras))
+        leaves, ran = [*params, *detach(held), *x], detach(RanStep(ys, outs[n_states:]))
+        record = each.record(leaves, weights.weight, ran.ys)
+        moved = each.advance(moved, leaves, weights.weight, ran.ys)
+        data = detach({j: seen[j].data for j in live})
+        signal = of_step(trace, leaves, weights.weight, ran, extra, loss_of, share) if of_step is not None else ()
+        return (outs[:n_states], moved), (loss, data, (record, signal), detach(extras))
 
-    def run(moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
+    def run(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, each.begin(trace))
         xs = (list(inputs), along, deltas)
-        (end, carry), (losses, data, seen, extras) = split_scan(body, begun, xs, steps)
+        (end, carry), (losses, data, seen, extras) = split_scan(partial(body, detach), begun, xs, steps)
         return (losses.sum(), {i: end[i] for i in moving}), (end, carry, data, seen, extras)
 
     moving = {i: states[i] for i in differentiable(facts)}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
-    (loss, exits), pull_back, (end, carry, data, seen, extras) = jax.vjp(run, moving, deltas, has_aux=True)
+    (loss, exits), pull_back, (end, carry, data, seen, extras) = detaching_vjp(run, moving, deltas, has_aux=True)
     records, signals = seen
     return _Ran(steps, loss, exits, pull_back, end, carry, data, records, signals, extras)
 
@@ -226,28 +225,3 @@ def evolve(
     transport = replace(transport, credit=lambda *_: {}, signal=None, future=None, elsewhere=CreditElsewhere())
     result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
     return result.states, result.trace, result.extras
-
-
-def param_grads(
-    facts: Facts,
-    params: Sequence[Array],
-    site_grads: Mapping[int, Array],
-    weights_of: Callable[[Sequence[Array]], Weights],
-) -> list[Array]:
-    """Each parameter's share of its weights' gradients, by the VJP of θ → w."""
-    leaves = facts.step.select(Role.PARAM)
-    moving = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.aval.dtype, jnp.inexact)]
-
-    def values(some: list[Array]) -> dict[int, Array]:
-        given = list(params)
-        for i, v in zip(moving, some, strict=True):
-            given[i] = v
-        found = weights_of(given).weight
-        return {j: found[j] for j in site_grads}
-
-    primal, pull = jax.vjp(values, [params[i] for i in moving])
-    (back,) = pull({j: site_grads[j].astype(primal[j].dtype) for j in primal})
-    out = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves]
-    for i, g in zip(moving, back, strict=True):
-        out[i] = g
-    return out

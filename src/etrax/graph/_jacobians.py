@@ -62,7 +62,7 @@ def jacobians(probes: Probes, leaves: Sequence[jax.Array]) -> Jacobians:
     step, sites, params = facts.step, facts.sites, facts.step.select(Role.PARAM)
     found = weights(step, sites, leaves[: len(params)])
     outs, seen = OpenStep(step, sites, facts.cut)(leaves, {}, found.weight)
-    blocks, rows = probes.read(leaves, found.weight, {j: op.y for j, op in seen.items()})
+    blocks, rows = probes(leaves, found.weight, {j: op.y for j, op in seen.items()})
     columns = [Columns(layout) for layout in probes.layouts]
     h2w: dict[Key, HiddenToWeight] = {}
     for r, row in zip(probes.relations, rows, strict=True):

@@ -4,6 +4,8 @@ from ._bound import Bound as Bound
 from ._bound import BoundState as BoundState
 from ._bound import merged as merged
 from ._check import check_step as check_step
+from ._detach import Detach as Detach
+from ._detach import detaching_vjp as detaching_vjp
 from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained

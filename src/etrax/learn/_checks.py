@@ -268,14 +268,15 @@ def check_trace_dtype(dtype: Any) -> jnp.dtype | None:
 
 
 def check_weights(
-    step: Step, weights_of: Callable[[Sequence[jax.Array]], Sequence[jax.Array]], sites: Sequence[WeightSite]
-) -> None:
-    """What leads from parameters to weights must have a derivative in reverse mode.
+    step: Step, weights_of: Callable[[Sequence[jax.Array]], Sequence[jax.Array]], sites: Sequence[WeightSite],
+    frozen: frozenset[int],
+) -> None:  # fmt: skip
+    """What leads from parameters to weights must have a derivative in reverse mode, unless they are frozen.
 
     `weights_of` gives the weight of every site from the parameters.
     """
     leaves = step.select(Role.PARAM)
-    moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval)]
+    moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval) and i not in frozen]
 
     def pulled(some: list[jax.Array], rest: list[jax.Array], which: Sequence[int]) -> PyTree:
         def values(some: list[jax.Array]) -> list[jax.Array]:

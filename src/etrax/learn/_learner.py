@@ -82,7 +82,7 @@ class Learner:
         self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, mesh, shard)
         if self._meshed is not None:
             self.program = replace(self.program, place_trace=self._meshed.place_trace)
-        check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites)
+        check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites, frozen)
         register_for_export(jax.eval_shape(lambda: LearnerState(None, transport.init(), jnp.zeros((), jnp.int32))))
         # One compiled function for each loss, optimizer and set of options, however often it is asked for.
         self._gradient_of = lru_cache(32)(self._new_gradient)

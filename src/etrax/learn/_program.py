@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from .._arguments import check_arrays, format_bytes, short
 from .._compat import shape_struct
@@ -129,8 +128,7 @@ class Program:
         return found
 
     def weights(self, params: Sequence[jax.Array]) -> Weights:
-        held = [lax.stop_gradient(p) if i in self.frozen else p for i, p in enumerate(params)]
-        return weights(self.facts.step, self.facts.sites, held)
+        return weights(self.facts.step, self.facts.sites, params)
 
     def prepared(self, params: Sequence[jax.Array]) -> Weights:
         """The weights, with faster ways to compute their ops where there are any."""
@@ -138,7 +136,7 @@ class Program:
 
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""
-        found = param_grads(self.facts, params, grads, self.weights)
+        found = param_grads(self.facts, params, grads, self.frozen)
         return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], found)
 
     def check_given(self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object) -> None:

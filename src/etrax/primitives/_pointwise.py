@@ -111,7 +111,7 @@ _define("logistic", "eq", "lt", "le", "gt", "ge", "is_finite", bounds=always(UNI
 _define("exp", "exp2", "sqrt", "rsqrt", "square", "cosh", bounds=always(POSITIVE))
 _define("tanh", "sin", "cos", "erf", "sign", bounds=always(Range(-1, 1)))
 _define("log1p", "pow", bounds=lambda eqn, r: POSITIVE if r[0].lo >= 0 else ANY)
-_define("stop_gradient", bounds=same)
+_define("stop_gradient", "detach", bounds=same)
 _define("floor", bounds=monotone(np.floor))
 _define("ceil", bounds=monotone(np.ceil))
 _define("round", bounds=monotone(np.round))

@@ -107,10 +107,9 @@ class _Guided:
         loss_of: Any, share: Array | float,
     ) -> StepSignal:  # fmt: skip
         facts, visible = self.plan.facts, self.visible
-        leaves, weights, own = lax.stop_gradient((list(leaves), list(weights), trace.source))
         observed = observe_cut_step(visible, self.plan, leaves, weights, ran.ys)
         moment = moment_of(visible, observed, ran.outputs, along, loss_of)
-        on_groups, memo = self.source.signal(own, moment)
+        on_groups, memo = self.source.signal(trace.source, moment)
         old = facts.step.states_of(leaves)
         found = eligibility(visible, self.plan, observed, self.direct, moment.errors, old)
         at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)

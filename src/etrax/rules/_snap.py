@@ -154,7 +154,6 @@ def _jacobians(
     facts: Facts, layout: Layout, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array]
 ) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, samples), and per site (S, …y): one pull of the whole step for each state scalar of a sample."""
-    leaves, weights = lax.stop_gradient((list(leaves), list(weights)))
     opened, states = OpenStep(facts.step, facts.sites, frozenset()), facts.step.states_of(leaves)
     own = [i for i in differentiable(facts) if i in layout.group.leaves]
 
