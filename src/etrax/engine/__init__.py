@@ -98,3 +98,6 @@ from ._window import evolve as evolve
 from ._window import live_sites as live_sites
 from ._window import param_grads as param_grads
 from ._window import run_window as run_window
+from ._zeros import finite_unless as finite_unless
+from ._zeros import times as times
+from ._zeros import with_masked_products as with_masked_products
