@@ -53,6 +53,8 @@ from ._pulls import AnyBlock as AnyBlock
 from ._pulls import Probe as Probe
 from ._pulls import Pulls as Pulls
 from ._pulls import Rows as Rows
+from ._reached import Flags as Flags
+from ._reached import Reached as Reached
 from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
 from ._source import Moment as Moment

@@ -141,7 +141,8 @@ class _Estimate:
             some = jax.random.uniform(jax.random.key(j), (window.steps, *site.y_shape), minval=1.0, maxval=2.0)
             tangents[j] = some.astype(site.call.out.dtype)
         try:
-            reached = with_masked_products(partial(_pushed_from_ops, pull, signs), tangents)
+            like = {i: s.astype(self.facts.states[i].aval.dtype) for i, s in signs.items()}
+            reached = with_masked_products(partial(_pushed_from_ops, pull, like), tangents)
         except (ValueError, NotImplementedError):  # as in `_push`
             return signs
         return {i: jnp.where(reached[i] != 0, s, 0) for i, s in signs.items()}
