@@ -42,6 +42,7 @@ from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite
 from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
+from ._steep import is_steep as is_steep
 from ._structure import Even as Even
 from ._structure import evenness as evenness
 from ._structure import without_zeros as without_zeros

@@ -97,6 +97,16 @@ class Facts:
             live |= new
 
     @cached_property
+    def unreached(self) -> frozenset[int]:
+        """States that no weight op ever reaches: no parameter acts on them, so that they have no trace."""
+        reached: set[Node] = {s for s, _ in self.edges.dep if isinstance(s, OpNode)}
+        while True:
+            new = {t for s, t in self.edges.dep if s in reached} - reached
+            if not new:
+                return frozenset(i for i in range(len(self.states)) if StateNode(i) not in reached)
+            reached |= new
+
+    @cached_property
     def _param_names(self) -> list[str]:
         return [format_path(leaf.path, "params") for leaf in self.step.select(Role.PARAM)]
 

@@ -45,7 +45,7 @@ def _of_type(aval: Any) -> Range:
     return UNIT if kind == "b" else POSITIVE if kind == "u" else ANY
 
 
-def _of_value(value: Any) -> Range:
+def range_of(value: Any) -> Range:
     """The range of a constant."""
     if isinstance(value, Range):
         return value
@@ -65,7 +65,7 @@ def _walk(step: Step, sites: Sequence[WeightSite], args: list[Range]) -> tuple[l
     here = Addresses(sites).here
 
     def handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Range] | None:
-        ranges = [_of_value(v) for v in values]
+        ranges = [range_of(v) for v in values]
         for j in here.get(at, ()):
             met = [ranges[i] for i in sites[j].rule.varying(sites[j].call)]
             found[j] = join(met) if met else ANY
@@ -74,22 +74,28 @@ def _walk(step: Step, sites: Sequence[WeightSite], args: list[Range]) -> tuple[l
             return None
         if name in CUSTOM:
             body, consts = inner_jaxpr(eqn)
-            outs = [_of_value(v) for v in interpret(body, consts, ranges, handle, at)]
+            outs = [range_of(v) for v in interpret(body, consts, ranges, handle, at)]
         elif name == "cond":
             branches = [interpret(body, consts, ranges[1:], handle, (*at, b))
                         for b, (body, consts) in enumerate(cond_branches(eqn))]  # fmt: skip
-            outs = [join([_of_value(v) for v in each]) for each in zip(*branches, strict=True)]
+            outs = [join([range_of(v) for v in each]) for each in zip(*branches, strict=True)]
         elif name == "scan":
             outs = _scan(eqn, ranges, handle, at)
         elif name == "optimization_barrier":
             outs = ranges
         else:
-            bounds = record_of(name).bounds
-            outs = [ANY] * len(eqn.outvars) if bounds is None else [bounds(eqn, ranges)]
+            return bounds_of(eqn, ranges)
         return [_within(r, v.aval) for r, v in zip(outs, eqn.outvars, strict=True)]
 
-    outs = interpret(step.jaxpr, [], [*map(_of_value, step.consts), *args], handle)
-    return [_of_value(v) for v in outs], found
+    outs = interpret(step.jaxpr, [], [*map(range_of, step.consts), *args], handle)
+    return [range_of(v) for v in outs], found
+
+
+def bounds_of(eqn: JaxprEqn, ranges: Sequence[Range]) -> list[Range]:
+    """Ranges of the outputs of an equation, given those of its operands, by the record of its primitive."""
+    bounds = record_of(eqn.primitive.name).bounds
+    outs = [ANY] * len(eqn.outvars) if bounds is None else [bounds(eqn, ranges)]
+    return [_within(r, v.aval) for r, v in zip(outs, eqn.outvars, strict=True)]
 
 
 def _scan(eqn: JaxprEqn, ranges: list[Range], handle: Any, at: Site) -> list[Range]:
@@ -98,7 +104,7 @@ def _scan(eqn: JaxprEqn, ranges: list[Range], handle: Any, at: Site) -> list[Ran
     n = parts.num_consts
     args = [*ranges[:n], *[ANY] * parts.num_carry, *ranges[n + parts.num_carry :]]
     outs = interpret(parts.jaxpr, parts.consts, args, handle, at)
-    return [*[ANY] * parts.num_carry, *map(_of_value, outs[parts.num_carry :])]
+    return [*[ANY] * parts.num_carry, *map(range_of, outs[parts.num_carry :])]
 
 
 def _within(found: Range, aval: Any) -> Range:

@@ -53,6 +53,8 @@ from ._pulls import AnyBlock as AnyBlock
 from ._pulls import Probe as Probe
 from ._pulls import Pulls as Pulls
 from ._pulls import Rows as Rows
+from ._reached import Flags as Flags
+from ._reached import Reached as Reached
 from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
 from ._source import Moment as Moment
@@ -98,3 +100,6 @@ from ._window import WindowResult as WindowResult
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites
 from ._window import run_window as run_window
+from ._zeros import finite_unless as finite_unless
+from ._zeros import times as times
+from ._zeros import with_masked_products as with_masked_products

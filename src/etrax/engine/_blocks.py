@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from jax import Array
 
+from ._zeros import times
+
 # An array over positions; None is zero.
 Entry: TypeAlias = Array | None
 # block[s][t], as it is made and as it is read.
@@ -28,8 +30,8 @@ def _sum(terms: Sequence[Entry]) -> Entry:
     return found
 
 
-def _times(a: Entry, b: Entry) -> Entry:
-    return None if a is None or b is None else a * b
+def _times(a: Entry, b: Entry, steep: bool) -> Entry:
+    return None if a is None or b is None else times(a, b, steep)
 
 
 def full(entries: Sequence[Entry]) -> list[Array]:
@@ -39,18 +41,18 @@ def full(entries: Sequence[Entry]) -> list[Array]:
     return found
 
 
-def block_product(a: Matrix, b: Matrix) -> Block:
+def block_product(a: Matrix, b: Matrix, steep: bool = False) -> Block:
     """a · b."""
     n = len(a)
-    return [[_sum([_times(a[s][r], b[r][t]) for r in range(n)]) for t in range(n)] for s in range(n)]
+    return [[_sum([_times(a[s][r], b[r][t], steep) for r in range(n)]) for t in range(n)] for s in range(n)]
 
 
-def block_times(a: Matrix, v: Sequence[Array]) -> list[Entry]:
+def block_times(a: Matrix, v: Sequence[Array], steep: bool = False) -> list[Entry]:
     """a · v for a vector of arrays."""
-    return [_sum([_times(x, y) for x, y in zip(row, v, strict=True)]) for row in a]
+    return [_sum([_times(x, y, steep) for x, y in zip(row, v, strict=True)]) for row in a]
 
 
-def transposed_times(a: Matrix, v: Sequence[Array]) -> list[Entry]:
+def transposed_times(a: Matrix, v: Sequence[Array], steep: bool = False) -> list[Entry]:
     """aᵀ · v for a vector of arrays."""
     n = len(v)
-    return [_sum([_times(a[s][t], v[s]) for s in range(n)]) for t in range(n)]
+    return [_sum([_times(a[s][t], v[s], steep) for s in range(n)]) for t in range(n)]

@@ -24,6 +24,7 @@ from ._site_math import Operands
 from ._source import ObservedStep, observe_step, on_activity
 from ._suffix import Entries, driven_dot, pulled_back
 from ._transport import WindowData
+from ._zeros import times
 
 # Per group, one array for each state scalar.
 Signals: TypeAlias = dict[int, Rows]
@@ -74,7 +75,9 @@ def backward(
         new = {}
         for g, a in later.items():
             new[g] = jax.tree.map(
-                lambda x, y, b=b[g]: x * b.astype(x.dtype) + y.astype(x.dtype), r[g], pulled_back(d[g], a)
+                lambda x, y, b=b[g]: times(x, b.astype(x.dtype), plan.steep) + y.astype(x.dtype),
+                r[g],
+                pulled_back(d[g], a, plan.steep),
             )
         return new, later
 
@@ -83,7 +86,7 @@ def backward(
     c = {}
     for k, q in seen.q.items():
         g = plan.relations[k].group
-        c[k] = q * at_ops(plan, k, weight[g].astype(jnp.real(q).dtype))
+        c[k] = times(q, at_ops(plan, k, weight[g].astype(jnp.real(q).dtype)), plan.steep)
         c[k] += driven_dot(plan, k, rows[k], a[g])
     return entry, c
 
@@ -100,9 +103,9 @@ def trace_part(plan: Plan, k: int, entries: Entries, entry: Rows, fixed: Sequenc
 def moved_part(plan: Plan, k: int, entries: Entries, entry: Rows, window: WindowData) -> Array:
     """a_0 · ε_0 of relation k, entry by entry, of the trace's shape."""
     if not isinstance(entries, tuple):
-        at = jax.vmap(lambda x: plan.at_trace(k, x, window.fixed))(jnp.asarray(entry))
+        at = jax.vmap(lambda x, e: plan.at_trace(k, x, e, window.fixed))(jnp.asarray(entry), entries)
         return (at.astype(entries.dtype) * entries).sum(0)
-    return total(plan.at_trace(k, x, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
+    return total(plan.at_trace(k, x, e, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
 
 
 def _wide(a: Array) -> Array:

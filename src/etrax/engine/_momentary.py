@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..analysis import Facts, OpenStep, Relation, driven_slots, momentary_states
+from ..analysis import Facts, OpenStep, Relation, driven_slots, is_steep, momentary_states
 from ..ir import Detach, detaching_vjp
 from ..ops import ALIGNED
 from . import _site_math as site_math
@@ -29,6 +29,7 @@ from ._layout import Gather, gather_of
 from ._plan import trace_dtype_of, wide_dtype, widened
 from ._probes import Probes, plan_probes
 from ._transport import CreditElsewhere, EachStep, Transport, WindowData, add_to
+from ._zeros import times
 
 
 class LastStep(NamedTuple):
@@ -72,6 +73,10 @@ class _Momentary:
     leaves: tuple[int, ...]
     relations: tuple[Relation, ...]
     trace_dtype: DTypeLike | None
+
+    @cached_property
+    def steep(self) -> bool:
+        return is_steep(self.facts)
 
     @cached_property
     def probes(self) -> Probes:
@@ -141,7 +146,7 @@ class _Momentary:
         own = [bare[i] for i in self.leaves]
         for bar, sources, slopes in zip(own, self.sources, trace.last.slopes, strict=True):
             for k, slope in zip(sources, slopes, strict=True):
-                found[k] = found[k] + (slope * bar.astype(slope.dtype)).astype(found[k].dtype)
+                found[k] = found[k] + times(slope, bar.astype(slope.dtype), self.steep).astype(found[k].dtype)
         return found, own
 
     def credit(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
@@ -151,7 +156,7 @@ class _Momentary:
         for r, gather, driven, rows, data in last:
             site = self.facts.sites[r.site]
             bar = total(
-                row * site_math.beside_loops(site, gather(own[n])).astype(row.dtype)
+                times(row, site_math.beside_loops(site, gather(own[n])).astype(row.dtype), self.steep)
                 for n, row in zip(driven, rows, strict=True)
             )
             u = [widened(a, bar.dtype)[None] for a in data]

@@ -202,7 +202,7 @@ class NarrowTraces:
         rows: dict[int, list[tuple[Array, Array]]] = {}
         for k, entry, signal, factored in self._met(trace, g, window):
             j = self.plan.relations[k].site
-            site = self.plan.facts.sites[j]
+            site, signal = self.plan.facts.sites[j], self.plan.met(k, entry, signal, window.fixed)
             if factored and site.rule.as_data is not None:
                 pair = site.rule.as_data(site.call, entry), signal.astype(site.call.out.dtype)
                 rows.setdefault(j, []).append(pair)
@@ -211,7 +211,8 @@ class NarrowTraces:
     def move(self, trace: list[tuple[Array, ...]], window: WindowData) -> list[tuple[Array, ...]]:
         (blocks, rows), (changing, seen) = self._known_before(window)[0], window.records
         steps, known, out = window.steps, self.known, []
-        made = {g: Products(self.plan.probes.layouts[g], known.blocks[g], g, blocks, changing) for g in self.groups}
+        made = {g: Products(self.plan.probes.layouts[g], known.blocks[g], g, blocks, changing, self.plan.steep)
+                for g in self.groups}  # fmt: skip
         found = {g: p.powers(steps) if known.is_fixed(g) else p.suffixes(steps) for g, p in made.items()}
         for k, (r, entries) in enumerate(zip(self.plan.relations, trace, strict=True)):
             if k in known.shared:
@@ -227,15 +228,15 @@ class NarrowTraces:
         """P ε_0 + Σ_k u_k ⊗ c_k for one relation."""
         r, dtype = self.plan.relations[k], wide_dtype(self.plan.dtypes[k])
         site, fixed = self.plan.facts.sites[r.site], window.fixed[r.site]
-        late = block_times(self._at_op(k, stack, 1), row)
+        late = block_times(self._at_op(k, stack, 1), row, self.plan.steep)
         rows = self._at_trace(k, whole, window)
         data, new = [widened(u, dtype) for u in window.data(r.site)], []
         for own, (entry, line, c, along) in enumerate(zip(entries, rows, late, self.slots[k], strict=True)):
             if c is not None:
                 c = jnp.broadcast_to(c, (window.steps, *shortened(site.call.out.shape, along)))
-                kept = site_math.moved(site, fixed, line, entries, own, data, c.astype(dtype))
+                kept = site_math.moved(site, fixed, line, entries, own, data, c.astype(dtype), self.plan.steep)
             else:
-                (kept,) = block_times([line], entries)
+                (kept,) = block_times([line], entries, self.plan.steep)
             new.append(entry if kept is None else jnp.broadcast_to(kept, entry.shape).astype(entry.dtype))
         return tuple(new)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._compat import common_dtype
-from ..analysis import NO_FAN_OUT, Facts, FanOut, Relation, WeightSite, traced_relations
+from ..analysis import NO_FAN_OUT, Facts, FanOut, Relation, WeightSite, is_steep, traced_relations
 from . import _site_math as site_math
 from ._layout import Gather, Layout, gather_of
 from ._probes import Probes, plan_probes
@@ -28,6 +29,11 @@ class Plan:
     probes: Probes
     gathers: tuple[Gather, ...]
     dtypes: tuple[np.dtype, ...]
+
+    @cached_property
+    def steep(self) -> bool:
+        """Whether products with influences have to be masked (`_zeros.py`)."""
+        return is_steep(self.facts)
 
     def layout(self, k: int) -> Layout:
         return self.probes.layouts[self.relations[k].group]
@@ -47,13 +53,18 @@ class Plan:
         found = layout.read({i: g[i] for i in layout.group.leaves})
         return [self.gathers[k](s).astype(self.dtypes[k]) for s in found]
 
-    def at_trace(self, k: int, p: Array, fixed: Sequence[Operands]) -> Array:
-        """Values per position, broadcastable to the trace of relation k."""
-        return site_math.spread(self.site(k), fixed[self.relations[k].site], self.gathers[k](p))
+    def at_trace(self, k: int, p: Array, entry: Array, fixed: Sequence[Operands]) -> Array:
+        """Values per position that a trace of relation k meets, broadcastable to it."""
+        at = self.met(k, entry, self.gathers[k](p), fixed)
+        return site_math.spread(self.site(k), fixed[self.relations[k].site], at)
+
+    def met(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
+        """A signal at the elements of y, as a trace of relation k meets it: in a steep step, with 0 for 0 · ∞."""
+        return site_math.met(self.site(k), fixed[self.relations[k].site], entry, signal) if self.steep else signal
 
     def apply(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
         """A trace against a signal at the elements of y, of the weight's shape."""
-        r = self.relations[k]
+        r, signal = self.relations[k], self.met(k, entry, signal, fixed)
         return self.of_weight(k, site_math.apply(self.site(k), fixed[r.site], entry, signal))
 
     def of_weight(self, k: int, g: Array) -> Array:

@@ -34,8 +34,9 @@ def shortened(shape: Sequence[int], along: Sequence[bool]) -> tuple[int, ...]:
 class Products:
     """Products of the blocks of one group over a window. Entries are given by group and place in the block."""
 
-    def __init__(self, layout: Layout, known: Evens, group: int, fixed: Mapping, changing: Mapping):
-        self.n, self.known = layout.size, known
+    def __init__(self, layout: Layout, known: Evens, group: int, fixed: Mapping, changing: Mapping,
+                 steep: bool):  # fmt: skip
+        self.n, self.known, self.steep = layout.size, known, steep
         self.kind = np.result_type(*(real_dtype(layout.avals[i].dtype) for i in layout.group.leaves))
         self.shapes = [
             [None if e is None else shortened(layout.shape, e.along) for e in line]
@@ -67,7 +68,7 @@ class Products:
         """D_K ··· D_1, and D_K ··· D_{k+1} stacked over k."""
 
         def body(suffix: Block, step: Mapping[tuple[int, int], Array]) -> tuple[Block, Block]:
-            return self._fitted(block_product(suffix, self._block({**self.fixed, **step}))), suffix
+            return self._fitted(block_product(suffix, self._block({**self.fixed, **step}), self.steep)), suffix
 
         return lax.scan(body, self._eye(), self.changing, steps, reverse=True)
 

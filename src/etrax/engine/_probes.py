@@ -186,7 +186,8 @@ def plan_probes(
     known, groups = groups is None, facts.groups if groups is None else groups
     derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced or follow else {}
     layouts = tuple(
-        layout_of(facts, g, (*(untraced_leaves(facts, g.index) if reduced else ()), *without)) for g in groups
+        layout_of(facts, g, (*(untraced_leaves(facts, g.index) if reduced else facts.unreached), *without))
+        for g in groups
     )
     if known:
         layouts = tuple(linked(facts, layout, derived.get(layout.group.index)) for layout in layouts)
@@ -217,9 +218,9 @@ def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
 
 
 def untraced_leaves(facts: Facts, group: int) -> tuple[int, ...]:
-    """Leaves of a group that need no trace: it follows from that of others, or they reach no output."""
+    """Leaves of a group that need no trace: it follows from that of others, or they are unreached, or unread."""
     derived = derived_states(facts).get(group)
-    unread = (i for i in facts.groups[group].leaves if StateNode(i) not in facts.live)
+    unread = (i for i in facts.groups[group].leaves if StateNode(i) not in facts.live or i in facts.unreached)
     return tuple(dict.fromkeys((*(derived.gone if derived is not None else ()), *unread)))
 
 

@@ -25,7 +25,8 @@ class Samples:
 
 
 def find_samples(facts: Facts) -> Samples:
-    leaves = sorted({n.index for edge in facts.edges.dep for n in edge if isinstance(n, StateNode)})
+    states = {n.index for edge in facts.edges.dep for n in edge if isinstance(n, StateNode)}
+    leaves = sorted(states - facts.unreached)
     sites = [j for j in range(len(facts.sites)) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
     if not leaves or not sites:
         return Samples((), ())

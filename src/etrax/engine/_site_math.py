@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 
 from ..analysis import Copies, WeightSite
 from ._blocks import Entry, block_times
+from ._zeros import finite_unless
 
 # Operands of an op that do not change from step to step; constants may be numpy's.
 Operands: TypeAlias = Sequence[Array | np.ndarray]
@@ -57,14 +58,14 @@ def outer(site: WeightSite, fixed: Operands, u: Sequence[Array], c: Array) -> Ar
 
 def moved(
     site: WeightSite, fixed: Operands, row: Sequence[Entry], entries: Sequence[Array], own: int, u: Sequence[Array],
-    c: Array,
+    c: Array, steep: bool = False,
 ) -> Array:  # fmt: skip
     """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, which takes the place of entry `own`; `row` is spread over the trace."""
-    in_groups = site.rule.moved_in_groups if not site.loops else None
+    in_groups = site.rule.moved_in_groups if not site.loops and not steep else None
     found = in_groups(site.call, row, entries, own, u, c) if in_groups is not None else None
     if found is not None:
         return found
-    (kept,), fresh = block_times([row], entries), outer(site, fixed, u, c)
+    (kept,), fresh = block_times([row], entries, steep), outer(site, fixed, u, c)
     return fresh if kept is None else kept + fresh
 
 
@@ -83,6 +84,21 @@ def apply(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
     """Σ over elements of y of trace · g, of w's shape."""
     both = _together(site, trace), _together(site, g)
     return _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both)
+
+
+def met(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
+    """g at the elements of y, with 0 for what is not finite where all of an element's trace is zero.
+
+    An axis of one in the trace stands for all along it.
+    """
+    shape = trace_shape(site)
+
+    def spread_out(p: Array) -> Array:
+        return jnp.broadcast_to(spread(site, fixed, p), shape)
+
+    _, pull = jax.vjp(spread_out, jnp.zeros(output_shape(site), jnp.float32))
+    counts = pull(jnp.broadcast_to(trace != 0, shape).astype(jnp.float32))[0]
+    return finite_unless(g, counts != 0)
 
 
 def copies_added(copies: Copies, g: Array) -> Array:

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ._zeros import times
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -99,41 +101,42 @@ def is_shift(links: np.ndarray) -> bool:
     return _is_short(_one_by_one(links))
 
 
-def product(q: Array, d: Sparse) -> Array:
+def product(q: Array, d: Sparse, steep: bool = False) -> Array:
     """q · d, full."""
     rounds, n = d.pattern.by_col, d.pattern.size
     if not _is_short(rounds):
-        return (q[:, :, None] * d.full()[None]).sum(1)
+        return times(q[:, :, None], d.full()[None], steep).sum(1)
     values, none, found = _with_none(d.values), d.pattern.entries[0].size, jnp.zeros(())
     for rows in rounds:
         which = np.where(rows < n, d.pattern.number[np.minimum(rows, n - 1), np.arange(n)], none)
-        found = found + q[:, np.minimum(rows, n - 1)] * values[which][None]
+        found = found + times(q[:, np.minimum(rows, n - 1)], values[which][None], steep)
     return found
 
 
-def stacked_times(d: Sparse, v: Array) -> Array:
+def stacked_times(d: Sparse, v: Array, steep: bool = False) -> Array:
     """d · v."""
-    return _times(d, v, d.pattern.by_row, lambda rows, cols: d.pattern.number[rows, cols], lambda full: full)
+    return _times(d, v, d.pattern.by_row, lambda rows, cols: d.pattern.number[rows, cols], lambda full: full, steep)
 
 
-def transposed_times(d: Sparse, v: Array) -> Array:
+def transposed_times(d: Sparse, v: Array, steep: bool = False) -> Array:
     """dᵀ · v."""
     return _times(
-        d, v, d.pattern.by_col, lambda cols, rows: d.pattern.number[rows, cols], lambda full: full.swapaxes(0, 1)
+        d, v, d.pattern.by_col, lambda cols, rows: d.pattern.number[rows, cols], lambda full: full.swapaxes(0, 1), steep
     )
 
 
 def _times(
-    d: Sparse, v: Array, rounds: np.ndarray, number: Callable[..., np.ndarray], turned: Callable[[Array], Array]
-) -> Array:
+    d: Sparse, v: Array, rounds: np.ndarray, number: Callable[..., np.ndarray], turned: Callable[[Array], Array],
+    steep: bool,
+) -> Array:  # fmt: skip
     n = d.pattern.size
     if not _is_short(rounds):
-        return (turned(d.full()) * v[None]).sum(1)
+        return times(turned(d.full()), v[None], steep).sum(1)
     values, none = _with_none(d.values), d.pattern.entries[0].size
     found = 0
     for at in rounds:
         which = np.where(at < n, number(np.arange(n), np.minimum(at, n - 1)), none)
-        found = found + values[which] * v[np.minimum(at, n - 1)]
+        found = found + times(values[which], v[np.minimum(at, n - 1)], steep)
     return jnp.asarray(found)
 
 

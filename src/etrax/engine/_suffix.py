@@ -22,6 +22,7 @@ from ._plan import Plan, wide_dtype, widened
 from ._pulls import AnyBlock, Rows
 from ._stacked import Sparse
 from ._transport import WindowData
+from ._zeros import times
 
 # A product of blocks: lists, or of a group that is stacked an array (S, S, *positions).
 Whole: TypeAlias = Block | Array
@@ -55,6 +56,7 @@ def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: Win
         site = plan.site(k)
         if _moved_by_sample(plan, k) and site.rule.apply_stack is not None:
             at = jax.vmap(plan.gathers[k])(jnp.asarray(signal)).astype(wide_dtype(entries.dtype))
+            at = jax.vmap(lambda entry, s: plan.met(k, entry, s, window.fixed))(entries, at)
             return plan.of_weight(k, site.rule.apply_stack(site.call, entries, at))
         return jax.vmap(one)(entries, jnp.asarray(signal)).sum(0)
     first, *rest = (one(e, s) for e, s in zip(entries, signal, strict=True))
@@ -69,7 +71,7 @@ def suffix_products(plan: Plan, window: WindowData) -> tuple[list[Whole], list[R
     def body(suffix: list[Whole], step: tuple[list[AnyBlock], list[Rows]]) -> tuple[list[Whole], list[Rows]]:
         d, f = step
         late = [late_rows(plan, k, suffix[r.group], f[k], dtypes[k]) for k, r in enumerate(plan.relations)]
-        return [onward(q, d[g]) for g, q in enumerate(suffix)], late
+        return [onward(q, d[g], plan.steep) for g, q in enumerate(suffix)], late
 
     kinds = [np.result_type(*(real_dtype(a.dtype) for a in layout.avals.values())) for layout in layouts]
     start = [unit(layout, kind, window.zero_after_credit) for layout, kind in zip(layouts, kinds, strict=True)]
@@ -86,18 +88,18 @@ def unit(layout: Layout, dtype: np.dtype, zero: Array | float = 0.0) -> Whole:
     return [[(one if s == t else none) if closed[s, t] else None for t in range(n)] for s in range(n)]
 
 
-def onward(q: Whole, d: AnyBlock) -> Whole:
+def onward(q: Whole, d: AnyBlock, steep: bool) -> Whole:
     """q · d, in the form of q, so that a loop can carry it."""
     if isinstance(d, Sparse):
         assert not isinstance(q, list)
-        return stacked.product(q, d).astype(q.dtype)
+        return stacked.product(q, d, steep).astype(q.dtype)
     assert isinstance(q, list)
     return [
         [
             None if b is None else jnp.zeros_like(b) if a is None else a.astype(b.dtype)
             for a, b in zip(found, like, strict=True)
         ]
-        for found, like in zip(block_product(q, d), q, strict=True)
+        for found, like in zip(block_product(q, d, steep), q, strict=True)
     ]
 
 
@@ -110,8 +112,8 @@ def late_rows(plan: Plan, k: int, q: Whole, row: Rows, dtype: np.dtype) -> Rows:
 
     if not isinstance(q, list):
         driven = q[:, plan.probes.drives(k)]
-        return (jax.vmap(jax.vmap(at))(driven) * jnp.asarray(row)[None]).sum(1).astype(dtype)
-    found = block_times([[None if p is None else at(p) for p in line] for line in q], list(row))
+        return times(jax.vmap(jax.vmap(at))(driven), jnp.asarray(row)[None], plan.steep).sum(1).astype(dtype)
+    found = block_times([[None if p is None else at(p) for p in line] for line in q], list(row), plan.steep)
     return [jnp.zeros_like(row[0], dtype) if c is None else c.astype(dtype) for c in found]
 
 
@@ -146,9 +148,10 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
     assert isinstance(whole, list)
     site, fixed, data = plan.site(k), window.fixed[r.site], window.data(r.site)
     if site.rule.moved is not None and not site.loops:
-        at = [[None if p is None else gather(p) for p in row] for row in whole]
+        at = [[None if p is None else plan.met(k, e, gather(p), window.fixed) for p, e in zip(row, entries, strict=True)]
+              for row in whole]  # fmt: skip
         return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
-    at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]
+    at = _at_traces(plan, k, whole, entries, window)
     new = []
     for own, (row, entry, c) in enumerate(zip(at, entries, suffixes, strict=True)):
         found = site_math.moved(site, fixed, row, entries, own, [widened(u, c.dtype) for u in data], c)
@@ -165,6 +168,7 @@ def _moved_stack(plan: Plan, k: int, entries: Array, whole: Whole, late: Rows, w
     if _moved_by_sample(plan, k) and site.rule.moved_stack is not None and not shift:
         data = [widened(u, stack.dtype) for u in window.data(plan.relations[k].site)]
         at = jax.vmap(jax.vmap(plan.gathers[k]))(whole)
+        at = jax.vmap(jax.vmap(lambda p, entry: plan.met(k, entry, p, window.fixed)), (0, None))(at, entries)
         return site.rule.moved_stack(site.call, at, entries, data, jnp.moveaxis(stack, 1, 0))
     kept, fresh = times_trace(plan, k, whole, entries, window, links), outer_stack(plan, k, stack, window)
     return (jnp.asarray(kept) + jnp.asarray(fresh)).astype(entries.dtype)
@@ -182,11 +186,19 @@ def times_trace(
     """A full product of blocks times the trace of relation k; `links` are its entries that may differ from zero."""
     if not isinstance(entries, tuple):
         whole = _full(whole, plan.layout(k)) if isinstance(whole, list) else whole
-        at = jax.vmap(jax.vmap(lambda p: plan.at_trace(k, p, window.fixed)))(whole)
+        read = jax.vmap(lambda p, entry: plan.at_trace(k, p, entry, window.fixed))
+        at = jax.vmap(read, (0, None))(whole, entries)
         return stacked.full_times(at, entries, closure(plan.layout(k).links) if links is None else links)
     assert isinstance(whole, list)
-    at = [[None if p is None else plan.at_trace(k, p, window.fixed) for p in row] for row in whole]
-    return tuple(full(block_times(at, entries)))
+    return tuple(full(block_times(_at_traces(plan, k, whole, entries, window), entries)))
+
+
+def _at_traces(plan: Plan, k: int, whole: Block, entries: tuple[Array, ...], window: WindowData) -> Block:
+    """A product of blocks, each column broadcastable to the trace that it meets."""
+    return [
+        [None if p is None else plan.at_trace(k, p, entry, window.fixed) for p, entry in zip(row, entries, strict=True)]
+        for row in whole
+    ]
 
 
 def outer_stack(plan: Plan, k: int, late: Rows, window: WindowData) -> Entries:
@@ -205,13 +217,13 @@ def driven_dot(plan: Plan, k: int, rows: Rows, signal: Rows) -> Array:
 
     if not isinstance(rows, list):
         signal = jnp.asarray(signal)[:, plan.probes.drives(k)]
-        return (rows * jax.vmap(at_ops, 1, 1)(signal)).sum(1)
-    return total(f * at_ops(x) for f, x in zip(rows, signal, strict=True))
+        return times(rows, jax.vmap(at_ops, 1, 1)(signal), plan.steep).sum(1)
+    return total(times(f, at_ops(x), plan.steep) for f, x in zip(rows, signal, strict=True))
 
 
-def pulled_back(d: AnyBlock, v: Rows) -> Rows:
+def pulled_back(d: AnyBlock, v: Rows, steep: bool) -> Rows:
     """dᵀ · v, in the form of v."""
     if isinstance(d, Sparse):
-        return stacked.transposed_times(d, jnp.asarray(v)).astype(jnp.asarray(v).dtype)
-    found = transposed_times(d, list(v))
+        return stacked.transposed_times(d, jnp.asarray(v), steep).astype(jnp.asarray(v).dtype)
+    found = transposed_times(d, list(v), steep)
     return [jnp.zeros_like(b) if a is None else a.astype(b.dtype) for a, b in zip(found, v, strict=True)]

@@ -108,7 +108,8 @@ _define("select_n", pattern=_select, zero=all_zero, bounds=lambda eqn, r: r[1] i
 
 # Not linear.
 _define("logistic", "eq", "lt", "le", "gt", "ge", "is_finite", bounds=always(UNIT))
-_define("exp", "exp2", "sqrt", "rsqrt", "square", "cosh", bounds=always(POSITIVE))
+_define("sqrt", bounds=monotone(lambda a: np.sqrt(max(a, 0.0))))
+_define("exp", "exp2", "rsqrt", "square", "cosh", bounds=always(POSITIVE))
 _define("tanh", "sin", "cos", "erf", "sign", bounds=always(Range(-1, 1)))
 _define("log1p", "pow", bounds=lambda eqn, r: POSITIVE if r[0].lo >= 0 else ANY)
 _define("stop_gradient", "detach", bounds=same)

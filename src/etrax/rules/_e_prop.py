@@ -153,7 +153,7 @@ class _Filter:
         plan, found_loss = self.plan, window.signals
         if self.reads_exit(window):
             return {j: self.beside_traces(found_loss, j, window) for j in found_loss.ops}
-        plain, filtered, late = _credit_signals(self.kappa, window.records[0], found_loss)
+        plain, filtered, late = _credit_signals(plan, self.kappa, window.records[0], found_loss)
         sites = plan.facts.sites
         out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), d) for j, d in found_loss.ops.items()}
         for k, (r, pair) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
@@ -243,7 +243,7 @@ Signals: TypeAlias = dict[int, Rows]
 
 
 def _credit_signals(
-    kappa: float, blocks: Sequence[AnyBlock], found_loss: StepGradients
+    plan: Plan, kappa: float, blocks: Sequence[AnyBlock], found_loss: StepGradients
 ) -> tuple[Signals, Signals, Signals]:
     """D_1ᵀ a_1 and r_1 + κ σ̃_1 per group, at the entry; a_k − s_k, stacked over steps."""
 
@@ -254,7 +254,7 @@ def _credit_signals(
         new, old, d = step
         late = _sums(summed, back)
         before = jax.tree.map(lambda r, s, more: r + kappa * (s + more), old, new, summed)
-        return (before, {g: pulled_back(d[g], a) for g, a in _sums(new, late).items()}), late
+        return (before, {g: pulled_back(d[g], a, plan.steep) for g, a in _sums(new, late).items()}), late
 
     zero = jax.tree.map(lambda s: jnp.zeros_like(s[0]), found_loss.new)
     (filtered, plain), late = lax.scan(body, (zero, zero), (found_loss.new, found_loss.old, blocks), reverse=True)
@@ -315,7 +315,7 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Whole]
                 for b in (suffix, summed)
             )
         )
-        next_suffix, next_behind = ([onward(q, d) for q, d in zip(b, blocks, strict=True)] for b in (suffix, summed))
+        next_suffix, next_behind = ([onward(q, d, plan.steep) for q, d in zip(b, blocks, strict=True)] for b in (suffix, summed))
         return (next_suffix, next_behind, scale * kappa), found
 
     start = [unit(layout, _real(plan, g)) for g, layout in enumerate(plan.probes.layouts)]

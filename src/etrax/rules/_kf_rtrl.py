@@ -32,7 +32,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._arguments import check_key
-from ..analysis import Facts, OpNode, Relation, WeightSite
+from ..analysis import Facts, OpNode, Relation, WeightSite, is_steep
 from ..engine import (
     Gather,
     Lasting,
@@ -45,6 +45,7 @@ from ..engine import (
     gather_of,
     layout_of,
     site_math,
+    times,
     trace_dtype_of,
 )
 from ..ops import ALIGNED
@@ -81,6 +82,7 @@ class _Product:
     layout: Layout
     dtype: np.dtype
     fixed: Sequence[Array | None]
+    steep: bool
 
     @cached_property
     def gather(self) -> Gather:
@@ -100,7 +102,7 @@ class _Product:
         """Σ_s g_s A_s at y, and its product with û."""
         signal = jnp.stack(self.layout.read({i: g[i] for i in self.layout.group.leaves}))
         at = jax.vmap(self.gather)(signal).astype(back.dtype)
-        return site_math.feature_grad(self.site, fixed, data, (at * back).sum(0))
+        return site_math.feature_grad(self.site, fixed, data, times(at, back, self.steep).sum(0))
 
     def move(self, data: Array, back: Array, across: Array, fresh: Array, u: Array, key: Array) -> tuple[Array, Array]:
         """û and A at the exit, given ∂h_K/∂h_0, ∂h_K/∂y_k as (S, K, …y), and the data u_k of all steps."""
@@ -108,7 +110,7 @@ class _Product:
         axis = None if count == 1 else axis_of(self.relation.places, count)
         first = jnp.concatenate([data[None], u.astype(self.dtype)])
         second = jnp.moveaxis(fresh.astype(self.dtype), 1, 0)
-        second = jnp.concatenate([carry_over(across, back, axis).astype(self.dtype)[None], second])
+        second = jnp.concatenate([carry_over(across, back, axis, self.steep).astype(self.dtype)[None], second])
         of_data, of_outputs, n = self.samples
         norms = _norms(first, of_data, n), _norms(second.swapaxes(0, 1), of_outputs, n)
         signs = jax.random.rademacher(key, (first.shape[0], n), norms[0].dtype)
@@ -189,7 +191,12 @@ def kronecker_transport(
     own = frozenset(range(len(facts.sites)) if sites is None else sites)
     products = {
         r.site: _Product(
-            facts.sites[r.site], r, layouts[r.group], trace_dtype_of(facts, r, trace_dtype), constants[r.site]
+            facts.sites[r.site],
+            r,
+            layouts[r.group],
+            trace_dtype_of(facts, r, trace_dtype),
+            constants[r.site],
+            is_steep(facts),
         )
         for r in samples.relations
         if r.site in own and _is_product(facts.sites[r.site])

@@ -31,7 +31,7 @@ def whole_transport(
     """OSTL, SnAp-1: the trace of D-RTRL, moved by the blocks of the whole recurrence."""
     relations = carried_relations(facts, sites)
     uncut = replace(facts, cut=frozenset(), edges=uncut_edges(facts))
-    layouts = [linked(uncut, layout_of(facts, g)) for g in facts.groups]
+    layouts = [linked(uncut, layout_of(facts, g, sorted(facts.unreached))) for g in facts.groups]
     needed = {r.group for r in relations}
     pulls = []
     for g in sorted(needed):

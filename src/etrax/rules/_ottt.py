@@ -23,23 +23,37 @@ from jax.typing import DTypeLike
 
 from .._compat import common_dtype
 from ..analysis import Facts
-from ..engine import EachStep, Rows, Transport, WindowData, add_to, by_site, plan_blocks, site_math
+from ..engine import (
+    EachStep,
+    Flags,
+    Reached,
+    Rows,
+    Transport,
+    WindowData,
+    add_to,
+    by_site,
+    plan_blocks,
+    site_math,
+    times,
+)
 from ..ops import ALIGNED
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 
 
 class PresynapticTrace(NamedTuple):
-    """x̂ by site, and that of a constant 1 for all elementwise weights, if there are any."""
+    """x̂ by site, and that of a constant 1 for all elementwise weights, if there are any; what the ops have reached."""
 
     data: dict[int, Array]
     one: Array | tuple[()]
+    reached: Flags
 
 
 def presynaptic_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> Transport[PresynapticTrace]:
     plan = plan_blocks(facts, sites, trace_dtype)
+    reached = Reached(plan)
     dtypes = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
@@ -48,7 +62,7 @@ def presynaptic_transport(
     def init() -> PresynapticTrace:
         data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in dtypes.items()}
         one = jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
-        return PresynapticTrace(data, one)
+        return PresynapticTrace(data, one, reached.init())
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Rows]:
         return plan.probes(leaves, weights, ys)[1]
@@ -57,9 +71,11 @@ def presynaptic_transport(
         out: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
             site = facts.sites[r.site]
-            signal, term = plan.signals(k, g), jnp.zeros((), plan.dtypes[k])
+            signal = reached.met(k, trace.reached, plan.signals(k, g))
+            term = jnp.zeros((), plan.dtypes[k])
             for s, f in plan.probes.by_slot(k, window.records[k], lead=1):
-                term = term + site_math.sum_loops(site, f[:1])[0].astype(plan.dtypes[k]) * signal[s]
+                first = site_math.sum_loops(site, f[:1])[0].astype(plan.dtypes[k])
+                term = term + times(first, signal[s], plan.steep)
             if r.site in dtypes:
                 term = site_math.feature_grad(site, window.fixed[r.site], trace.data[r.site], term)
             else:
@@ -75,13 +91,13 @@ def presynaptic_transport(
         for j, old in trace.data.items():
             data[j] = moved(old, site_math.features(facts.sites[j], window.fixed[j], window.data(j)))
         one = moved(trace.one, jnp.ones(window.steps)) if isinstance(trace.one, Array) else ()
-        return PresynapticTrace(data, one)
+        return PresynapticTrace(data, one, window.carry)
 
     return Transport(
         init,
         credit,
         move,
-        EachStep(record) if plan.relations else EachStep(),
+        EachStep(record, lambda trace: trace.reached, reached.advance) if plan.relations else EachStep(),
         parts=lambda trace: by_site(trace.data, trace.data.values()),
     )
 

@@ -48,6 +48,7 @@ from ..engine import (
     plan_probes,
     site_math,
     stacked_times,
+    times,
     total,
 )
 from ..ops import ALIGNED
@@ -107,10 +108,11 @@ class _Factors:
         fade, gain = (self.decay, 1 - self.decay) if r.site in self.factored else (1.0, 1.0)
         site = self.plan.facts.sites[r.site]
         if isinstance(block, Sparse):
-            old = stacked_times(Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries))
+            old = stacked_times(Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries), self.plan.steep)
             fresh = gain * jax.vmap(lambda f: site_math.sum_loops(site, f[None])[0])(jnp.asarray(row))
             return (fade * old).at[self.plan.probes.drives(k)].add(fresh).astype(jnp.asarray(entries).dtype)
-        old = block_times([[None if d is None else gather(d) for d in line] for line in block], list(entries))
+        at = [[None if d is None else gather(d) for d in line] for line in block]
+        old = block_times(at, list(entries), self.plan.steep)
         fresh = [gain * site_math.sum_loops(site, f[None])[0] for f in row]
         found = zip(old, fresh, entries, strict=True)
         return tuple((f if e is None else fade * e + f).astype(entry.dtype) for e, f, entry in found)
@@ -140,8 +142,10 @@ class _Factors:
         """Σ_s g_s f̂_s."""
         gather = self.plan.gathers[k]
         if not isinstance(entries, tuple):
-            return (entries * jax.vmap(gather)(jnp.asarray(signal)).astype(entries.dtype)).sum(0)
-        return total(e * gather(s).astype(e.dtype) for e, s in zip(entries, signal, strict=True))
+            return times(entries, jax.vmap(gather)(jnp.asarray(signal)).astype(entries.dtype), self.plan.steep).sum(0)
+        return total(
+            times(e, gather(s).astype(e.dtype), self.plan.steep) for e, s in zip(entries, signal, strict=True)
+        )
 
     def in_product(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData

@@ -26,25 +26,27 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from ..analysis import Facts
-from ..engine import EachStep, Transport, WindowData, add_to, by_site, plan_blocks
+from ..engine import EachStep, Flags, Reached, Transport, WindowData, add_to, by_site, plan_blocks
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 
 
 class LeakyTrace(NamedTuple):
-    """Per relation, one array for each state scalar that its op drives directly."""
+    """Per relation, one array for each state scalar that its op drives directly; and what the ops have reached."""
 
     entries: list[tuple[Array, ...]]
+    reached: Flags
 
 
 def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> Transport[LeakyTrace]:
     plan = plan_blocks(facts, sites, trace_dtype)
+    reached = Reached(plan)
     driven = [np.flatnonzero(plan.probes.drives(k)).tolist() for k in range(len(plan.relations))]
 
     def init() -> LeakyTrace:
-        return LeakyTrace([tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)])
+        return LeakyTrace([tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)], reached.init())
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[list[Array]]:
         _, rows = plan.probes(leaves, weights, ys)
@@ -53,7 +55,7 @@ def leaky_transport(
     def credit(trace: LeakyTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
         for k, (r, entries) in enumerate(zip(plan.relations, trace.entries, strict=True)):
-            signal = plan.signals(k, g)
+            signal = reached.met(k, trace.reached, plan.signals(k, g))
             for s, entry in zip(driven[k], entries, strict=True):
                 add_to(out, r.site, plan.apply(k, entry, signal[s], window.fixed))
         return out
@@ -64,13 +66,13 @@ def leaky_transport(
             late = [with_leak(f, decay, plan.dtypes[k]) for f in window.records[k]]
             pairs = zip(entries, late, strict=True)
             moved.append(tuple(decay**window.steps * e + plan.outer(k, c, window) for e, c in pairs))
-        return LeakyTrace(moved)
+        return LeakyTrace(moved, window.carry)
 
     return Transport(
         init,
         credit,
         move,
-        EachStep(record) if plan.relations else EachStep(),
+        EachStep(record, lambda trace: trace.reached, reached.advance) if plan.relations else EachStep(),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
     )
 

@@ -24,7 +24,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from ..analysis import Facts, Relation
+from ..analysis import Facts, Relation, is_steep
 from ..engine import (
     Layout,
     Transport,
@@ -32,11 +32,13 @@ from ..engine import (
     add_to,
     by_site,
     find_samples,
+    finite_unless,
     fixed_examples,
     gather_of,
     layout_of,
     site_math,
     slot_count,
+    times,
     trace_dtype_of,
 )
 from ..ir import mapped
@@ -79,6 +81,8 @@ def dense_transport(
             gather = gather_of(r.places, group.varshape, group.num_positions)
             signal = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves}))
             signal = jax.vmap(gather)(signal).astype(influence.dtype)
+            if is_steep(facts):
+                signal = jax.vmap(partial(site_math.met, site, fixed))(influence, signal)
             add_to(out, r.site, jax.vmap(partial(site_math.apply, site, fixed))(influence, signal).sum(0))
         return out
 
@@ -91,7 +95,7 @@ def dense_transport(
                     continue
                 outer = partial(site_math.outer, facts.sites[r.site], window.fixed[r.site], window.data(r.site))
                 new = jax.vmap(outer)(fresh[r.site])
-                moved[k] = (carry_over(across, moved[k], axis(k)) + new).astype(dtypes[k])
+                moved[k] = (carry_over(across, moved[k], axis(k), is_steep(facts)) + new).astype(dtypes[k])
         return DenseTrace(moved)
 
     return Transport(init, credit, move, parts=lambda trace: by_site([r.site for r in relations], trace.influence))
@@ -109,19 +113,24 @@ def pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Array
     return mapped(one, stacked)
 
 
-def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None) -> Array:
-    """Σ_t A[s, t, p] J[t, … at p …]."""
+def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None, steep: bool) -> Array:
+    """Σ_t A[s, t, p] J[t, … at p …]; in a steep step without what is not finite for states that owe nothing."""
     if axis is None:  # one sample
-        return jnp.einsum("st,t...->s...", across[:, :, 0], influence)
+        gains = across[:, :, 0]
+        if steep:
+            gains = finite_unless(gains, (influence != 0).reshape(influence.shape[0], -1).any(1))
+        return jnp.einsum("st,t...->s...", gains, influence)
     if isinstance(axis, np.ndarray):
 
         def term(total: Array, xs: tuple[Array, Array]) -> tuple[Array, None]:
             gain, old = xs
-            return total + gain[:, axis].astype(total.dtype) * old, None
+            return total + times(gain[:, axis].astype(total.dtype), old[None], steep), None
 
         return lax.scan(term, jnp.zeros_like(influence), (jnp.moveaxis(across, 1, 0), influence))[0]
     moved = jnp.moveaxis(influence, axis + 1, 1)
     apart = moved.reshape(moved.shape[0], across.shape[2], -1, *moved.shape[2:])
+    if steep:
+        across = finite_unless(across, (apart != 0).reshape(*apart.shape[:2], -1).any(2))
     out = jnp.einsum("stp,tp...->sp...", across, apart)
     return jnp.moveaxis(out.reshape(moved.shape), 1, axis + 1)
 

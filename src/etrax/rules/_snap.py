@@ -27,7 +27,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, reach_of, steps_to_fill
+from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, is_steep, reach_of, steps_to_fill
 from ..engine import (
     EachStep,
     Layout,
@@ -39,6 +39,7 @@ from ..engine import (
     find_samples,
     layout_of,
     site_math,
+    times,
     trace_dtype_of,
 )
 from ..ir import mapped
@@ -106,6 +107,8 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
             j, layout = k.relation.site, layouts[k.relation.group]
             read = jnp.stack([v.reshape(-1) for v in layout.read({i: g[i] for i in layout.group.leaves})])
             signal = k.take(read).astype(influence.dtype)
+            if is_steep(facts):
+                signal = jax.vmap(partial(site_math.met, facts.sites[j], window.fixed[j]))(influence, signal)
             each = jax.vmap(partial(site_math.apply, facts.sites[j], window.fixed[j]))(influence, signal)
             add_to(out, j, each.sum(0))
         return out
@@ -178,12 +181,12 @@ def _advance(
 ) -> Array:  # fmt: skip
     """One step of one relation: Σ_b A[index_a, index_b] J_b + u ⊗ F, for every a."""
     site = facts.sites[k.relation.site]
-    real = jnp.real(influence).dtype
+    real, steep = jnp.real(influence).dtype, is_steep(facts)
 
     def term(total: Array, xs: tuple[Array, Array]) -> tuple[Array, None]:
         b, old = xs
         gain = k.take(across, b).astype(real)
-        return total + jax.vmap(lambda g: site_math.spread(site, fixed, g))(gain) * old[None], None
+        return total + times(jax.vmap(lambda g: site_math.spread(site, fixed, g))(gain), old[None], steep), None
 
     moved, _ = lax.scan(term, jnp.zeros_like(influence), (jnp.asarray(k.index), influence))
     at = np.maximum(k.index, 0).reshape(k.index.shape[0], *site.beside_loops(k.index.shape[1:]))

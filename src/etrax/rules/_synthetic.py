@@ -29,7 +29,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_number
 from .._compat import common_dtype
-from ..analysis import Facts
+from ..analysis import Facts, is_steep
 from ..engine import Future, Lasting, Transport, WindowData, live_sites, sample_rows
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
@@ -106,6 +106,8 @@ def synthetic_transport(
         guess, seen = estimate(trace, window.entry_states)
         found = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
         error = (guess - found) / (seen**2).sum(-1, keepdims=True)
+        if is_steep(facts):  # a slope that is infinite at a state of zero is nothing to learn from
+            error = jnp.where(jnp.isfinite(found), error, 0)
         return LearnedFuture(trace.matrix - rate * (error.T @ seen) / rows.samples)
 
     return Transport(

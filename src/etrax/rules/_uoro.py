@@ -32,7 +32,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_key
 from .._compat import common_dtype
-from ..analysis import Facts, Group, Relation
+from ..analysis import Facts, Group, Relation, is_steep
 from ..engine import (
     Lasting,
     PullBack,
@@ -43,7 +43,9 @@ from ..engine import (
     find_samples,
     fixed_examples,
     site_math,
+    times,
     trace_dtype_of,
+    with_masked_products,
 )
 from ..ops import ALIGNED
 from ._rule import Rule
@@ -86,7 +88,8 @@ class _Estimate:
     def credit(self, trace: RankOne, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
         for group in self.groups:
-            along = _by_sample(group, {i: jnp.real(g[i] * trace.back[i]) for i in group.leaves})
+            steep = is_steep(self.facts)
+            along = _by_sample(group, {i: jnp.real(times(g[i], trace.back[i], steep)) for i in group.leaves})
             for j in self._sites(group):
                 scaled = self._beside(j, along).astype(jnp.real(trace.theta[j]).dtype) * trace.theta[j]
                 add_to(out, j, scaled if j in self.aligned else scaled.sum(0))
@@ -99,6 +102,8 @@ class _Estimate:
         dtypes = {i: self.facts.states[i].aval.dtype for i in trace.back}
         pull, pushed = self._push(window.pull, {i: t.astype(dtypes[i]) for i, t in trace.back.items()})
         signs = _signs(now, trace.back)
+        if is_steep(self.facts):
+            signs = self._where_reached(pull, signs, window)
         _, deltas = pull({i: jnp.conj(s).astype(dtypes[i]) for i, s in signs.items()})
         fresh = {j: self._per_sample(r, deltas[j], window) for j, r in self.relations.items()}
         back, theta = dict(trace.back), dict(trace.theta)
@@ -118,9 +123,29 @@ class _Estimate:
         """A linear pull-back, and A · tangents by its transpose."""
         linear = _at_zero(self.facts, pull) if self.facts.nonlinear else pull
         try:
+            if is_steep(self.facts):
+                return linear, with_masked_products(partial(_transposed, linear), tangents)
             return linear, _transposed(linear, tangents)
         except (ValueError, NotImplementedError):  # a callback in a derivative rule: it can be run, and no more
             return pull, _by_rows(pull, tangents)
+
+    def _where_reached(self, pull: PullBack, signs: dict[int, Array], window: WindowData) -> dict[int, Array]:
+        """Signs of the states that an op of the window reaches, and zero for others, whose share of C is zero.
+
+        Their slopes may be infinite later: a state that was set to zero must not have an estimate of chance. Ops are
+        pushed forward by random numbers, which do not cancel.
+        """
+        tangents = {}
+        for j in self.relations:
+            site = self.facts.sites[j]
+            some = jax.random.uniform(jax.random.key(j), (window.steps, *site.y_shape), minval=1.0, maxval=2.0)
+            tangents[j] = some.astype(site.call.out.dtype)
+        try:
+            like = {i: s.astype(self.facts.states[i].aval.dtype) for i, s in signs.items()}
+            reached = with_masked_products(partial(_pushed_from_ops, pull, like), tangents)
+        except (ValueError, NotImplementedError):  # as in `_push`
+            return signs
+        return {i: jnp.where(reached[i] != 0, s, 0) for i, s in signs.items()}
 
     def _sites(self, group: Group) -> list[int]:
         return [j for j, r in self.relations.items() if r.group == group.index]
@@ -216,7 +241,7 @@ def _by_rows(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
     def product(i: int, one: Array) -> Array:
         cotangents = {k: jnp.zeros_like(t) for k, t in tangents.items()} | {i: one.reshape(tangents[i].shape)}
         entry, _ = pull(cotangents)
-        return sum((jnp.real(entry[k] * t).sum() for k, t in tangents.items()), jnp.zeros(()))
+        return sum((jnp.real(times(entry[k], t, steep=True)).sum() for k, t in tangents.items()), jnp.zeros(()))
 
     out = {}
     for i, t in tangents.items():
@@ -235,6 +260,16 @@ def _transposed(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
         return {i: entry[i] for i in tangents}
 
     return jax.linear_transpose(back, tangents)(tangents)[0]
+
+
+def _pushed_from_ops(pull: PullBack, like: Mapping[int, Array], tangents: dict[int, Array]) -> dict[int, Array]:
+    """C · tangents, of the types of states: the transpose of the pull-back from exit to ops."""
+
+    def back(cotangents: dict[int, Array]) -> dict[int, Array]:
+        _, deltas = pull(cotangents)
+        return {j: deltas[j] for j in tangents}
+
+    return jax.linear_transpose(back, dict(like))(tangents)[0]
 
 
 def _signs(key: Array, like: Mapping[int, Array]) -> dict[int, Array]:
