@@ -7,6 +7,8 @@ from ._blocks import block_times as block_times
 from ._blocks import full as full
 from ._blocks import total as total
 from ._blocks import transposed_times as transposed_times
+from ._count import LAST_STEP as LAST_STEP
+from ._count import count_on as count_on
 from ._eligibility import Eligibility as Eligibility
 from ._eligibility import at_ops as at_ops
 from ._eligibility import backward as backward

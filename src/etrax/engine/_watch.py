@@ -12,6 +12,7 @@ from jax import Array
 
 from ..analysis import Facts
 from ..ir import Role
+from ._count import count_on
 from ._transport import Transport, WindowData, within
 
 
@@ -60,10 +61,10 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
             cause = jnp.stack([broken, *(_bad_steps(u) for u in window.data(j))]).any(0)
             at = jnp.where(cause.any(), jnp.argmax(cause), window.steps - 1)
             new = (sites[j] < 0) & _bad(parts)
-            sites = sites.at[j].set(jnp.where(new, old.step + at.astype(jnp.int32), sites[j]))
+            sites = sites.at[j].set(jnp.where(new, count_on(old.step, at.astype(jnp.int32)), sites[j]))
         return Watched(
             moved.trace,
-            old.step + window.steps,
+            count_on(old.step, window.steps),
             _first(old.given, old.step, given),
             _first(old.states, old.step, states),
             sites,
@@ -87,5 +88,5 @@ def _bad_steps(a: Array) -> Array:
 
 def _first(old: Array, step: Array, bad: Array) -> Array:
     """First bad steps, given flags (steps, things) of a window that begins at a step."""
-    at = step + jnp.argmax(bad, 0).astype(jnp.int32)
+    at = count_on(step, jnp.argmax(bad, 0).astype(jnp.int32))
     return jnp.where((old < 0) & bad.any(0), at, old)

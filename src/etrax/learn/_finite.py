@@ -8,7 +8,7 @@ import numpy as np
 
 from .._errors import EtraxError
 from ..analysis import Facts
-from ..engine import Watched
+from ..engine import LAST_STEP, Watched
 from ..ir import PyTree, Role, format_path
 
 
@@ -36,10 +36,11 @@ def raise_if_broken(facts: Facts, trace: Watched) -> None:
     first = min(t for t, _ in found)
     others = sorted({t for t, _ in found} - {first})
     listed = "; ".join(what for t, what in found if t == first)
-    later = f" By step {others[-1]} it had spread to {sum(t > first for t, _ in found)} more." if others else ""
+    later = f" By step {_shown(others[-1])} it had spread to {sum(t > first for t, _ in found)} more." if others else ""
     raise NonFiniteError(
-        f"NaN or infinity appeared at step {first} (counted from `init`) in {listed}.{later} Look at what the step "
-        "does there (a division, a square root or a logarithm near zero, a growing state), or lower the learning rate."
+        f"NaN or infinity appeared at step {_shown(first)} (counted from `init`) in {listed}.{later} Look at what the "
+        "step does there (a division, a square root or a logarithm near zero, a growing state), or lower the learning "
+        "rate."
     )
 
 
@@ -55,8 +56,8 @@ def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, 
         return
     what = "the loss" if not bad else f"the gradient of {', '.join(bad)}"
     raise NonFiniteError(
-        f"NaN or infinity appeared in {what} within the steps up to {step} (counted from `init`), while states and "
-        "traces are finite: look at the outputs and at the loss function."
+        f"NaN or infinity appeared in {what} within the steps up to {_shown(step)} (counted from `init`), while states "
+        "and traces are finite: look at the outputs and at the loss function."
     )
 
 
@@ -65,3 +66,8 @@ def _steps(a: jax.Array) -> list[int]:
     rows = np.asarray(a).reshape(-1, np.shape(a)[-1]).astype(np.int64)
     late = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)
     return [int(t) if t != np.iinfo(np.int64).max else -1 for t in late]
+
+
+def _shown(step: int) -> str:
+    """The number of a step; counts stop at the last number that they can hold."""
+    return f"{step} or later" if step >= LAST_STEP else f"{step}"

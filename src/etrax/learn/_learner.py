@@ -17,7 +17,7 @@ from .._arguments import check_arrays, check_flag, check_whole
 from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
-from ..engine import evolve, watched
+from ..engine import count_on, evolve, watched
 from ..ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule
 from ..sharding import Shardings
@@ -174,7 +174,7 @@ class Learner:
         program.check_both(params, state)
         x, p, states = program.inputs_of_step(inputs), program.params(params), program.states(state.hidden)
         end, trace, outs = self._called(self._evolve, p, states, state.trace, x)
-        state = LearnerState(program.hidden_of(end), trace, state.step + 1)
+        state = LearnerState(program.hidden_of(end), trace, count_on(state.step, 1))
         self._raise_if_not_finite(state)
         return state, program.output_of(outs)
 
@@ -260,7 +260,7 @@ class Learner:
             else:
                 loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
             steps = steps_of(given.inputs, (targets, given.weight))
-            return (loss, grads), LearnerState(program.hidden_of(end), trace, state.step + steps)
+            return (loss, grads), LearnerState(program.hidden_of(end), trace, count_on(state.step, steps))
 
         def value_and_grad(
             params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
@@ -307,7 +307,7 @@ class Learner:
                 ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
             params, opt_state, end, trace = ends
             steps = steps_of(given.inputs, (targets, given.weight))
-            return params, opt_state, LearnerState(program.hidden_of(end), trace, state.step + steps), found
+            return params, opt_state, LearnerState(program.hidden_of(end), trace, count_on(state.step, steps)), found
 
         def train(
             params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,

@@ -22,7 +22,7 @@ from ._sequence import Losses
 
 
 class LearnerState(NamedTuple):
-    """What the next step needs: hidden state, trace, and the number of steps taken.
+    """What the next step needs: hidden state, trace, and the number of steps taken, which stops at 2³¹ − 1.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
