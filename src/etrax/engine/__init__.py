@@ -90,6 +90,7 @@ from ._transport import add_to as add_to
 from ._transport import by_site as by_site
 from ._transport import within as within
 from ._watch import Watched as Watched
+from ._watch import is_finite as is_finite
 from ._watch import watched as watched
 from ._weights import Weights as Weights
 from ._weights import fixed_examples as fixed_examples

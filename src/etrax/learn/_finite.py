@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._errors import EtraxError
 from ..analysis import Facts
-from ..engine import LAST_STEP, Watched
+from ..engine import LAST_STEP, Watched, is_finite
 from ..ir import PyTree, Role, format_path
 
 
@@ -47,6 +49,7 @@ def raise_if_broken(facts: Facts, trace: Watched) -> None:
 def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, step: int) -> None:
     """Raise for a loss or a gradient that is not finite although states and traces are."""
     leaves = facts.step.select(Role.PARAM) if grads is not None else []
+    loss, grads = jax.device_get((loss, grads))
     bad = [
         format_path(leaf.path, "params")
         for leaf, g in zip(leaves, jax.tree.leaves(grads), strict=True)
@@ -61,9 +64,26 @@ def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, 
     )
 
 
+def flag_sample(inputs: Sequence[jax.Array], states: Sequence[jax.Array], loss: jax.Array) -> jax.Array:
+    """Which inputs, which states after the step, and whether the loss of one sample are not finite."""
+    return jnp.stack([~is_finite(a) for a in (*inputs, *states, loss)])
+
+
+def raise_if_bad_sample(facts: Facts, flags: jax.Array, step: int) -> None:
+    """Raise for a sample that is not to be learned from."""
+    names = [f"the input {format_path(leaf.path, 'inputs')}" for leaf in facts.step.select(Role.INPUT)]
+    names += [f"the state {facts.state_name(i)}" for i in range(len(facts.states))]
+    bad = [name for name, flag in zip([*names, "the loss"], jax.device_get(flags), strict=True) if flag]
+    if bad:
+        raise NonFiniteError(
+            f"NaN or infinity appeared at step {_shown(step)} (counted from `init`) in {'; '.join(bad)}. The sample "
+            "was not taken: the stream is as it was before, and the next one can be fed."
+        )
+
+
 def _steps(a: jax.Array) -> list[int]:
     """First bad steps of things, over all streams if there are several."""
-    rows = np.asarray(a).reshape(-1, np.shape(a)[-1]).astype(np.int64)
+    rows = np.asarray(jax.device_get(a)).reshape(-1, np.shape(a)[-1]).astype(np.int64)
     late = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)
     return [int(t) if t != np.iinfo(np.int64).max else -1 for t in late]
 

@@ -173,8 +173,8 @@ class Learner:
         program = self.program
         program.check_both(params, state)
         x, p, states = program.inputs_of_step(inputs), program.params(params), program.states(state.hidden)
-        end, trace, outs = self._called(self._evolve, p, states, state.trace, x)
-        state = LearnerState(program.hidden_of(end), trace, count_on(state.step, 1))
+        end, trace, step, outs = self._called(self._evolve, p, states, state.trace, state.step, x)
+        state = LearnerState(program.hidden_of(end), trace, step)
         self._raise_if_not_finite(state)
         return state, program.output_of(outs)
 
@@ -182,14 +182,14 @@ class Learner:
         return run(*args) if self._meshed is None else self._meshed.called(run, *args)
 
     def _plain_evolve(
-        self, params: list[jax.Array], states: list[jax.Array], trace: PyTree, inputs: list[jax.Array]
-    ) -> tuple[list[jax.Array], PyTree, list[jax.Array]]:
+        self, params: list[jax.Array], states: list[jax.Array], trace: PyTree, step: jax.Array, inputs: list[jax.Array]
+    ) -> tuple[list[jax.Array], PyTree, jax.Array, list[jax.Array]]:
         facts, program, xs = self.facts, self.program, [x[None] for x in inputs]
         if self._meshed is not None:
             end, trace, outs = self._meshed.evolve(params, states, trace, xs)
         else:
             end, trace, outs = evolve(facts, program.transport, params, program.prepared(params), states, trace, xs)
-        return end, trace, [o[0] for o in outs]
+        return end, trace, count_on(step, 1), [o[0] for o in outs]
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
@@ -329,10 +329,14 @@ class Learner:
 
     def online(
         self, optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, params: PyTree = None,
-        state: LearnerState | None = None,
+        state: LearnerState | None = None, *, donate: bool = False,
     ) -> Online:  # fmt: skip
-        """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window."""
-        return Online(self, optimizer, loss_fn, window, params, state)
+        """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window.
+
+        A call that fails leaves the stream as it was. `donate=True` gives that up for memory: the trace is moved in
+        its place.
+        """
+        return Online(self, optimizer, loss_fn, window, params, state, donate)
 
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
@@ -390,7 +394,7 @@ class Learner:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
         if self.check_finite and is_concrete((state, loss, grads)):
             self.check(state)
-            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
+            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(jax.device_get(state.step))) - 1)
 
 
 def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., PyTree]:

@@ -78,6 +78,10 @@ class Program:
         return jax.tree.structure(self.hidden)
 
     @cached_property
+    def _trace_struct(self) -> PyTree:
+        return jax.eval_shape(self.transport.init)
+
+    @cached_property
     def _order(self) -> list[int]:
         """Where each state of the step stands in the tree, whose order may be another (the step puts hidden first)."""
         paths = [path for path, _ in leaves_with_paths(self.hidden)]
@@ -167,9 +171,8 @@ class Program:
                 f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
                 "returns it."
             )
-        want = jax.eval_shape(self.transport.init)
-        check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})", shapes)
-        check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`", shapes)
+        check_like("state.trace", state.trace, self._trace_struct, f"`init` of this learner ({self.rule})", shapes)
+        check_like("state.step", state.step, jax.ShapeDtypeStruct((), jnp.int32), "`init`", shapes)
 
 
 def check_like(what: str, got: PyTree, want: PyTree, made_by: str, shapes: bool = True) -> None:
