@@ -34,11 +34,9 @@ def trace_zeros(plan: Plan, k: int, by_sample: bool = False) -> Entries:
 
     With `by_sample` it may be one array also where blocks are lists, which `moved_trace` moves sample by sample.
     """
-    n = plan.layout(k).size
-    if plan.layout(k).stacked or (by_sample and _moved_by_sample(plan, k)):
-        one = jax.eval_shape(lambda: plan.zeros(k))
-        return jnp.zeros((n, *one.shape), one.dtype)
-    return tuple(plan.zeros(k) for _ in range(n))  # an array each: a trace is given away as a whole
+    zero, n = plan.zeros(k), plan.layout(k).size
+    whole = plan.layout(k).stacked or (by_sample and _moved_by_sample(plan, k))
+    return jnp.zeros((n, *zero.shape), zero.dtype) if whole else (zero,) * n
 
 
 def _moved_by_sample(plan: Plan, k: int) -> bool:

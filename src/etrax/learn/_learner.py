@@ -149,7 +149,7 @@ class Learner:
         hidden = self.hidden if hidden is None else hidden
         # Arrays of its own: a state may be given away.
         states = jax.tree.map(staged_copy, program.states(hidden))
-        trace = transport.init() if self._meshed is None else self._meshed.init_trace()
+        trace = program.new_trace() if self._meshed is None else self._meshed.init_trace()
         if learned is not None:
             check_like("learned", learned, transport.lasting.learned(trace), "`learner.learned(state)`")
             trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._arguments import check_arrays, format_bytes, short
-from .._compat import shape_struct
+from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..engine import Transport, Weights, param_grads, prepared, weights
@@ -76,6 +76,16 @@ class Program:
     @cached_property
     def _hidden_tree(self) -> TreeDef:
         return jax.tree.structure(self.hidden)
+
+    def new_trace(self) -> PyTree:
+        """The trace before the first step. Each of its arrays is one of its own, as a state that is given away needs.
+
+        A rule may put one array of zeros into several places.
+        """
+        leaves, tree = jax.tree.flatten(self.transport.init())
+        repeated = [any(a is b for b in leaves[:i]) for i, a in enumerate(leaves)]
+        own = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
+        return jax.tree.unflatten(tree, own)
 
     @cached_property
     def _trace_struct(self) -> PyTree:

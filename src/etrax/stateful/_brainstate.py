@@ -125,7 +125,7 @@ class Stateful(Online):
             swap = lambda a: jnp.zeros((batch_size, *a.shape[1:]), a.dtype) if a.shape[:1] == shape[:1] else a  # noqa: E731
             self._example = jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
             self._compile(None)
-        self.trace.value = self.learner.program.transport.init()
+        self.trace.value = self.learner.program.new_trace()
 
     def _remade(self, batch_size: int | None) -> tuple[int, ...]:
         """Make the values of the module's states anew; the shape of the first hidden one."""

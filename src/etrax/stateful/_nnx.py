@@ -138,7 +138,7 @@ class NNXOnline(Online, nnx.Module):
         """Hidden states as they were when the module was compiled, and an empty trace; statistics and keys stay."""
         self._check_batch(batch_size)
         self._put(self._values() | self._start.copied())
-        self.trace.set_value(self.learner.program.transport.init())
+        self.trace.set_value(self.learner.program.new_trace())
 
 
 def _variables(module: Module) -> nnx.State:
