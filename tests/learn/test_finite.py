@@ -114,3 +114,45 @@ def test_check_needs_the_watch():
     learner, _ = problem(etrax.d_rtrl(), check_finite=False)
     with pytest.raises(ValueError, match="compiled with `check_finite=True`"):
         learner.check(learner.init())
+
+
+LAST = 2**31 - 1
+COUNTED = [LAST - 5, LAST, -(2**31)]  # the count ends in the middle, has ended, and wrapped in an older version
+
+
+def counted(tree, step):
+    """The same state as if it had taken so many steps: every count of it (that of `pp_prop` never wrapped)."""
+    counts = {"step": step, "steps": max(step, 0) or LAST}
+    name = lambda path: getattr(path[-1], "name", "")
+    at = lambda path, a: jnp.full_like(a, counts[name(path)]) if name(path) in counts else a
+    return jax.tree_util.tree_map_with_path(at, tree)
+
+
+@pytest.mark.parametrize("start", COUNTED)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_after_the_last_step_that_can_be_counted(rule, start):
+    """The watch still sees, and no number changes: a stream of 1 kHz is there on its 25th day."""
+    learner, x = problem(rule)
+    run = jax.jit(learner.value_and_grad(loss, window=2))
+    (_, _), old = run(learner.params, learner.init(), x)
+    far = 10**6  # steps after which no bias correction is left
+    (_, want), _ = run(learner.params, counted(old, far), x)
+    (_, found), state = run(learner.params, counted(old, start), x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), found, want)
+    assert int(state.step) == LAST and state.step.dtype == jnp.int32
+    learner.check(state)
+
+    (_, _), state = run(learner.params, counted(old, start), x.at[7, 0, 0].set(0.0))
+    with pytest.raises(NonFiniteError, match=rf"appeared at step {LAST} or later .*the state 'v'"):
+        learner.check(state)
+    (_, _), state = run(learner.params, counted(old, LAST - 5), x.at[2, 0, 0].set(0.0))
+    with pytest.raises(NonFiniteError, match=rf"appeared at step {LAST - 3} \(counted"):
+        learner.check(state)
+
+
+def test_one_step_after_the_last():
+    learner, x = problem(etrax.pp_prop())
+    state, _ = learner.step(learner.params, counted(learner.init(), LAST), x[0])
+    assert int(state.step) == LAST
+    with pytest.raises(NonFiniteError, match="or later"):
+        learner.step(learner.params, state, x[0] * jnp.nan)

@@ -352,3 +352,28 @@ def test_wrong_use():
     ):
         with pytest.raises(TypeError, match=r"chunk_size|plain arrays"):
             act()
+
+
+def cosine(output, target):
+    """Not finite for a target of zeros, nor is its derivative."""
+    return 1 - ((output * target).sum(-1) / jnp.sqrt((target**2).sum(-1))).mean()
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_what_is_masked_may_be_nan(chunk):
+    """Inputs and targets at steps that do not count: gradients are those of the pure learner on finite data."""
+    ys = jnp.asarray(np.random.RandomState(3).standard_normal((T, B, 2)))
+    off = (MASK == 0)[:, None, None]
+    xs, missing = (jnp.where(off, jnp.nan, a) for a in (XS, ys))
+    _, online = made()
+    step = lambda x, y: cosine(online(x), y) if chunk is None else jax.vmap(cosine)(online(etrax.MultiStepData(x)), y)
+    grads, loss = online.etrace_grad(
+        xs, missing, step_fn=step, mask=MASK, chunk_size=chunk, return_value=True, loss_output="scalar"
+    )
+    learner = online.learner
+    (want, wanted), _ = learner.value_and_grad(cosine, window=chunk or 1)(
+        learner.params, learner.init(), jnp.where(off, 0.0, XS), ys, MASK
+    )
+    np.testing.assert_allclose(loss, want, rtol=1e-10)
+    assert_same(grads, wanted)
+    assert np.isfinite(online.module.v.value / unit.mV).all()

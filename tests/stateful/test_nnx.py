@@ -174,3 +174,26 @@ def test_what_is_refused(online):
             online(*inputs)
     with pytest.raises(etrax.ArgumentTypeError, match=r"brainstate.nn.Module` or an `nnx.Module`"):
         etrax.Stateful(lambda x: x, "d_rtrl", XS[0])
+
+
+@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("donate", [(), (0,)])
+def test_reset_between_calls_and_inside(carry, donate):
+    """A compiled function sees a reset, also one that uses up the arrays of the module that it is given."""
+    if carry:
+        online = etrax.Stateful(Cell(), "d_rtrl", XS[0], hidden=jnp.ones((B, H)))
+    else:
+        online = etrax.Stateful(Layer(), "d_rtrl", XS[0])
+    step = nnx.jit(lambda online, x: online(x), donate_argnums=donate)
+    want = [step(online, x) for x in XS]
+
+    @nnx.jit
+    def from_the_start(online, x):
+        online.reset_state()
+        return online(x)
+
+    for _ in range(2):
+        online.reset_state()
+        np.testing.assert_array_equal([step(online, x) for x in XS], want)
+        np.testing.assert_allclose(from_the_start(online, XS[0]), want[0], rtol=1e-12)
+        np.testing.assert_allclose(step(online, XS[1]), want[1], rtol=1e-12)

@@ -7,6 +7,8 @@ from ._blocks import block_times as block_times
 from ._blocks import full as full
 from ._blocks import total as total
 from ._blocks import transposed_times as transposed_times
+from ._count import LAST_STEP as LAST_STEP
+from ._count import count_on as count_on
 from ._eligibility import Eligibility as Eligibility
 from ._eligibility import at_ops as at_ops
 from ._eligibility import backward as backward
@@ -90,6 +92,7 @@ from ._transport import add_to as add_to
 from ._transport import by_site as by_site
 from ._transport import within as within
 from ._watch import Watched as Watched
+from ._watch import is_finite as is_finite
 from ._watch import watched as watched
 from ._weights import Weights as Weights
 from ._weights import fixed_examples as fixed_examples

@@ -12,6 +12,7 @@ from jax import Array
 
 from ..analysis import Facts
 from ..ir import Role
+from ._count import count_on
 from ._transport import Transport, WindowData, within
 
 
@@ -47,23 +48,23 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
         found = inner.each_step.record(leaves, weights, ys)
-        return found, jnp.stack([_bad(a) for a in leaves]), _bad(found)
+        return found, jnp.stack([~is_finite(a) for a in leaves]), ~is_finite(found)
 
     def move(old: Watched, window: WindowData) -> Watched:
         _, bad, broken = window.records
         moved = inner.move(old, window)
         given = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
-        exits = jnp.stack([_bad(a) for a in window.exit_states]) if n_states else jnp.zeros(0, bool)
+        exits = jnp.stack([~is_finite(a) for a in window.exit_states]) if n_states else jnp.zeros(0, bool)
         states = jnp.concatenate([bad[1:, n_params : n_params + n_states], exits[None]])
         sites = old.sites
         for j, parts in inner.parts(moved).items():
             cause = jnp.stack([broken, *(_bad_steps(u) for u in window.data(j))]).any(0)
             at = jnp.where(cause.any(), jnp.argmax(cause), window.steps - 1)
-            new = (sites[j] < 0) & _bad(parts)
-            sites = sites.at[j].set(jnp.where(new, old.step + at.astype(jnp.int32), sites[j]))
+            new = (sites[j] < 0) & ~is_finite(parts)
+            sites = sites.at[j].set(jnp.where(new, count_on(old.step, at.astype(jnp.int32)), sites[j]))
         return Watched(
             moved.trace,
-            old.step + window.steps,
+            count_on(old.step, window.steps),
             _first(old.given, old.step, given),
             _first(old.states, old.step, states),
             sites,
@@ -72,10 +73,10 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
     return replace(inner, move=move, each_step=replace(inner.each_step, record=record))
 
 
-def _bad(tree: Any) -> Array:
-    """Whether a tree holds a number that is not finite."""
-    found = [~jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return jnp.stack(found).any() if found else jnp.zeros((), bool)
+def is_finite(tree: Any) -> Array:
+    """Whether every number of a tree is finite; whole numbers and keys are."""
+    found = [jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return jnp.stack(found).all() if found else jnp.ones((), bool)
 
 
 def _bad_steps(a: Array) -> Array:
@@ -87,5 +88,5 @@ def _bad_steps(a: Array) -> Array:
 
 def _first(old: Array, step: Array, bad: Array) -> Array:
     """First bad steps, given flags (steps, things) of a window that begins at a step."""
-    at = step + jnp.argmax(bad, 0).astype(jnp.int32)
+    at = count_on(step, jnp.argmax(bad, 0).astype(jnp.int32))
     return jnp.where((old < 0) & bad.any(0), at, old)

@@ -20,6 +20,7 @@ from ._flax import is_linen_module as is_linen_module
 from ._flax import is_nnx_module as is_nnx_module
 from ._function import bind_function as bind_function
 from ._layers import layers_of as layers_of
+from ._renew import renew_states as renew_states
 from ._write_back import write_back as write_back
 
 # Libraries whose modules look like functions, and what leads from them to a step.

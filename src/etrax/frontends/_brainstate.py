@@ -17,6 +17,7 @@ from ._arguments import Arguments, abstract, holds_arrays_only
 from ._borrow import Module, State, borrowed, held
 from ._brainstate_errors import check_no_new_state, explained
 from ._brainstate_errors import is_brainstate_module as is_brainstate_module
+from ._renew import renew_states
 from ._units import attach, conform, strip
 
 # First key of the path of a state that the step touches but that is no part of the module.
@@ -73,7 +74,7 @@ def bind_brainstate(
     """
     brainstate = load_brainstate()
     if batch_size is not None:
-        brainstate.nn.init_all_states(model, batch_size=batch_size)
+        renew_states(model, batch_size=batch_size)
     arguments = Arguments(abstract(tuple(args)), abstract(dict(kwargs or {})))
     step, touched, output = _trace(brainstate, model, arguments)
     by_path = {s.path: s for s in touched}

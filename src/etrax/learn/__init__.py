@@ -12,6 +12,9 @@ from ._checks import told as told
 from ._finite import NonFiniteError as NonFiniteError
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
+from ._masks import differentiated_where as differentiated_where
+from ._masks import weighed as weighed
+from ._masks import without_masked_nans as without_masked_nans
 from ._program import LearnerState as LearnerState
 from ._program import check_like as check_like
 from ._sequence import Losses as Losses

@@ -25,6 +25,7 @@ from .._arguments import check_arrays, check_path, short
 from .._compat import is_extended, shape_struct
 from .._errors import ArgumentError, EtraxError, MissingPackageError
 from .._version import __version__
+from ..engine import count_on
 from ..ir import LossFunction, PyTree, Role, format_path, leaves_with_paths
 from ._checks import Optimizer, check_optimizer, check_window
 from ._program import LearnerState
@@ -132,7 +133,8 @@ def _update(learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, windo
         (params, opt_state, end, trace), found, outputs = train_sequence(
             program, optimizer, given, start, targets, losses, window
         )
-        return params, opt_state, LearnerState(program.hidden_of(end), trace, state.step + window), found[0], outputs
+        state = LearnerState(program.hidden_of(end), trace, count_on(state.step, window))
+        return params, opt_state, state, found[0], outputs
 
     return update
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._errors import EtraxError
 from ..analysis import Facts
-from ..engine import Watched
+from ..engine import LAST_STEP, Watched, is_finite
 from ..ir import PyTree, Role, format_path
 
 
@@ -36,16 +38,18 @@ def raise_if_broken(facts: Facts, trace: Watched) -> None:
     first = min(t for t, _ in found)
     others = sorted({t for t, _ in found} - {first})
     listed = "; ".join(what for t, what in found if t == first)
-    later = f" By step {others[-1]} it had spread to {sum(t > first for t, _ in found)} more." if others else ""
+    later = f" By step {_shown(others[-1])} it had spread to {sum(t > first for t, _ in found)} more." if others else ""
     raise NonFiniteError(
-        f"NaN or infinity appeared at step {first} (counted from `init`) in {listed}.{later} Look at what the step "
-        "does there (a division, a square root or a logarithm near zero, a growing state), or lower the learning rate."
+        f"NaN or infinity appeared at step {_shown(first)} (counted from `init`) in {listed}.{later} Look at what the "
+        "step does there (a division, a square root or a logarithm near zero, a growing state), or lower the learning "
+        "rate."
     )
 
 
 def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, step: int) -> None:
     """Raise for a loss or a gradient that is not finite although states and traces are."""
     leaves = facts.step.select(Role.PARAM) if grads is not None else []
+    loss, grads = jax.device_get((loss, grads))
     bad = [
         format_path(leaf.path, "params")
         for leaf, g in zip(leaves, jax.tree.leaves(grads), strict=True)
@@ -55,13 +59,35 @@ def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, 
         return
     what = "the loss" if not bad else f"the gradient of {', '.join(bad)}"
     raise NonFiniteError(
-        f"NaN or infinity appeared in {what} within the steps up to {step} (counted from `init`), while states and "
-        "traces are finite: look at the outputs and at the loss function."
+        f"NaN or infinity appeared in {what} within the steps up to {_shown(step)} (counted from `init`), while states "
+        "and traces are finite: look at the outputs and at the loss function."
     )
+
+
+def flag_sample(inputs: Sequence[jax.Array], states: Sequence[jax.Array], loss: jax.Array) -> jax.Array:
+    """Which inputs, which states after the step, and whether the loss of one sample are not finite."""
+    return jnp.stack([~is_finite(a) for a in (*inputs, *states, loss)])
+
+
+def raise_if_bad_sample(facts: Facts, flags: jax.Array, step: int) -> None:
+    """Raise for a sample that is not to be learned from."""
+    names = [f"the input {format_path(leaf.path, 'inputs')}" for leaf in facts.step.select(Role.INPUT)]
+    names += [f"the state {facts.state_name(i)}" for i in range(len(facts.states))]
+    bad = [name for name, flag in zip([*names, "the loss"], jax.device_get(flags), strict=True) if flag]
+    if bad:
+        raise NonFiniteError(
+            f"NaN or infinity appeared at step {_shown(step)} (counted from `init`) in {'; '.join(bad)}. The sample "
+            "was not taken: the stream is as it was before, and the next one can be fed."
+        )
 
 
 def _steps(a: jax.Array) -> list[int]:
     """First bad steps of things, over all streams if there are several."""
-    rows = np.asarray(a).reshape(-1, np.shape(a)[-1]).astype(np.int64)
+    rows = np.asarray(jax.device_get(a)).reshape(-1, np.shape(a)[-1]).astype(np.int64)
     late = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)
     return [int(t) if t != np.iinfo(np.int64).max else -1 for t in late]
+
+
+def _shown(step: int) -> str:
+    """The number of a step; counts stop at the last number that they can hold."""
+    return f"{step} or later" if step >= LAST_STEP else f"{step}"

@@ -19,7 +19,7 @@ from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from .._machine import compiling_for, meshed_machine
 from ..analysis import Facts
-from ..engine import evolve, watched
+from ..engine import count_on, evolve, watched
 from ..ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule
 from ._artifact import register_for_export, save_artifact
@@ -154,7 +154,7 @@ class Learner:
         hidden = self.hidden if hidden is None else hidden
         # Arrays of its own: a state may be given away.
         states = jax.tree.map(staged_copy, program.states(hidden))
-        trace = transport.init() if self._meshed is None else self._meshed.init_trace()
+        trace = program.new_trace() if self._meshed is None else self._meshed.init_trace()
         if learned is not None:
             check_like("learned", learned, transport.lasting.learned(trace), "`learner.learned(state)`")
             trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))
@@ -213,7 +213,7 @@ class Learner:
         p = program.params(params)
         states, w = program.states(state.hidden), program.prepared(p)
         end, trace, outs = evolve(facts, program.transport, p, w, states, state.trace, xs)
-        new = LearnerState(program.hidden_of(end), trace, state.step + 1)
+        new = LearnerState(program.hidden_of(end), trace, count_on(state.step, 1))
         return {"state": new, "outputs": [o[0] for o in outs]}
 
     def check(self, state: LearnerState) -> None:
@@ -283,7 +283,7 @@ class Learner:
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
             steps = steps_of(given.inputs, (targets, given.weight))
-            state = LearnerState(program.hidden_of(end), trace, state.step + steps)
+            state = LearnerState(program.hidden_of(end), trace, count_on(state.step, steps))
             return {"loss": loss, "grads": grads, "state": state}
 
         def value_and_grad(
@@ -330,7 +330,7 @@ class Learner:
             ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
             params, opt_state, end, trace = ends
             steps = steps_of(given.inputs, (targets, given.weight))
-            state = LearnerState(program.hidden_of(end), trace, state.step + steps)
+            state = LearnerState(program.hidden_of(end), trace, count_on(state.step, steps))
             return {"params": params, "opt_state": opt_state, "state": state, "loss": found}
 
         def train(
@@ -353,10 +353,14 @@ class Learner:
 
     def online(
         self, optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, params: PyTree = None,
-        state: LearnerState | None = None,
+        state: LearnerState | None = None, *, donate: bool = False,
     ) -> Online:  # fmt: skip
-        """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window."""
-        return Online(self, optimizer, loss_fn, window, params, state)
+        """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window.
+
+        A call that fails leaves the stream as it was. `donate=True` gives that up for memory: the trace is moved in
+        its place.
+        """
+        return Online(self, optimizer, loss_fn, window, params, state, donate)
 
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
@@ -416,7 +420,7 @@ class Learner:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
         if self.check_finite and is_concrete((state, loss, grads)):
             self.check(state)
-            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(state.step)) - 1)
+            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(jax.device_get(state.step))) - 1)
 
 
 def _for_mesh(init: Callable[[], PyTree], mesh: Mesh) -> Callable[[], PyTree]:

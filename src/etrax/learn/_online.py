@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_arrays
+from .._arguments import check_arrays, check_flag
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError
 from ..ir import LossFunction, PyTree, describe
-from ._checks import Optimizer, check_optimizer, check_window
+from ._checks import Optimizer, check_opt_state, check_optimizer, check_window
+from ._finite import flag_sample, raise_if_bad_sample
 from ._program import LearnerState
 from ._sequence import Losses
 
@@ -26,57 +28,150 @@ class OnlineResult(NamedTuple):
     loss: jax.Array | None
 
 
+class _Held(NamedTuple):
+    """All that a stream knows, replaced by one assignment: whatever interrupts a call, it is whole.
+
+    `state` is that at the beginning of the window, `hidden` that after the samples that wait for its end.
+    """
+
+    params: PyTree
+    opt_state: PyTree
+    state: LearnerState
+    hidden: PyTree
+    waiting: tuple[tuple[PyTree, PyTree], ...] = ()
+
+    def before_window(self) -> _Held:
+        return self._replace(hidden=self.state.hidden, waiting=())
+
+
 class Online:
     """A stream: feed samples, read outputs; parameters are updated after every window.
 
-    Each call runs one compiled step; every K-th also learns from the last K samples, which is the longest a call takes.
-    `state` is moved in its place: copy it (`jax.tree.map(jnp.copy, stream.state)`) to keep it.
+    Each call runs one compiled step; every K-th also learns from the last K samples, which is the longest a call takes,
+    and waits for its end. `params`, `opt_state` and `state` can be read and assigned at any time. A state that is
+    assigned begins a window: samples that wait for the end of the old one are dropped (`flush` learns from them first).
+
+    **When a call fails.** A sample that is refused leaves the stream as it was before that sample. An update that
+    fails leaves it as it was before the window: hidden state, trace, parameters and optimizer, without the window's
+    samples, any of which may be the cause. Of a model compiled with `check_finite=True`, a sample that makes an input,
+    a state or the loss NaN or infinite is refused, and an update that does so to a trace or a gradient fails. An
+    interrupt (Ctrl-C) leaves the stream as it was before the sample, which can be fed again, or as it is after it if
+    the interrupt came while the result was handed over: `step` says which.
+
+    With `donate=True` the trace is moved in its place, and there is one less in memory; a stream whose update fails or
+    is interrupted has then lost its state, says so, and goes on once `state` is assigned.
+
+    **Threads.** Calls of several threads wait for each other and are served one after the other, each whole.
     """
 
     def __init__(
         self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, params: PyTree,
-        state: LearnerState | None,
+        state: LearnerState | None, donate: bool,
     ):  # fmt: skip
         self.learner, self.window = learner, check_window(window)
         check_optimizer(optimizer)
-        self.params = learner.params if params is None else params
-        learner.program.params(self.params)  # checks them
-        self.params = jax.tree.map(jnp.asarray, self.params)
-        self.opt_state = optimizer.init(self.params)
-        if state is not None:
-            learner.program.check_both(self.params, state)
-        # The stream's own, which it uses up.
-        self.state = learner.init(self.params) if state is None else jax.tree.map(staged_copy, state)
-        self._train = learner.train(optimizer, loss_fn, window=window, donate=True)
+        self._optimizer, self._donate = optimizer, check_flag("donate", donate)
+        params = self._checked_params(learner.params if params is None else params)
+        # The stream's own state: it may be used up, and what is given may be used up elsewhere.
+        state = learner.init(params) if state is None else self._own_state(params, state)
+        self._held = _Held(params, optimizer.init(params), state, state.hidden)
+        self._train = learner.train(optimizer, loss_fn, window=window, donate=donate)
         self._losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
-        self._step = jax.jit(learner.plain_step)
-        self._now = self.state.hidden
-        self._waiting: list[tuple[PyTree, PyTree]] = []
+        self._step = jax.jit(self._plain_step)
         self._like: PyTree = ...  # no target has been seen
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
-        waits = f"{len(self._waiting)} of {self.window} samples wait for the end of their window"
+        waits = f"{len(self._held.waiting)} of {self.window} samples wait for the end of their window"
         return f"Online({self.learner.report.summary()}; {waits})"
+
+    @property
+    def params(self) -> PyTree:
+        return self._held.params
+
+    @params.setter
+    def params(self, params: PyTree) -> None:
+        with self._lock:
+            self._held = self._held._replace(params=self._checked_params(params))
+
+    @property
+    def opt_state(self) -> PyTree:
+        return self._held.opt_state
+
+    @opt_state.setter
+    def opt_state(self, opt_state: PyTree) -> None:
+        with self._lock:
+            check_opt_state(self._optimizer, self._held.params, opt_state)
+            self._held = self._held._replace(opt_state=opt_state)
+
+    @property
+    def state(self) -> LearnerState:
+        """Hidden state and trace at the beginning of the window."""
+        return self._held.state
+
+    @state.setter
+    def state(self, state: LearnerState) -> None:
+        with self._lock:
+            self._held = self._held._replace(state=self._own_state(self._held.params, state)).before_window()
+
+    @property
+    def step(self) -> int:
+        """The number of samples taken, those that wait for the end of their window included."""
+        held = self._held
+        return int(jax.device_get(held.state.step)) + len(held.waiting)
+
+    def _checked_params(self, params: PyTree) -> PyTree:
+        self.learner.program.params(params)
+        return jax.tree.map(jnp.asarray, params)
+
+    def _own_state(self, params: PyTree, state: LearnerState) -> LearnerState:
+        """A copy of a state that fits."""
+        self.learner.program.check_both(params, state)
+        self.learner.program.states(state.hidden)
+        return jax.tree.map(staged_copy, state)
 
     def feed(self, inputs: PyTree, target: PyTree = None) -> OnlineResult:
         """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended."""
         inputs = self.learner.program.as_tuple(inputs)
-        self._check(inputs, target)
-        self._now, output = self._step(self.params, self._now, inputs)
-        self._waiting.append((inputs, target))
-        loss = self._learn() if len(self._waiting) == self.window else None
-        return OnlineResult(output, loss)
+        with self._lock:
+            held = self._held
+            self._check(held, inputs, target)
+            hidden, output, flags = jax.block_until_ready(self._step(held.params, held.hidden, inputs, target))
+            if flags is not None:
+                raise_if_bad_sample(self.learner.facts, flags, self.step)
+            held = held._replace(waiting=(*held.waiting, (inputs, target)))
+            if len(held.waiting) == self.window:
+                return OnlineResult(output, self._learn(held))
+            self._held = held._replace(hidden=hidden)
+            return OnlineResult(output, None)
 
     def flush(self) -> jax.Array | None:
         """Learn from the samples of an unfinished window; its loss, or None if there are none."""
-        return self._learn() if self._waiting else None
+        with self._lock:
+            return self._learn(self._held) if self._held.waiting else None
 
-    def _check(self, inputs: tuple[PyTree, ...], target: PyTree) -> None:
+    def _plain_step(
+        self, params: PyTree, hidden: PyTree, inputs: tuple[PyTree, ...], target: PyTree
+    ) -> tuple[PyTree, PyTree, jax.Array | None]:
+        """The new hidden state, the output, and what is not finite of this sample if the learner is to find out."""
+        program = self.learner.program
+        hidden, output = self.learner.plain_step(params, hidden, inputs)
+        if not self.learner.check_finite:
+            return hidden, output, None
+        loss = self._losses.loss_fn(output, target)
+        return hidden, output, flag_sample(program.inputs_of_step(inputs), program.states(hidden), loss)
+
+    def _check(self, held: _Held, inputs: tuple[PyTree, ...], target: PyTree) -> None:
         """A sample that does not fit is refused before it is kept: the stream goes on without it."""
+        if self._donate and any(a.is_deleted() for a in jax.tree.leaves(held.state)):
+            raise ArgumentError(
+                "an update of this stream failed or was interrupted after its state had been used up (`donate=True`): "
+                "assign one to go on, `stream.state = learner.init(stream.params)`."
+            )
         self.learner.program.inputs_of_step(inputs)
         check_arrays("target", target)
         found = jax.tree.map(shape_struct, target)
-        if self._waiting and found != self._like:
+        if held.waiting and found != self._like:
             raise ArgumentError(
                 f"`target` holds {describe(target, 'target')}, but the window began with "
                 f"{describe(self._like, 'target')}: the targets of a window have one structure, shape and type."
@@ -85,13 +180,16 @@ class Online:
             self._losses.check(jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), found), None)
             self._like = found
 
-    def _learn(self) -> jax.Array:
-        xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *self._waiting)
-        alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
-        mask = jnp.ones(len(self._waiting)) if alone else None
-        self._waiting = []
-        self.params, self.opt_state, self.state, losses = self._train(
-            self.params, self.opt_state, self.state, xs, ys, mask
-        )
-        self._now = self.state.hidden
-        return losses[0]
+    def _learn(self, held: _Held) -> jax.Array:
+        try:
+            xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *held.waiting)
+            alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
+            mask = jnp.ones(len(held.waiting)) if alone else None
+            params, opt_state, state, losses = self._train(held.params, held.opt_state, held.state, xs, ys, mask)
+            jax.block_until_ready(losses)  # what fails while it runs, a callback for one, is seen here
+        except Exception:
+            self._held = held.before_window()
+            raise
+        loss = losses.reshape(())
+        self._held = _Held(params, opt_state, state, state.hidden)
+        return loss

@@ -11,17 +11,18 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import check_arrays, format_bytes, short
-from .._compat import shape_struct
+from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from ..analysis import Facts
 from ..engine import Transport, Weights, param_grads, prepared, weights
 from ..ir import PyTree, Role, TreeDef, leaves_with_paths
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
+from ._masks import without_masked_nans
 from ._sequence import Losses
 
 
 class LearnerState(NamedTuple):
-    """What the next step needs: hidden state, trace, and the number of steps taken.
+    """What the next step needs: hidden state, trace, and the number of steps taken, which stops at 2³¹ − 1.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -71,6 +72,20 @@ class Program:
     @cached_property
     def _hidden_tree(self) -> TreeDef:
         return jax.tree.structure(self.hidden)
+
+    def new_trace(self) -> PyTree:
+        """The trace before the first step. Each of its arrays is one of its own, as a state that is given away needs.
+
+        A rule may put one array of zeros into several places.
+        """
+        leaves, tree = jax.tree.flatten(self.transport.init())
+        repeated = [any(a is b for b in leaves[:i]) for i, a in enumerate(leaves)]
+        own = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
+        return jax.tree.unflatten(tree, own)
+
+    @cached_property
+    def _trace_struct(self) -> PyTree:
+        return jax.eval_shape(self.transport.init)
 
     @cached_property
     def _order(self) -> list[int]:
@@ -123,7 +138,7 @@ class Program:
         length = check_length(length, targets, mask)
         check_targets(targets, length)
         weight = check_mask(mask, length)
-        found = Arguments(self.params(params), self.states(hidden), x, weight)
+        found = Arguments(self.params(params), self.states(hidden), without_masked_nans(x, weight), weight)
         losses.check(targets, weight)
         return found
 
@@ -160,9 +175,8 @@ class Program:
                 f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
                 "returns it."
             )
-        want = jax.eval_shape(self.transport.init)
-        check_like("state.trace", state.trace, want, f"`init` of this learner ({self.rule})", shapes)
-        check_like("state.step", state.step, jnp.zeros((), jnp.int32), "`init`", shapes)
+        check_like("state.trace", state.trace, self._trace_struct, f"`init` of this learner ({self.rule})", shapes)
+        check_like("state.step", state.step, jax.ShapeDtypeStruct((), jnp.int32), "`init`", shapes)
 
 
 def check_like(what: str, got: PyTree, want: PyTree, made_by: str, shapes: bool = True) -> None:

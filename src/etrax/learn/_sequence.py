@@ -15,6 +15,7 @@ from .._errors import ArgumentError, EtraxError
 from ..engine import live_sites, run_window
 from ..ir import LossFunction, PyTree, Role, Step, describe, explain, explained
 from ._checks import Optimizer, told
+from ._masks import differentiated_where, weighed
 
 if TYPE_CHECKING:
     from ._program import Arguments, Program
@@ -90,10 +91,11 @@ class Losses:
         output, kept = self.output(outs), outs if self.keep_outputs else []
         if weight is None:
             return self.loss_fn(output, target), kept
+        output = differentiated_where(weight != 0, output)
         if weight.ndim == 0:
-            return self.loss_fn(output, target) * weight, kept
+            return weighed(self.loss_fn(output, target), weight), kept
         each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
-        return (each * weight).sum(), kept
+        return weighed(each, weight).sum(), kept
 
     def output(self, outs: list[jax.Array]) -> PyTree:
         """The model's own output, with its units, from its leaves."""

@@ -71,7 +71,11 @@ def eligibility(learner: Learner, score_fn: LossFunction, decay: float) -> Eligi
     def step(params: PyTree, credit: Credit, inputs: PyTree, target: PyTree = None) -> tuple[Credit, jax.Array]:
         inputs, target = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, target))
         (score, grads), state = score_and_grad(params, credit.state, inputs, target)
-        return Credit(state, jax.tree.map(lambda z, g: decay * z + g, credit.trace, grads)), score
+        return Credit(state, decayed(credit.trace, grads)), score
+
+    @jax.jit
+    def decayed(trace: PyTree, grads: PyTree) -> PyTree:
+        return jax.tree.map(lambda z, g: decay * z + g, trace, grads)
 
     def gradient(credit: Credit, error: jax.Array) -> PyTree:
         return jax.tree.map(lambda z: -error * z, credit.trace)

@@ -44,6 +44,7 @@ from ..engine import (
     block_times,
     by_site,
     carried_relations,
+    count_on,
     plan_of,
     plan_probes,
     site_math,
@@ -56,7 +57,6 @@ from ..primitives import ANY
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict
 
-MANY_STEPS = 2**30  # far below the largest int32, far above what any decay remembers
 UNROLLED = 64  # steps of a window that are summed in one expression
 
 
@@ -167,8 +167,7 @@ class _Factors:
         for j, old in trace.data.items():
             features = site_math.features(self.plan.facts.sites[j], window.fixed[j], window.data(j))
             data[j] = self.decay**n * old + _decayed_sum(features, self.decay, old.dtype)
-        # A stream may be longer than an int32 can count; decay ** count has long been zero by then.
-        return FactoredTrace(data, window.carry, jnp.where(trace.steps < MANY_STEPS, trace.steps + n, trace.steps))
+        return FactoredTrace(data, window.carry, count_on(trace.steps, n))
 
     def parts(self, trace: FactoredTrace) -> dict[int, list[Array]]:
         entries = [trace.back[self.own.index(k)] for k in self.shared]

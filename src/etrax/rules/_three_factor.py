@@ -84,9 +84,15 @@ def _source(facts: Facts, modulator: Modulator | None) -> Source:
             return {g.index: jnp.full(g.num_positions, moment.loss) for g in facts.groups}, ()
         weight, found = moment.along[1], moment.read(modulator)
         weight = jnp.ones(()) if weight is None else weight
-        return {g.index: _on_group(facts, g, found) * _broadcast(facts, g, weight, "mask") for g in facts.groups}, ()
+        at = {g.index: (_on_group(facts, g, found), _broadcast(facts, g, weight, "mask")) for g in facts.groups}
+        return {g: _masked(signal, own) for g, (signal, own) in at.items()}, ()
 
     return Source(signal)
+
+
+def _masked(signal: Array, weight: Array) -> Array:
+    """Signal times weight, and zero where the weight is: a modulator of a missing target may be NaN."""
+    return jnp.where(weight == 0, jnp.zeros((), signal.dtype), signal * weight)
 
 
 def _on_group(facts: Facts, group: Group, found: Any) -> Array:

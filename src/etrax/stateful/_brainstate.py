@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
-from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module
+from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module, renew_states
 from ..ir import Path, PyTree, Role, format_path
 from ..rules import Rule
 from ._online import Counter, Module, Online, Weights, checked_rule
@@ -102,7 +102,8 @@ class Stateful(Online):
     def reset_state(self, batch_size: int | None = None) -> None:
         """States as the module makes them, for the batch size of now, and an empty trace.
 
-        For another batch size the learner is compiled anew.
+        New values are written into the module's own state objects, so that functions under `brainstate.transform.jit`
+        see them; a reset inside of such a function works as well. For another batch size the learner is compiled anew.
         """
         check_batch_size(batch_size)
         leaf = next(iter(self.learner.facts.step.select(Role.HIDDEN)), None)
@@ -124,11 +125,11 @@ class Stateful(Online):
             swap = lambda a: jnp.zeros((batch_size, *a.shape[1:]), a.dtype) if a.shape[:1] == shape[:1] else a  # noqa: E731
             self._example = jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
             self._compile(None)
-        self.trace.value = self.learner.program.transport.init()
+        self.trace.value = self.learner.program.new_trace()
 
     def _remade(self, batch_size: int | None) -> tuple[int, ...]:
-        """Create the module's states anew; the shape of the first hidden one."""
-        self._brainstate.nn.init_all_states(self.module, *(() if batch_size is None else (batch_size,)))
+        """Make the values of the module's states anew; the shape of the first hidden one."""
+        renew_states(self.module, *(() if batch_size is None else (batch_size,)))
         hidden = jax.tree.leaves(self.learner.bound.read()[1])
         return jnp.shape(hidden[0]) if hidden else ()
 

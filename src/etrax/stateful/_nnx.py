@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from .._compat import staged_copy
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..ir import Path, PyTree, Role, format_path, leaves_with_paths
@@ -28,10 +29,16 @@ class Trace(nnx.Variable):
 
 
 class Start:
-    """Hidden states as they were when the module was compiled, by path; equal to itself alone, as NNX asks."""
+    """Hidden states as they were when the module was compiled, by path; equal to itself alone, as NNX asks.
+
+    They are copies, and copies are handed out: the module's own arrays may be given away (`donate_argnums`).
+    """
 
     def __init__(self, hidden: dict[Path, jax.Array]):
-        self.hidden = hidden
+        self._hidden = jax.tree.map(staged_copy, hidden)
+
+    def copied(self) -> dict[Path, jax.Array]:
+        return jax.tree.map(staged_copy, self._hidden)
 
 
 class NNXOnline(Online, nnx.Module):
@@ -56,7 +63,7 @@ class NNXOnline(Online, nnx.Module):
         self._window = online_window(self.learner)
         self._counter = Counter()
         self.trace = Trace(self.learner.init().trace)
-        self.carry = None if hidden is None else Carry(jax.tree.map(jnp.asarray, hidden))
+        self.carry = None if hidden is None else Carry(jax.tree.map(staged_copy, hidden))
         hidden_paths = {leaf.path for leaf in self.learner.facts.step.select(Role.HIDDEN)}
         self._start = Start({path: a for path, a in self._values().items() if path in hidden_paths})
 
@@ -130,8 +137,8 @@ class NNXOnline(Online, nnx.Module):
     def reset_state(self, batch_size: int | None = None) -> None:
         """Hidden states as they were when the module was compiled, and an empty trace; statistics and keys stay."""
         self._check_batch(batch_size)
-        self._put(self._values() | self._start.hidden)
-        self.trace.set_value(self.learner.program.transport.init())
+        self._put(self._values() | self._start.copied())
+        self.trace.set_value(self.learner.program.new_trace())
 
 
 def _variables(module: Module) -> nnx.State:

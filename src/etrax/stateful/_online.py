@@ -18,7 +18,7 @@ from ..learn import Learner
 from ..report import Report
 from ..rules import Rule, as_rule
 from ._sequences import Loop, Sequences
-from ._window import Window
+from ._window import Window, masked_outputs
 
 # A module of the library, or a choice of its parameters as the library makes it.
 Module: TypeAlias = Any
@@ -117,6 +117,7 @@ class Online:
             *_unchanged(step, *self._read()), trace, leaves if many else [a[None] for a in leaves]
         )
         self._write(states)
+        outs = masked_outputs(outs)
         outs = outs if many else [o[0] for o in outs]
         return bound.decode_output(jax.tree.unflatten(step.trees[Role.OUTPUT], outs)), trace
 

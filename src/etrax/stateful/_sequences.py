@@ -12,6 +12,8 @@ from .._arguments import as_numbers, check_arrays, check_flag, check_whole, shor
 from .._errors import ArgumentError, ArgumentTypeError
 from ..graph import MultiStepData, SingleStepData
 from ..ir import PyTree, describe
+from ..learn import weighed, without_masked_nans
+from ._window import outputs_count_where
 
 # What `step_fn` is given before its slices: the learner, if its library passes modules as arguments.
 Before: TypeAlias = tuple[object, ...]
@@ -52,7 +54,9 @@ class Sequences:
                 f"`chunk_size` is {self.chunk}, which does not divide the {self.length} steps: use another, or cut the "
                 "sequences."
             )
+        self.unmasked = mask is None
         self.weight = jnp.ones(self.length) if mask is None else _checked_mask(mask, self.length)
+        sequences = sequences if mask is None else without_masked_nans(sequences, self.weight)
         self.parts = jax.tree.map(self._cut, (sequences, self.weight))
 
     def _cut(self, a: PyTree) -> jax.Array:
@@ -83,14 +87,16 @@ class Sequences:
 
         def objective(before: Before, part: PyTree) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
             slices, weight = part
-            found = self._once(step_fn, (*before, *slices))
+            with outputs_count_where(None if self.unmasked else weight != 0):
+                found = self._once(step_fn, (*before, *slices))
             losses, aux = _pair(found) if has_aux else (found, ())
             losses = self._checked_losses(losses)
-            return (losses * (weight * share).astype(losses.dtype)).sum(), (losses, aux)
+            return weighed(losses, (weight * share).astype(losses.dtype)).sum(), (losses, aux)
 
         grads, (losses, aux) = self.loop.gradients(objective, self.parts)
         losses = losses.reshape(self.length)
-        shown = {"per_step": losses, "masked": losses * self.weight, "scalar": (losses * self.weight * share).sum()}
+        masked = weighed(losses, self.weight)
+        shown = {"per_step": losses, "masked": masked, "scalar": (masked * share).sum()}
         out = [grads, *([shown[loss_output]] if return_value else []), *([aux] if has_aux else [])]
         return out[0] if len(out) == 1 else tuple(out)
 

@@ -11,7 +11,9 @@ its own takes it from the outputs alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import jax
@@ -21,11 +23,34 @@ from jax import Array, lax
 from .._compat import is_inexact
 from ..engine import evolve, prepared, run_window
 from ..ir import PyTree
-from ..learn import Learner
+from ..learn import Learner, differentiated_where
 
 Leaves: TypeAlias = list[Array]
 # (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace)
 Window: TypeAlias = Callable[[Leaves, Leaves, PyTree, Leaves], tuple[Leaves, Leaves, PyTree]]
+
+
+# Where the outputs of the call that is being differentiated count for its loss; None: everywhere.
+_counts: contextvars.ContextVar[Array | None] = contextvars.ContextVar("etrax_outputs_count", default=None)
+
+
+@contextlib.contextmanager
+def outputs_count_where(counts: Array | None) -> Iterator[None]:
+    """Within it, no derivative passes the outputs of a learner's call at masked steps, whatever the loss makes of them.
+
+    The loss is the user's own code, so it cannot be masked before it is differentiated in another way.
+    """
+    token = _counts.set(counts)
+    try:
+        yield
+    finally:
+        _counts.reset(token)
+
+
+def masked_outputs(outs: Leaves) -> Leaves:
+    """The outputs of k steps, with a derivative only where they count."""
+    counts = _counts.get()
+    return outs if counts is None else differentiated_where(counts.reshape(-1), outs)
 
 
 def online_window(learner: Learner) -> Window:

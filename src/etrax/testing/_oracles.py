@@ -38,10 +38,28 @@ def _checked(run: Callable[..., PyTree], learner: Learner, loss_fn: Any, reducti
 
 
 def _weighted(loss_fn: LossFunction, output: PyTree, target: PyTree, weight: jax.Array | None) -> jax.Array:
-    if weight is None or weight.ndim == 0:
-        return loss_fn(output, target) * (1 if weight is None else weight)
-    each = jax.vmap(lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
-    return (weight * each).sum()
+    """The loss of a step; where its weight is zero it is zero, and what it would be computed from is not looked at."""
+    if weight is None:
+        return loss_fn(output, target)
+    each = loss_fn if weight.ndim == 0 else lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t)))
+
+    def one(w: jax.Array, o: PyTree, t: PyTree) -> jax.Array:
+        o = jax.tree.map(lambda a: jnp.where(w == 0, jnp.zeros_like(a), a), o)
+        return jnp.where(w == 0, 0, w * each(o, t))
+
+    return one(weight, output, target) if weight.ndim == 0 else jax.vmap(one)(weight, output, target).sum()
+
+
+def _zeros_for_masked_nans(inputs: PyTree, mask: jax.Array) -> PyTree:
+    """NaN of a masked step is read as zero; of a mask (T, B) by sample, where an input has an axis of samples."""
+
+    def one(a: jax.Array) -> jax.Array:
+        by_sample = mask.ndim == 2 and a.shape[1:2] == mask.shape[1:]
+        off = (mask if mask.ndim == 1 or by_sample else jnp.abs(mask).sum(1)) == 0
+        off = off.reshape(off.shape + (1,) * (a.ndim - off.ndim))
+        return jnp.where(off & jnp.isnan(a), 0, a) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+
+    return jax.tree.map(lambda a: one(jnp.asarray(a)), inputs)
 
 
 def _loss(
@@ -57,6 +75,7 @@ def _loss(
     step = learner.plain_step
     inputs = learner.program.as_tuple(inputs)
     mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
+    inputs = inputs if mask is None else _zeros_for_masked_nans(inputs, mask)
 
     def body(h: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         x, target, weight = xs

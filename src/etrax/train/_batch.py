@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .._compat import common_dtype
 from .._errors import ArgumentError
 from ..ir import LossFunction, PyTree
-from ..learn import Learner, Losses, Optimizer, told
+from ..learn import Learner, Losses, Optimizer, told, without_masked_nans
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
 Gradient = Callable[..., Callable[..., tuple[jax.Array, PyTree]]]
@@ -103,6 +103,8 @@ def evaluator(
     @partial(jax.jit, static_argnames="batched")
     def run(params: PyTree, inputs: PyTree, targets: PyTree, mask: jax.Array, batched: bool) -> PyTree:
         loss_of.check(targets, mask if batched else None)
+
+        inputs = without_masked_nans(inputs, mask if batched else mask[:, 0])
 
         def one(output: PyTree, target: PyTree) -> PyTree:
             if not batched:

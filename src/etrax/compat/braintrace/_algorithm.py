@@ -187,7 +187,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.running_index.value = 0
 
     def _fresh(self) -> PyTree:
-        return self.unpack(self._assert_compiled().learner.program.transport.init())
+        return self.unpack(self._assert_compiled().learner.program.new_trace())
 
     def resized(self) -> bool:
         """Whether the model's states have been created anew with other shapes than those that were compiled."""
