@@ -10,6 +10,7 @@ import jax
 from .._compat import build_jaxpr, open_jaxpr, shape_struct
 from .._errors import CompilationError, EtraxError
 from ._check import check_step
+from ._constants import with_own_constants
 from ._explain import explain, explained
 from ._paths import Path, format_path, leaves_with_paths
 from ._step import Leaf, Role, Step
@@ -50,7 +51,7 @@ def trace_step(
         leaf for leaf in ins if leaf.role is Role.OTHER
     )
     outs += tuple(_leaves(Role.OUTPUT, jax.tree.map(shape_struct, output), {}))
-    jaxpr, consts = open_jaxpr(closed)
+    jaxpr, consts = with_own_constants(closed)
     flat, found = open_jaxpr(
         jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins])
     )

@@ -21,10 +21,9 @@ from .._compat import (
     scan_parts,
     shape_struct,
 )
+from ..ir import Body, moving_operands, rule_by_cotangents
 from ._partition import Walk, rule
 from ._place import Local, Place, are_bits, merged_dims
-
-Body = tuple[Jaxpr, Sequence[Any]]
 
 
 def _places(walk: Walk, body: Body, args: Sequence[Local]) -> list[Local]:
@@ -122,12 +121,12 @@ def _custom(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
     """A function with a derivative rule of its own: function and rule are partitioned apart, and put together again."""
     operands = [_bare(o, walk) for o in operands]
     structs = [jax.ShapeDtypeStruct(o.shape, shape_struct(o.value).dtype) for o in operands]
-    moving = [i for i, s in enumerate(structs) if is_inexact(s)]
+    moving = moving_operands(eqn)
     first = _places(walk, inner_jaxpr(eqn), operands)
     own = frozenset().union(*(o.place.own for o in first))
     ready = [walk.entered(o, own) for o in operands]
     places = [o.place for o in _places(walk, inner_jaxpr(eqn), ready)]
-    whole, back = _rule_of(eqn, structs, moving)
+    whole, back = rule_by_cotangents(eqn, structs, moving)
 
     call = jax.custom_vjp(lambda *values: _run(walk, inner_jaxpr(eqn), ready, values, places))
 
@@ -168,30 +167,3 @@ def _bar(walk: Walk, bar: Local, place: Place) -> Array:
         if axis is not None and bar.place.dims[d] is None:
             bar = walk.slice(bar, d, axis)
     return bar.value
-
-
-def _rule_of(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tuple[Body, Body]:
-    """The derivative rule of a call over whole arrays: (operands → outputs, residuals), (residuals, bars → bars)."""
-    tree: list[Any] = []
-
-    def forward(*values: Array) -> list[Array]:
-        def moved(*some: Array) -> list[Array]:
-            given = list(values)
-            for i, v in zip(moving, some, strict=True):
-                given[i] = v
-            return run_equation(eqn, given)
-
-        outs, pull = jax.vjp(moved, *(values[i] for i in moving))
-        held, structure = jax.tree.flatten(pull)
-        tree[:] = [structure, [shape_struct(h) for h in held]]
-        return [*outs, *held]
-
-    whole = open_jaxpr(jax.make_jaxpr(forward)(*structs))
-    structure, held = tree
-
-    def backward(*values: Array) -> Sequence[Array]:
-        pull: Callable[..., Any] = jax.tree.unflatten(structure, values[: len(held)])
-        return pull(list(values[len(held) :]))
-
-    outs = [shape_struct(v.aval) for v in eqn.outvars]
-    return whole, open_jaxpr(jax.make_jaxpr(backward)(*held, *outs))
