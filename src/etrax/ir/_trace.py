@@ -51,6 +51,7 @@ def trace_step(
         leaf for leaf in ins if leaf.role is Role.OTHER
     )
     outs += tuple(_leaves(Role.OUTPUT, jax.tree.map(shape_struct, output), {}))
+    _refuse_mutable(closed)
     jaxpr, consts = with_own_constants(closed)
     flat, found = open_jaxpr(
         jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins])
@@ -76,6 +77,16 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any], called: str) -> 
         if called == _CALLED and _runs_swapped(fn, structs):
             text += "\n`params` and `hidden` are swapped: the step runs with the one in the place of the other."
         raise explained(CompilationError, error, text) from error
+
+
+def _refuse_mutable(closed: Any) -> None:
+    """A step is a pure function: what it closes over must be the same at every call."""
+    for const in open_jaxpr(closed)[1]:
+        if type(jax.typeof(const)).__name__ == "AbstractRef":
+            raise CompilationError(
+                f"the step reads a mutable array that it closes over ({jax.typeof(const)}). Pass what changes as an "
+                "input or a state, and what does not as an ordinary array."
+            )
 
 
 def _runs_swapped(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> bool:
