@@ -120,7 +120,7 @@ def check_key(what: str, key: Any) -> jax.Array:
         raise ArgumentError(
             f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
         )
-    return jnp.asarray(key)
+    return jnp.array(key)  # a copy: an array of numpy may change
 
 
 def check_path(what: str, value: object) -> Path_:

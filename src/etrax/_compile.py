@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from . import rules
@@ -107,11 +108,16 @@ def _initial(bound: Bound) -> Callable[[], tuple[PyTree, PyTree]]:
     def initial() -> tuple[PyTree, PyTree]:
         if not kept or not is_live(kept):
             params, hidden, other = bound.read()
-            kept[:] = [(params, bound.join(hidden, other))]
+            # Copies: who changes an array or a dictionary in place afterwards does not change the learner.
+            kept[:] = [jax.tree.map(_own, (params, bound.join(hidden, other)))]
         return kept[0]
 
     initial()
     return initial
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def integer_parameters(step: Step) -> list[Path]:

@@ -10,6 +10,7 @@ import jax
 from .._compat import build_jaxpr, open_jaxpr, shape_struct
 from .._errors import CompilationError, EtraxError
 from ._check import check_step
+from ._constants import with_own_constants
 from ._explain import explain, explained
 from ._paths import Path, format_path, leaves_with_paths
 from ._step import Leaf, Role, Step
@@ -50,7 +51,8 @@ def trace_step(
         leaf for leaf in ins if leaf.role is Role.OTHER
     )
     outs += tuple(_leaves(Role.OUTPUT, jax.tree.map(shape_struct, output), {}))
-    jaxpr, consts = open_jaxpr(closed)
+    _refuse_mutable(closed)
+    jaxpr, consts = with_own_constants(closed)
     flat, found = open_jaxpr(
         jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins])
     )
@@ -75,6 +77,16 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any], called: str) -> 
         if called == _CALLED and _runs_swapped(fn, structs):
             text += "\n`params` and `hidden` are swapped: the step runs with the one in the place of the other."
         raise explained(CompilationError, error, text) from error
+
+
+def _refuse_mutable(closed: Any) -> None:
+    """A step is a pure function: what it closes over must be the same at every call."""
+    for const in open_jaxpr(closed)[1]:
+        if type(jax.typeof(const)).__name__ == "AbstractRef":
+            raise CompilationError(
+                f"the step reads a mutable array that it closes over ({jax.typeof(const)}). Pass what changes as an "
+                "input or a state, and what does not as an ordinary array."
+            )
 
 
 def _runs_swapped(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> bool:
