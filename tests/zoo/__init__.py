@@ -24,6 +24,7 @@ from . import (  # noqa: E402
     reads,
     size,
     sparse,
+    stabilisers,
     stacks,
     states,
     tails,
@@ -54,6 +55,7 @@ FAMILIES = (
     closures,
     readers,
     stacks,
+    stabilisers,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}
 
