@@ -15,6 +15,7 @@ from . import (  # noqa: E402
     closures,
     control,
     conv,
+    delays,
     depth,
     fan_out,
     loops,
@@ -56,6 +57,7 @@ FAMILIES = (
     readers,
     stacks,
     stabilisers,
+    delays,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}
 
