@@ -21,6 +21,7 @@ RULES = {
 FAST = {"size/one_number", "chains/current_to_adaptation"}
 
 
+@pytest.mark.filterwarnings("ignore:.*no credit reaches")  # which is what is told below
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_zoo(name, rule):
@@ -39,5 +40,6 @@ def test_zoo(name, rule):
         assert np.isfinite(error), (path, verdict)
         if verdict.kind in ("exact", "unused"):
             assert error <= model.tol, (path, error, verdict)
-        elif verdict.kind == "approximate":
-            assert np.any(g), (path, verdict)
+        else:
+            arrives = verdict.least_window is not None and verdict.least_window <= 3
+            assert np.any(g) == arrives, (path, verdict)

@@ -15,6 +15,7 @@ from . import (  # noqa: E402
     closures,
     control,
     conv,
+    delays,
     depth,
     fan_out,
     loops,
@@ -24,6 +25,7 @@ from . import (  # noqa: E402
     reads,
     size,
     sparse,
+    stabilisers,
     stacks,
     states,
     tails,
@@ -54,6 +56,8 @@ FAMILIES = (
     closures,
     readers,
     stacks,
+    stabilisers,
+    delays,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}
 

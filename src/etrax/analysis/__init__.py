@@ -4,6 +4,10 @@ from ._acting import with_acting_columns as with_acting_columns
 from ._analyse import analyse as analyse
 from ._apart import Parted as Parted
 from ._apart import products_to_part as products_to_part
+from ._arrival import Elements as Elements
+from ._arrival import least_window as least_window
+from ._arrival import nearby_elements as nearby_elements
+from ._arrival import traced_elements as traced_elements
 from ._carried import lost_from_op as lost_from_op
 from ._carried import traced_relations as traced_relations
 from ._colours import colours as colours

@@ -27,6 +27,7 @@ class LostKind(StrEnum):
     OTHER_GROUP = "other group"  # state → state of another group
     OTHER_STATE = "other state"  # through a state that is not a hidden state
     HALF = "half of a product"  # op → state, multiplied or divided by a state that has no trace
+    RESCALED = "half of a difference"  # op → state, kept in the units of another state that acts on it without a trace
     NONLINEAR = "nonlinear derivative"  # a derivative rule that is not linear
     UNKNOWN = "unknown derivative"  # a derivative that passes through a primitive of which nothing is known
     ROUNDED = "rounded gradient"  # weight → parameter, rounded on the way

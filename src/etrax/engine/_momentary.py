@@ -109,8 +109,8 @@ class _Momentary:
     def init(self) -> WithLast:
         sites = [self.facts.sites[r.site] for r in self.relations]
         states = self.facts.states
-        slopes = [[jnp.zeros(states[i].aval.shape, self._wide(i)) for _ in k]
-                  for i, k in zip(self.leaves, self.sources, strict=True)]  # fmt: skip
+        slopes = [[jnp.zeros(states[k].aval.shape, self._wide(i)) for k in sources]
+                  for i, sources in zip(self.leaves, self.sources, strict=True)]  # fmt: skip
         rows = [[jnp.zeros(s.y_shape, t) for _ in n] for s, t, n in zip(sites, self.dtypes, self.driven, strict=True)]
         known = [[] if s.rule is ALIGNED else site_math.data_structs(s, 1) for s in sites]  # a bias has no data
         data = [tuple(jnp.zeros(a.shape[1:], a.dtype) for a in found) for found in known]
@@ -142,10 +142,10 @@ class _Momentary:
     def signals(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> tuple[dict, list[Array]]:
         """Cotangents of states, with those of momentary ones taken to their sources; and those of momentary ones."""
         bare, found = self.probes.without_derived(g, window.entry_states), dict(g)
-        own = [bare[i] for i in self.leaves]
+        own = [bare[i] for i in self.leaves]  # (3,) and (1, 3) may be states of one group
         for bar, sources, slopes in zip(own, self.sources, trace.last.slopes, strict=True):
             for k, slope in zip(sources, slopes, strict=True):
-                found[k] = found[k] + times(slope, bar.astype(slope.dtype), self.steep).astype(found[k].dtype)
+                found[k] = found[k] + times(slope, bar.reshape(slope.shape).astype(slope.dtype), self.steep).astype(found[k].dtype)
         return found, own
 
     def credit(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
@@ -153,9 +153,9 @@ class _Momentary:
         out = dict(self.inner.credit(trace.inner, found, self.view(window)))
         last = zip(self.relations, self.gathers, self.driven, trace.last.rows, trace.last.data, strict=True)
         for r, gather, driven, rows, data in last:
-            site = self.facts.sites[r.site]
+            site, shape = self.facts.sites[r.site], self.facts.groups[r.group].varshape
             bar = total(
-                times(row, site_math.beside_loops(site, gather(own[n])).astype(row.dtype), self.steep)
+                times(row, site_math.beside_loops(site, gather(own[n].reshape(shape))).astype(row.dtype), self.steep)
                 for n, row in zip(driven, rows, strict=True)
             )
             u = [widened(a, bar.dtype)[None] for a in data]

@@ -62,6 +62,7 @@ _KIND_OF_LOST_PATH = {
     LostKind.OTHER_GROUP: DiagnosticKind.TRANSITION_CROSSES_GROUPS,
     LostKind.OTHER_STATE: DiagnosticKind.STATE_NOT_HIDDEN,
     LostKind.HALF: DiagnosticKind.RELATION_PARTIAL_PATH,
+    LostKind.RESCALED: DiagnosticKind.RELATION_PARTIAL_PATH,
     LostKind.NONLINEAR: DiagnosticKind.NONLINEAR_DERIVATIVE,
     LostKind.UNKNOWN: DiagnosticKind.NONLINEAR_DERIVATIVE,
     LostKind.ROUNDED: DiagnosticKind.NONLINEAR_DERIVATIVE,

@@ -21,7 +21,7 @@ from .._machine import compiling_for, meshed_machine
 from ..analysis import Facts
 from ..engine import count_on, evolve, watched
 from ..ir import Bound, LossFunction, PyTree
-from ..rules import Rule, RuleWarning, as_rule
+from ..rules import Rule, RuleWarning, as_rule, without_credit
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken
@@ -76,7 +76,7 @@ class Learner:
         frozen, ways = rule.frozen(facts), (bound.encode, bound.decode_output)
         self.program = Program(facts, transport, str(rule), frozen, self.hidden, *ways)
         self.check_finite, self._trace_dtype = check_finite, trace_dtype
-        self._warned = False
+        self._warned = self._warned_of_window = False
         self._budget, self._at_batch = memory_budget, at_batch
         self.mesh, self._shard = mesh, shard
         self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, mesh, shard)
@@ -291,7 +291,7 @@ class Learner:
         ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:
             program.check_given(params, state, inputs, targets, mask)
             self._check_devices(params=params, state=state, inputs=inputs, targets=targets, mask=mask)
-            self.warn(inputs)
+            self.warn(inputs, k)
             given = {"params": params, "state": state, "inputs": inputs, "targets": targets, "mask": mask}
             loss, grads, state = self._called(run, **given)
             self._raise_if_not_finite(state, loss, grads)
@@ -344,7 +344,7 @@ class Learner:
             given = {"params": params, "opt_state": opt_state, "state": state, "inputs": inputs}
             given |= {"targets": targets, "mask": mask}
             self._check_devices(**given)
-            self.warn(inputs)
+            self.warn(inputs, k)
             params, opt_state, state, found = self._called(run, **given)
             self._raise_if_not_finite(state, found)
             return params, opt_state, state, found
@@ -385,11 +385,17 @@ class Learner:
         """
         return save_artifact(self, path, optimizer, loss_fn, window, target, platforms)
 
-    def warn(self, inputs: PyTree) -> None:
-        """What the rule has to say of the first sequence, once."""
-        if not self._warned and is_concrete(inputs):
+    def warn(self, inputs: PyTree, window: int) -> None:
+        """What the rule has to say of the first sequence, and of the first one with windows that are too short."""
+        leaves = jax.tree.leaves(inputs)
+        if not self._warned and is_concrete(leaves):
             self._warned = True
-            for text in self.rule.warns(self.facts, jax.tree.leaves(inputs)):
+            for text in self.rule.warns(self.facts, leaves):
+                warnings.warn(text, RuleWarning, stacklevel=3)
+        if not self._warned_of_window:
+            text = without_credit(self.facts, self.rule, min([window, *(a.shape[0] for a in leaves)]))
+            if text:
+                self._warned_of_window = True
                 warnings.warn(text, RuleWarning, stacklevel=3)
 
     def _check_devices(self, **given: PyTree) -> None:

@@ -121,7 +121,7 @@ class Report:
             "rule": self.rule,
             "groups": [vars(g) for g in self.groups],
             "parameters": [
-                {**vars(p), "path": list(p.path), "verdict": {"kind": str(p.verdict.kind), "reason": p.verdict.reason}}
+                {**vars(p), "path": list(p.path), "verdict": p.verdict._asdict() | {"kind": str(p.verdict.kind)}}
                 for p in self.parameters
             ],
             "memory": dict(self.memory),

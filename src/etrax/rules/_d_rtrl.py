@@ -55,7 +55,7 @@ from ..engine import (
 from ._hops import chosen_hops, hop_verdict
 from ._partition import combined_transport
 from ._rule import Rule
-from ._verdicts import Verdict, by_position_verdict
+from ._verdicts import Verdict, by_position_verdict, with_traced_window
 
 
 class DiagonalTrace(NamedTuple):
@@ -229,7 +229,9 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
 
     def verdict(facts: Facts, param: int) -> Verdict:
         hopped = carried(facts)
-        return by_position_verdict(facts, param, limit) if hopped is None else hop_verdict(facts, param, limit, hopped)
+        if hopped is None:
+            return with_traced_window(facts, param, by_position_verdict(facts, param, limit), limit)
+        return hop_verdict(facts, param, limit, hopped)
 
     options: dict[str, object] = {} if limit == _CHEAP else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
     return Rule(

@@ -59,7 +59,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
-from ..analysis import Facts
+from ..analysis import Facts, OpNode, traced_elements
 from ..engine import (
     AnyBlock,
     CreditElsewhere,
@@ -97,7 +97,7 @@ from ._d_rtrl import d_rtrl
 from ._feedback import feedback_source
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport
-from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict
+from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict, relations_of, with_least_window
 
 T = TypeVar("T")
 E = TypeVar("E", Entries, Rows)
@@ -398,6 +398,9 @@ def _symmetric(kappa: float) -> Rule:
 
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
-        return other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window")
+        plain = other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window")
+        traced = relations_of(facts, param)
+        untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - {r.site for r in traced}
+        return with_least_window(facts, param, plain, traced_elements(facts, traced), own_step=not untraced)
 
     return Rule("e_prop", partial(filtered_transport, kappa=kappa), verdict, {"kappa": kappa})

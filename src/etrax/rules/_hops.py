@@ -6,10 +6,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from ..analysis import Facts, FanOut, LostKind, LostPath, OpNode
+import numpy as np
+
+from ..analysis import Facts, FanOut, LostKind, LostPath, OpNode, traced_elements
 from ..engine import Hopped, hopped_with, possible_hops
 from ..ir import Role
-from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths
+from ._verdicts import (
+    Kind,
+    Verdict,
+    by_position_verdict,
+    carried_groups,
+    lost_paths,
+    relations_of,
+    with_least_window,
+)
 from ._words import in_words
 
 
@@ -35,6 +45,24 @@ def chosen_hops(facts: Facts, fan_out: FanOut, partly: bool = False) -> Hopped |
 
 def hop_verdict(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Verdict:
     """D-RTRL's verdict where hops are carried."""
+    plain = _carried_by_hops(facts, param, fan_out, hopped)
+    if plain.kind in (Kind.EXACT, Kind.UNUSED):
+        return plain
+    return with_least_window(facts, param, plain, _traced(facts, param, fan_out, hopped))
+
+
+def _traced(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> dict[int, np.ndarray]:
+    """Elements of states that have a trace: those of the layer below, and of leaky layers that a hop leads to."""
+    traced = traced_elements(hopped.wider, relations_of(hopped.wider, param, fan_out))
+    own = {i: mask for i, mask in traced.items() if i < len(facts.step.select(Role.HIDDEN))}
+    for hop, relation in zip(hopped.hops, hopped.relations, strict=True):
+        if any(traced[i].any() for i in hop.states if i in traced):
+            for i, mask in traced_elements(facts, [relation]).items():
+                own[i] = own[i] | mask if i in own else mask
+    return own
+
+
+def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Verdict:
     plain = by_position_verdict(facts, param, fan_out)
     if plain.kind not in (Kind.APPROXIMATE, Kind.TRUNCATED):
         return plain

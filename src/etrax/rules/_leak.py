@@ -11,10 +11,10 @@ import numpy as np
 from jax import Array
 
 from .._arguments import check_decay
-from ..analysis import Facts
+from ..analysis import Facts, traced_elements
 from ..engine import Transport
 from ._rule import Rule
-from ._verdicts import Verdict, other_recurrence_verdict
+from ._verdicts import Verdict, other_recurrence_verdict, relations_of, with_least_window
 
 
 def with_leak(a: Array, decay: float, dtype: np.dtype) -> Array:
@@ -29,6 +29,8 @@ def leak_rule(name: str, transport: Callable[..., Transport[Any]], decay: float,
     decay = check_decay(name, "decay", decay, closed=True)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        return other_recurrence_verdict(facts, param, how.format(decay))
+        plain = other_recurrence_verdict(facts, param, how.format(decay))
+        driven = traced_elements(facts, relations_of(facts, param), moved=False)
+        return with_least_window(facts, param, plain, driven)
 
     return Rule(name, partial(transport, decay=decay), verdict, {"decay": decay})

@@ -17,12 +17,12 @@ from dataclasses import replace
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..analysis import ElementGraph, Facts, Node, Relation, StateNode, uncut_edges
+from ..analysis import ElementGraph, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
 from ..engine import Probe, Probes, Transport, carried_relations, layout_of, linked
 from ..primitives import Dep
 from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, by_position_verdict
+from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window
 
 
 def whole_transport(
@@ -76,7 +76,10 @@ def ostl() -> Rule:
 
 def own_position(facts: Facts, param: int) -> Verdict:
     plain = by_position_verdict(facts, param)
+    if plain.kind is Kind.TRUNCATED:
+        return with_least_window(facts, param, plain, {})
     if plain.kind is not Kind.APPROXIMATE:
-        return plain  # nothing meets another position, or there is no trace
+        return plain  # nothing meets another position
     what = "each position keeps its own share of the whole recurrence; what positions do to each other is not carried"
-    return Verdict(Kind.APPROXIMATE, f"{what}: {plain.reason}")
+    traced = traced_elements(facts, relations_of(facts, param), uncut_edges(facts))
+    return with_least_window(facts, param, Verdict(Kind.APPROXIMATE, f"{what}: {plain.reason}"), traced)

@@ -55,7 +55,7 @@ from ..engine import (
 from ..ops import ALIGNED
 from ..primitives import ANY
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, by_position_verdict
+from ._verdicts import Kind, Verdict, by_position_verdict, with_traced_window
 
 UNROLLED = 64  # steps of a window that are summed in one expression
 
@@ -235,12 +235,12 @@ def pp_prop(decay: float = 0.9) -> Rule:
         plain = by_position_verdict(facts, param)
         products = [j for j in facts.sites_of(param) if _factored(facts, j)]
         if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
-            return plain
+            return with_traced_window(facts, param, plain)
         names = ", ".join(facts.sites[j].label for j in products)
         text = f"the trace of {names} is factored into input and output, which assumes inputs of constant sign"
         text += f" ({_signs(facts, products)})"
         more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
-        return Verdict(Kind.APPROXIMATE, text + more)
+        return with_traced_window(facts, param, Verdict(Kind.APPROXIMATE, text + more))
 
     return Rule("pp_prop", partial(factored_transport, decay=decay), verdict, {"decay": decay}, warns=_warns)
 

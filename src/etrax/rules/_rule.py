@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.typing import DTypeLike
 from .._compat import is_concrete, is_extended
 from ..analysis import Facts
 from ..engine import Transport
+from ..ir import Role, format_path
 from ._verdicts import Verdict
 
 
@@ -75,6 +77,30 @@ class Rule:
         return f"{self.name}({', '.join(shown)})"
 
     __repr__ = __str__
+
+
+@lru_cache(maxsize=16)
+def _least_windows(facts: Facts, rule: Rule) -> dict[str, int | None]:
+    """Parameters, by name, that get no credit in windows of one step, and the least window in which they do."""
+    params, frozen = facts.step.select(Role.PARAM), rule.frozen(facts)
+    found = {i: rule.verdict(facts, i).least_window for i in range(len(params)) if i not in frozen}
+    return {format_path(params[i].path, "params"): least for i, least in found.items() if least != 1}
+
+
+def without_credit(facts: Facts, rule: Rule, window: int) -> str:
+    """A warning if no credit reaches some parameters in windows of so many steps; else nothing."""
+    late = {name: least for name, least in _least_windows(facts, rule).items() if least is None or least > window}
+    if not late:
+        return ""
+    names = ", ".join(list(late)[:5]) + (f" and {len(late) - 5} more" if len(late) > 5 else "")
+    many, one = "s" * (len(late) > 1), f"{'windows' if window > 1 else 'a window'} of {window} step{'s' * (window > 1)}"
+    needed = [least for least in late.values() if least is not None]
+    advice = f" Take windows of at least {max(needed)} steps." if needed else ""
+    advice += " Under this rule no window is long enough for some of them." if len(needed) < len(late) else ""
+    return (
+        f"`{rule.name}`: no credit reaches the parameter{many} {names} in {one}, so that the gradient is zero: an output "
+        f"shows what {'they do' if many else 'it does'} only later.{advice} The report says more."
+    )
 
 
 def _comparable(value: object) -> object:

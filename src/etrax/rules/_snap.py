@@ -27,7 +27,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, is_steep, reach_of, steps_to_fill
+from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, is_steep, nearby_elements, reach_of, steps_to_fill
 from ..engine import (
     EachStep,
     Layout,
@@ -46,7 +46,7 @@ from ..ir import mapped
 from ._ostl import own_position, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, trivial_verdict
+from ._verdicts import Kind, Verdict, trivial_verdict, with_least_window
 from ._words import words_of
 
 
@@ -214,6 +214,14 @@ def snap(n: int) -> Rule:
 
 
 def _within(facts: Facts, param: int, n: int) -> Verdict:
+    plain = _carried_within(facts, param, n)
+    if plain.kind in (Kind.EXACT, Kind.UNUSED):
+        return plain
+    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    return with_least_window(facts, param, plain, nearby_elements(facts, sites, n))
+
+
+def _carried_within(facts: Facts, param: int, n: int) -> Verdict:
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial

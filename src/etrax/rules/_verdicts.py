@@ -12,14 +12,18 @@ from .._arguments import format_bytes
 from .._compat import is_inexact
 from ..analysis import (
     NO_FAN_OUT,
+    Elements,
     Facts,
     FanOut,
     LostKind,
     LostPath,
     OpNode,
+    Relation,
+    least_window,
     lost_from_op,
     rounded_gradients,
     trace_bytes,
+    traced_elements,
     traced_relations,
 )
 from ..ir import Role
@@ -36,10 +40,27 @@ class Kind(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """`kind`, and `reason`: a sentence that a user can act on."""
+    """`kind`, and `reason`: a sentence that a user can act on.
+
+    In windows of fewer than `least_window` steps no credit reaches the parameter, and its gradient is exactly zero; None
+    says that it is so in every window. `kind` is what holds for all windows, and `kind_at(window)` for one of them: a
+    parameter whose trace needs two steps to be seen is truncated, and approximate from windows of two steps on.
+    """
 
     kind: Kind
     reason: str
+    least_window: int | None = 1
+    later: Kind | None = None
+
+    def kind_at(self, window: int) -> Kind:
+        """The kind that holds for windows of so many steps.
+
+        >>> verdict = Verdict(Kind.TRUNCATED, "…", least_window=2, later=Kind.APPROXIMATE)
+        >>> str(verdict.kind_at(1)), str(verdict.kind_at(2))
+        ('truncated', 'approximate')
+        """
+        arrives = self.least_window is not None and window >= self.least_window
+        return self.later if self.later is not None and arrives else self.kind
 
 
 def trivial_verdict(facts: Facts, param: int) -> Verdict | None:
@@ -72,10 +93,48 @@ def _labels(facts: Facts, sites: list[int]) -> str:
     return ", ".join(dict.fromkeys(facts.sites[j].label for j in sites))
 
 
+def with_least_window(
+    facts: Facts, param: int, verdict: Verdict, traced: Elements, *, own_step: bool = False
+) -> Verdict:
+    """The verdict, with the least window in which credit arrives from the elements that have a trace.
+
+    `own_step` is for rules that take the loss of each step alone: no window is longer than a step to them.
+    """
+    if verdict.kind in (Kind.EXACT, Kind.UNUSED):
+        return verdict
+    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    least = least_window(facts, sites, traced)
+    if least is None and not facts.edges.problems:
+        return Verdict(Kind.UNUSED, "no element of it reaches an output, now or later: its gradient is zero")
+    if least is None or least == 1:
+        return verdict
+    late = f"an output shows it only {least - 1} step{'s' * (least > 2)} later"
+    if own_step:
+        none = f"no credit reaches it, and its gradient is zero: {late}, and the loss of a step meets its own step only"
+        return Verdict(Kind.TRUNCATED, f"{none}. Otherwise, {verdict.reason}", None)
+    none = f"no credit reaches it in windows of fewer than {least} steps, where its gradient is zero"
+    if verdict.kind is Kind.TRUNCATED:
+        return Verdict(Kind.TRUNCATED, f"{verdict.reason}; {none}, for {late}", least)
+    return Verdict(
+        Kind.TRUNCATED, f"{none}: {late}. From windows of {least} steps on, {verdict.reason}", least, verdict.kind
+    )
+
+
+def with_traced_window(facts: Facts, param: int, verdict: Verdict, fan_out: FanOut = NO_FAN_OUT) -> Verdict:
+    """The verdict on the traces of D-RTRL, with the least window in which they give credit."""
+    if verdict.kind in (Kind.EXACT, Kind.UNUSED):
+        return verdict
+    return with_least_window(facts, param, verdict, traced_elements(facts, relations_of(facts, param, fan_out)))
+
+
+def relations_of(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[Relation]:
+    """The relations of a parameter that have a trace."""
+    return [r for r in traced_relations(facts, fan_out) if param in facts.sites[r.site].params]
+
+
 def carried_groups(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[int]:
     """Groups to which a trace of this parameter is carried position by position."""
-    traced = traced_relations(facts, fan_out)
-    return list(dict.fromkeys(r.group for r in traced if param in facts.sites[r.site].params))
+    return list(dict.fromkeys(r.group for r in relations_of(facts, param, fan_out)))
 
 
 def lost_paths(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[LostPath]:
@@ -112,7 +171,7 @@ def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) 
 
 def _reached(facts: Facts, param: int, fan_out: FanOut) -> str:
     """How a parameter's ops reach positions: one by one, or as pairs and their cost."""
-    traced = [r for r in traced_relations(facts, fan_out) if param in facts.sites[r.site].params]
+    traced = relations_of(facts, param, fan_out)
     pairs = sum(r.copies.pairs for r in traced if r.copies is not None)
     if not pairs:
         return "one position of"
@@ -125,7 +184,8 @@ def no_trace_verdict(facts: Facts, param: int) -> Verdict:
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    return Verdict(Kind.TRUNCATED, "this rule carries no trace: the gradient is exact inside a window only")
+    plain = Verdict(Kind.TRUNCATED, "this rule carries no trace: the gradient is exact inside a window only")
+    return with_least_window(facts, param, plain, {})
 
 
 def whole_influence_verdict(facts: Facts, param: int) -> Verdict:

@@ -46,6 +46,12 @@ def words_of(facts: Facts, lost: LostPath) -> str:
                 f"its trace to {there} alone is left out: {there} and {other} are multiplied or divided by each other, "
                 f"no trace reaches {other}, and half of such a gradient can point the wrong way"
             )
+        case LostKind.RESCALED:
+            other = _names(facts, lost.beside)
+            return (
+                f"its trace to {there} is left out: one of {there} and {other} is kept in units of the other, which "
+                "change at every step, what that does is not carried, and half of it can point the wrong way"
+            )
         case LostKind.NONLINEAR:
             rule = "derivative" if lost.detail.startswith("rounds") else "model's own derivative rule"
             return f"the {rule} at {cause} {lost.detail}, so no trace can stand for it"

@@ -25,8 +25,8 @@ class GradientError(EtraxError, AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: cosine with BPTT's gradient, relative error, verdict, whether its gradient is not wanted, and
-    whether BPTT's is a number at all."""
+    """One parameter: cosine with BPTT's gradient, relative error, verdict, whether its gradient is not wanted, whether
+    BPTT's is a number at all, and whether the gradient is exactly zero where BPTT's is not."""
 
     path: Path
     cosine: float
@@ -34,6 +34,7 @@ class Row:
     verdict: Verdict
     frozen: bool = False
     bptt_finite: bool = True
+    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Comparison:
     rows: tuple[Row, ...]
     window: int
     tolerance: float
+    steps: int = 0
 
     def __getitem__(self, path: Path | str) -> Row:
         for row in self.rows:
@@ -62,7 +64,11 @@ class Comparison:
         raise ArgumentError(f"there is no parameter {short(path)} in this comparison; there are {known}.")
 
     def check(self) -> Comparison:
-        """Raise if a parameter with verdict `exact` or `unused` differs from BPTT; else return itself."""
+        """Raise if a parameter with verdict `exact` or `unused` differs from BPTT; else return itself.
+
+        An `approximate` gradient is not exactly zero where BPTT's is not: that raises, too, if the sequence has at least
+        two windows. In windows shorter than `verdict.least_window` the verdict is `truncated`, and zero is what it says.
+        """
         wrong = [
             r
             for r in self.rows
@@ -84,7 +90,17 @@ class Comparison:
                 f"these gradients should equal BPTT's within {self.tolerance:g} and do not (window {self.window}):\n"
                 f"{lines}\n" + (compiler_fault() or "Please report the model: a verdict `exact` is a promise.")
             )
+        if silent := [format_path(r.path, "params") for r in self.rows if self._is_silent(r)]:
+            raise GradientError(
+                f"the gradient of {', '.join(silent)} is exactly zero where BPTT's is not (window {self.window}), and "
+                "the model does not show why: a delay whose length is computed while it runs, perhaps. Longer windows "
+                "help, or `etrax.rtrl()`."
+            )
         return self
+
+    def _is_silent(self, row: Row) -> bool:
+        late = row.verdict.kind_at(self.window) is Kind.APPROXIMATE
+        return late and row.zero and not row.frozen and self.steps >= 2 * self.window
 
     def __str__(self) -> str:
         width = max([len("parameter"), *(len(format_path(r.path, "params")) for r in self.rows)])
@@ -92,7 +108,8 @@ class Comparison:
             f"{'parameter':<{width}}  {'cosine':>8}  {'rel. error':>10}  verdict   (window {self.window}, against BPTT)"
         )
         body = [
-            f"{format_path(r.path, 'params'):<{width}}  {r.cosine:8.4f}  {r.relative_error:10.2e}  {r.verdict.kind}"
+            f"{format_path(r.path, 'params'):<{width}}  {r.cosine:8.4f}  {r.relative_error:10.2e}  "
+            + str(r.verdict.kind_at(self.window))
             for r in self.rows
         ]
         return "\n".join([head, *body])
@@ -136,12 +153,14 @@ def compare(
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
         finite = bool(jnp.isfinite(jnp.asarray(w)).all())
-        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, finite))
+        zero = bool(jnp.any(jnp.asarray(w))) and not bool(jnp.any(jnp.asarray(g)))
+        rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, finite, zero))
     if tolerance is None:
         low = any(jnp.finfo(a.dtype).bits <= 32 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
         half = any(jnp.finfo(a.dtype).bits <= 16 for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact))
         tolerance = 5e-2 if half else 1e-4 if low else 1e-9
-    return Comparison(tuple(rows), window, tolerance)
+    given = jax.tree.leaves((inputs, targets, mask))
+    return Comparison(tuple(rows), window, tolerance, given[0].shape[0] if given else 0)
 
 
 def _distance(got: jax.Array, want: jax.Array) -> tuple[float, float]:

@@ -143,7 +143,7 @@ def compare_rules(
         except EtraxError as error:
             rows.append(RuleRow(str(rule), refused=str(error).splitlines()[0]))
             continue
-        kinds = Counter(str(v.kind) for v in learner.report.verdicts.values())
+        kinds = Counter(str(v.kind_at(window)) for v in learner.report.verdicts.values())
         runs[str(learner.rule)] = run
         rows.append(RuleRow(str(learner.rule), learner.program.transport.nbytes, verdicts=tuple(sorted(kinds.items()))))
     compiled = jax.jit(lambda *given: bptt(plain, loss_fn)(*given)[1])

@@ -124,7 +124,7 @@ class Trainer:
                 watch, train_metrics, callback, saver, point,
             )  # fmt: skip
             if self.gradient is None:
-                self.learner.warn(next(batches.epoch())[0])  # what the rule has to say of such data
+                self.learner.warn(next(batches.epoch())[0], self.window)  # what the rule has to say of such data
             with reporter(progress and jax.process_index() == 0, epochs) as shown:
                 return run.until(epochs, shown)
 
