@@ -9,6 +9,8 @@ from ._compile import find_hidden_groups_from_minfo as find_hidden_groups_from_m
 from ._compile import find_hidden_groups_from_module as find_hidden_groups_from_module
 from ._compile import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
 from ._compile import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
+from ._describe import groups_of_weights as groups_of_weights
+from ._describe import traced_leaves as traced_leaves
 from ._diagnostics import CompilationRecord as CompilationRecord
 from ._diagnostics import CompilationWarning as CompilationWarning
 from ._diagnostics import DiagnosticKind as DiagnosticKind

@@ -47,8 +47,8 @@ def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...
         invars = [info.hidden_path_to_invar[p] for p in paths]
         outvars = [info.hidden_path_to_outvar[p] for p in paths]
         jaxpr, rest = slice_between(info.jaxpr, invars, outvars, facts)
-        more = Columns(layout_of(facts, g)), colours(facts, g), str(facts.tags[g.index])
         states = [handles[p] for p in paths]
+        more = Columns(layout_of(facts, g), tuple(states)), colours(facts, g), str(facts.tags[g.index])
         groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr, list(rest), *more))
     by_path: dict[Path, HiddenGroup] = {}
     for group in groups:

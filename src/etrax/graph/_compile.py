@@ -52,7 +52,7 @@ def compile_with_facts(
     model: object, args: tuple[object, ...], kwargs: Mapping[str, object], include_hidden_perturb: bool, what: str
 ) -> tuple[ETraceGraph, Facts]:
     """The graph, and the facts that it shows; its warnings are said to the caller of who calls this."""
-    with compiling():
+    with compiling(what):
         bound = bind_model(model, args, kwargs, what)
         facts = inspect(bound.step)
         graph = build_graph(bound, facts, include_hidden_perturb)
@@ -92,8 +92,7 @@ def extract_module_info(model: object, *model_args: object, **model_kwargs: obje
     >>> etrax.extract_module_info(step, jnp.ones(3), **values).num_var_out
     1
     """
-    with compiling():
-        return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
+    return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
 
 
 def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +44,7 @@ class HiddenPerturbation(NamedTuple):
     perturb_hidden_states: list[jax.Array]
     perturb_jaxpr: Any
 
-    def _checked(self, perturb_data: Sequence[object]) -> list[jax.Array]:
+    def _checked(self, perturb_data: Iterable[object]) -> list[jax.Array]:
         flat = jax.tree.leaves(list(perturb_data))
         if len(flat) != len(self.perturb_vars):
             raise ValueError(
@@ -53,7 +53,7 @@ class HiddenPerturbation(NamedTuple):
             )
         return flat
 
-    def eval_jaxpr(self, inputs: Sequence[object], perturb_data: Sequence[object]) -> list[jax.Array]:
+    def eval_jaxpr(self, inputs: Iterable[object], perturb_data: Iterable[object]) -> list[jax.Array]:
         """Run on what `ModuleInfo.jaxpr` takes (flat) and one perturbation per hidden state."""
         jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
         args = [*jax.tree.leaves(list(inputs)), *self._checked(perturb_data)]
@@ -64,10 +64,11 @@ class HiddenPerturbation(NamedTuple):
         return [zeros_of(v.aval) for v in self.perturb_vars]
 
     def perturb_data_to_hidden_group_data(
-        self, perturb_data: Sequence[object], hidden_groups: Sequence[HiddenGroup]
+        self, perturb_data: Iterable[object], hidden_groups: Iterable[HiddenGroup]
     ) -> list[jax.Array]:
-        """One array (*varshape, num_state) per group; units are dropped."""
+        """One array (..., *varshape, num_state) per group, behind the leading axes of the data; units are dropped."""
         values = dict(zip(self.perturb_hidden_paths, self._checked(perturb_data), strict=True))
+        hidden_groups = list(hidden_groups)
         for group in hidden_groups:
             for path in group.hidden_paths:
                 if path not in values:
