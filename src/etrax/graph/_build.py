@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .._compat import Literal, Var
+from .._compat import Jaxpr, Literal, Var
 from .._errors import CompilationError
 from ..analysis import Facts, Group, colours
 from ..engine import layout_of
@@ -14,7 +14,7 @@ from ._columns import Columns
 from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup
-from ._module_info import ModuleInfo, module_info_of
+from ._module_info import HiddenLeaf, ModuleInfo, module_info_of
 from ._perturb import perturb
 from ._relation import HiddenParamOpRelation
 from ._slices import inner_equation, slice_between
@@ -24,7 +24,7 @@ from ._stand_in import loops
 def build_graph(model: Bound, facts: Facts, include_hidden_perturb: bool = True) -> ETraceGraph:
     """The graph of a bound model, whose step `facts` describe."""
     info = module_info_of(model)
-    groups, by_path = build_groups(info, facts)
+    groups, by_path = build_groups(info.jaxpr, info.hidden_leaves, facts)
     relations = build_relations(info, facts, groups)
     info = info.add_jaxpr_outs(_read_by(groups, relations, info))
     weights = _weight_paths(info)
@@ -35,21 +35,20 @@ def build_graph(model: Bound, facts: Facts, include_hidden_perturb: bool = True)
     return ETraceGraph(info, groups, by_path, relations, perturb(info) if include_hidden_perturb else None, found)
 
 
-def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
-    """The hidden groups, and the group of each hidden state."""
-    leaves = facts.states
-    handles = {e.path: e.handle for e in info.bound.states if e.role is Role.HIDDEN}
-    rank = {path: k for k, path in enumerate(info.hidden_path_to_invar)}
+def build_groups(
+    jaxpr: Jaxpr, hidden: Sequence[HiddenLeaf], facts: Facts
+) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
+    """The hidden groups, and the group of each hidden state; `jaxpr` has the equations that `facts` are of."""
+    number = {leaf.path: k for k, leaf in enumerate(hidden)}
     groups = []
     for g in facts.groups:
-        g = _reordered(g, sorted(range(len(g.leaves)), key=lambda k: rank[leaves[g.leaves[k]].path]))
-        paths = [leaves[i].path for i in g.leaves]
-        invars = [info.hidden_path_to_invar[p] for p in paths]
-        outvars = [info.hidden_path_to_outvar[p] for p in paths]
-        jaxpr, rest = slice_between(info.jaxpr, invars, outvars, facts)
-        states = [handles[p] for p in paths]
+        rank = [number[facts.states[i].path] for i in g.leaves]
+        g = _reordered(g, sorted(range(len(rank)), key=rank.__getitem__))
+        members = [hidden[k] for k in sorted(rank)]
+        paths, states, invars, outvars = (list(field) for field in zip(*members, strict=True))
+        jaxpr_of_group, rest = slice_between(jaxpr, invars, outvars, facts)
         more = Columns(layout_of(facts, g), tuple(states)), colours(facts, g), str(facts.tags[g.index])
-        groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr, list(rest), *more))
+        groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr_of_group, list(rest), *more))
     by_path: dict[Path, HiddenGroup] = {}
     for group in groups:
         for path in group.hidden_paths:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -146,7 +146,7 @@ def _lead(arrays: Sequence[jax.Array], avals: Sequence[jax.ShapeDtypeStruct]) ->
 
 
 def _cast(value: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """A value of a state from an array that has the common type of several: its imaginary part is zero if it is real."""
+    """A state's value in its own type, from an array in the common type of several states."""
     real = jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, jnp.complexfloating)
     return (value.real if real else value).astype(dtype)
 
@@ -160,12 +160,16 @@ def _stacked(parts: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack([p.astype(dtype) for p in parts], axis=-1)
 
 
-def columns_of_states(states: Sequence[Leaf | StateObject]) -> Columns:
+# What holds a hidden state: an object of a front end, a leaf of a traced step, or the array itself.
+HiddenObject: TypeAlias = Leaf | StateObject | jax.Array
+
+
+def columns_of_states(states: Sequence[HiddenObject]) -> Columns:
     """The columns of states that were put together by hand: the last axis of a grouped state counts state scalars."""
     avals, place, slot, first = {}, [], [], 0
     shapes = varshapes(states)
     for i, (state, varshape) in enumerate(zip(states, shapes, strict=True)):
-        value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(state.value)[0]
+        value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(getattr(state, "value", state))[0]
         avals[i] = jax.ShapeDtypeStruct(value.shape, value.dtype)
         positions, n = int(np.prod(varshape)), int(np.prod(value.shape[len(varshape) :]))
         place.append(np.repeat(np.arange(positions), n).reshape(value.shape))
@@ -176,9 +180,12 @@ def columns_of_states(states: Sequence[Leaf | StateObject]) -> Columns:
     return Columns(layout_with(group, avals), tuple(states))
 
 
-def varshapes(states: Sequence[Leaf | StateObject]) -> list[tuple[int, ...]]:
-    """The shape of each state's positions, as the state says itself: brainstate's `varshape`, or a leaf's own."""
-    return [
-        tuple(s.aval.shape[:-1] if s.state_axis else s.aval.shape) if isinstance(s, Leaf) else tuple(s.varshape)
-        for s in states
-    ]
+def varshapes(states: Sequence[HiddenObject]) -> list[tuple[int, ...]]:
+    """The shape of each state's positions: as a state says itself (brainstate's `varshape`), or that of its array."""
+    return [_varshape(state) for state in states]
+
+
+def _varshape(state: HiddenObject) -> tuple[int, ...]:
+    if isinstance(state, Leaf):
+        return tuple(state.aval.shape[:-1] if state.state_axis else state.aval.shape)
+    return tuple(state.varshape if hasattr(state, "varshape") else np.shape(state))

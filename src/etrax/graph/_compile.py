@@ -106,7 +106,7 @@ def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup,
     (1, [()])
     """
     _require_info(minfo)
-    return build_groups(minfo, inspect(minfo.step))
+    return build_groups(minfo.jaxpr, minfo.hidden_leaves, inspect(minfo.step))
 
 
 def find_hidden_groups_from_module(
@@ -140,7 +140,7 @@ def find_hidden_param_op_relations_from_minfo(
     """
     _require_info(minfo)
     facts = inspect(minfo.step)
-    groups, by_path = build_groups(minfo, facts)
+    groups, by_path = build_groups(minfo.jaxpr, minfo.hidden_leaves, facts)
     if hid_path_to_group is not None:
         _check_groups(minfo, by_path, hid_path_to_group)
         groups = tuple({g.index: g for g in hid_path_to_group.values()}[g.index] for g in groups)

@@ -21,13 +21,23 @@ OldValues: TypeAlias = Mapping[Path, object] | Sequence[object] | None
 StepResult: TypeAlias = tuple[Any, Values, Values, dict[Var, Any]]
 
 
+class HiddenLeaf(NamedTuple):
+    """A hidden state of a jaxpr: its path, the object that holds it, and its variables before and after the step."""
+
+    path: Path
+    state: Any
+    invar: Var
+    outvar: Var
+
+
 class ModuleInfo(NamedTuple):
     """A model's step: its jaxpr, and which variable is which state.
 
     `closed_jaxpr` takes the leaves of the inputs, then those of `compiled_model_states` in order: parameters, hidden,
     other, each as the model's step meets them. It gives the leaves of the outputs, then those of the same states, then
     the variables added by `add_jaxpr_outs`. `retrieved_model_states` are all states of the model by path, touched by
-    the step or not; a parameter and a state of one path are at `('params', *path)` and `('hidden', *path)`. `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
+    the step or not; a parameter and a state of one path are at `('params', *path)` and `('hidden', *path)`.
+    `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -58,6 +68,13 @@ class ModuleInfo(NamedTuple):
     def jaxpr(self) -> Jaxpr:
         """The bare jaxpr."""
         return open_jaxpr(self.closed_jaxpr)[0]
+
+    @property
+    def hidden_leaves(self) -> tuple[HiddenLeaf, ...]:
+        """The hidden states in the order of the model."""
+        handles = {e.path: e.handle for e in self.bound.states if e.role is Role.HIDDEN}
+        pairs = self.hidden_path_to_invar.items()
+        return tuple(HiddenLeaf(path, handles[path], v, self.hidden_path_to_outvar[path]) for path, v in pairs)
 
     def add_jaxpr_outs(self, variables: Sequence[Var]) -> ModuleInfo:
         """The same with more variables of the jaxpr among its outputs; those already there are not repeated."""

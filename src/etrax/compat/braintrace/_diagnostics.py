@@ -9,7 +9,6 @@ import brainstate
 from ...graph import CompilationRecord, ETraceGraph, groups_of_weights, traced_leaves
 from ...ir import Path
 
-
 _RULE = "=" * 80
 
 
