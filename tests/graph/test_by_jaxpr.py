@@ -275,8 +275,8 @@ def test_a_state_that_no_equation_makes_cannot_be_perturbed():
 def test_a_jaxpr_without_its_constants_cannot_be_perturbed():
     closed, invars, outvars = traced(lambda h, x: jnp.tanh(h @ MASK + x), HIDDEN, HIDDEN)
     open_one = getattr(closed, "jaxpr", None)
-    if not getattr(open_one, "constvars", ()) or getattr(open_one, "consts", ()):  # a jaxpr of this version of JAX holds its constants
-        return
+    if not getattr(open_one, "constvars", ()) or getattr(open_one, "consts", ()):
+        return  # a jaxpr of this version of JAX holds its constants
     given = {outvars[0]: invars[0]}, set(), {invars[0]: ("h",)}, {outvars[0]: ("h",)}, {("h",): HIDDEN}
     assert len(api.find_hidden_groups_from_jaxpr(open_one, *given)[0]) == 1
     with pytest.raises(ValueError, match="closed jaxpr"):
