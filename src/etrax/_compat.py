@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -105,13 +105,28 @@ def build_closed(
     return _Jaxpr(*parts, consts=tuple(consts)) if _MERGED else _ClosedJaxpr(_Jaxpr(*parts), tuple(consts))
 
 
+def is_call(eqn: JaxprEqn) -> bool:
+    """Whether an equation is written out when a step is traced: a call, or an operation that stands for several."""
+    return eqn.primitive.name in INLINED or eqn.primitive.name == "polynomial" or _is_marker(eqn)
+
+
+def _is_marker(eqn: JaxprEqn) -> bool:
+    return type(eqn.primitive).__name__ == "ETPPrimitive"
+
+
+def renamed(eqn: JaxprEqn, names: Mapping[Any, Any]) -> JaxprEqn:
+    """An equation over other variables; those without a new name keep theirs."""
+    new = lambda v: v if isinstance(v, Literal) else names.get(v, v)  # noqa: E731
+    return eqn.replace(invars=list(map(new, eqn.invars)), outvars=list(map(new, eqn.outvars)))
+
+
 def expanded(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any] | None:
     """One operation that stands for several, written out: same values, same derivatives. None for all others.
 
     `polynomial`, which `jnp.polyval` is made of from jax 0.12 on, joins all of its coefficients with the data at once.
     The marker ops of braintrace are ordinary products under another name.
     """
-    if type(eqn.primitive).__name__ == "ETPPrimitive":
+    if _is_marker(eqn):
         with source_of(eqn):
             found = eqn.primitive.impl(*values, **eqn.params)
         return list(found) if eqn.primitive.multiple_results else [found]

@@ -360,6 +360,24 @@ def test_seed_and_verbose(capsys):
     assert "The hidden groups are:\n\n   Group 0: [('h',)]" in capsys.readouterr().out
 
 
+def test_the_report_names_each_weight_once():
+    cell = braintrace.nn.LSTMCell(3, 4)
+    brainstate.nn.init_all_states(cell)
+    executor = braintrace.ETraceGraphExecutor(cell)
+    executor.compile_graph(jnp.ones(3))
+    report = braintrace.CompilationReport(executor.graph)
+    weights = list(cell.states(brainstate.ParamState))
+    assert sorted(path for path, _ in report.etrace_weights) == sorted(weights)
+    text = executor.show_graph(verbose=False, return_msg=True)
+    assert text == report.to_str()
+    assert all(text.count(str(path)) == 1 for path in weights) and text.count("(weight, bias)") == len(weights)
+    parts = text.split("=" * 80)
+    assert [part.strip().partition(":")[0] for part in parts if part.strip()] == [
+        "The hidden groups are",
+        "The weight parameters which are associated with the hidden states are",
+    ]
+
+
 def test_tools():
     total = braintrace.GradExpon({"a": jnp.zeros(2)}, 0.5)
     for _ in range(2):
@@ -376,6 +394,8 @@ def test_records_are_found_by_the_peers_kinds():
     graph = braintrace.compile(Leaky(), "D_RTRL", XS[0], batch_size=B).graph
     kinds = braintrace.DiagnosticKind
     assert [r.weight_path for r in graph.explain(kind=kinds.RELATION_INCLUDED)] == [("w",)]
+    assert [r.weight_path for r in graph.diagnostics if r.kind is kinds.RELATION_INCLUDED] == [("w",)]
+    assert all(r.level is braintrace.DiagnosticLevel[r.level.name] for r in graph.diagnostics)
     assert graph.explain(kind=kinds.COND_IF_CONVERTED) == ()
 
 

@@ -140,10 +140,75 @@ def test_states_outside_the_module_have_a_path():
 
     executor = etrax.ETraceGraphExecutor(Noisy())
     executor.compile_graph(1.0)
-    assert set(executor.states) == {("h",)}
-    outside = executor.path_to_states.filter(brainstate.random.RandomState)
-    assert list(outside.values()) == [brainstate.random.DEFAULT]
-    assert executor.state_id_to_path[id(brainstate.random.DEFAULT)] == next(iter(outside))
+    for states in (executor.states, executor.path_to_states):
+        outside = states.filter(brainstate.random.RandomState)
+        assert list(outside.values()) == [brainstate.random.DEFAULT]
+        assert set(states) == {("h",), *outside}
+        assert executor.state_id_to_path[id(brainstate.random.DEFAULT)] == next(iter(outside))
+
+
+def test_paths_by_id_are_kept_until_the_next_compile(compiled):
+    model, executor = compiled
+    first = executor.state_id_to_path
+    assert executor.state_id_to_path is first and executor.states is executor.states
+    model.v = brainstate.HiddenState(jnp.zeros(H))
+    assert executor.state_id_to_path is first and id(model.v) not in first
+    executor.compile_graph(jnp.ones(I))
+    assert executor.state_id_to_path is not first and executor.state_id_to_path[id(model.v)] == ("v",)
+
+
+@pytest.mark.parametrize(
+    ("params", "hidden", "keys"),
+    [
+        (jnp.ones(H), jnp.zeros(H), [("params",), ("hidden",)]),
+        ({"a": jnp.ones(H)}, {"a": jnp.zeros(H)}, [("params", "a"), ("hidden", "a")]),
+        ({"w": jnp.ones(H), "a": jnp.ones(H)}, {"a": jnp.zeros(H)}, [("params", "a"), ("w",), ("hidden", "a")]),
+        ([jnp.ones(H)], jnp.zeros(H), [(0,), ()]),
+    ],
+)
+def test_a_parameter_and_a_state_of_one_path_are_two_states(params, hidden, keys):
+    def step(p, h, x):
+        new = jax.tree.map(lambda h: 0.9 * h + x * sum(jax.tree.leaves(p)), h)
+        return new, jax.tree.leaves(new)[0]
+
+    executor = etrax.ETraceGraphExecutor(step, params=params, hidden=hidden)
+    executor.compile_graph(jnp.ones(H))
+    leaves = [*jax.tree.leaves(params), *jax.tree.leaves(hidden)]
+    assert list(executor.states) == keys
+    assert all(a is b for a, b in zip(executor.states.values(), leaves, strict=True))
+    assert executor.state_id_to_path == {id(v): k for k, v in zip(keys, leaves, strict=True)}
+    expected = step(params, jax.tree.map(lambda h: h + 1, hidden), jnp.ones(H))[1]
+    moved = {k: v + 1 if i >= len(jax.tree.leaves(params)) else v for i, (k, v) in enumerate(executor.states.items())}
+    np.testing.assert_allclose(executor.solve_h2w_h2h_jacobian(jnp.ones(H), old_state_vals=moved)[0], expected)
+    moved.pop(keys[0])
+    with pytest.raises(ValueError, match="no value for state"):
+        executor.solve_h2w_h2h_jacobian(jnp.ones(H), old_state_vals=moved)
+    assert executor.show_graph(verbose=False, return_msg=True)
+
+
+# One compile at a time.
+
+
+def test_a_step_may_look_at_another_model():
+    """Only a compile inside a compile is refused: reading the step of another model is not one."""
+    inner = etrax.nn.GRUCell(I, H)
+    brainstate.nn.init_all_states(inner)
+
+    class Looks(Mixed):
+        def update(self, x):
+            assert etrax.extract_module_info(inner, jnp.ones(I)).num_var_out == 1
+            return super().update(x)
+
+    assert etrax.compile_etrace_graph(Looks(), jnp.ones(I)).hid_path_to_group["v",].hidden_paths == MET
+
+    class Compiles(Mixed):
+        def update(self, x):
+            etrax.compile_etrace_graph(inner, jnp.ones(I))
+            return super().update(x)
+
+    assert etrax.extract_module_info(Compiles(), jnp.ones(I)).num_var_out == 1
+    with pytest.raises(NotImplementedError, match="`compile_etrace_graph` was called while `compile_etrace_graph`"):
+        etrax.compile_etrace_graph(Compiles(), jnp.ones(I))
 
 
 @pytest.mark.parametrize("name", ["states", "path_to_states", "state_id_to_path", "graph"])
@@ -164,14 +229,22 @@ def test_show_graph_names_everything(compiled, capsys):
     _, executor = compiled
     text = executor.show_graph(return_msg=True)
     assert capsys.readouterr().out.strip() == text
-    parts = text.split("Other dynamic states:")
-    groups, rest = parts[0], parts[1]
-    dynamic, weights = rest.split("Weights with a trace:")
-    traced, alone = weights.split("Weights without a trace:")
+    groups, dynamic, traced, alone = text.split("=" * 80)
+    assert dynamic.strip().startswith("The dynamic (non-hidden) states are:")
     assert all(f"'{p[0]}'" in groups for p in MET)
     assert all(f"'{name}'" in dynamic for name in ("count", "idle", "gain", "clock"))
     assert "'weight' -> group 0" in traced
     assert "'readout'" in alone and "'idle_weight'" in alone and "'weight'" not in alone
+
+
+def test_show_graph_names_each_weight_once():
+    net, x = build(lambda: Net(etrax.nn.LSTMCell(I, H)), True)
+    executor = etrax.ETraceGraphExecutor(net)
+    executor.compile_graph(x)
+    text = executor.show_graph(verbose=False, return_msg=True)
+    paths = [".".join(path) for path in net.states(brainstate.ParamState)]
+    assert all(text.count(f"'{path}'") == 1 for path in paths)
+    assert "'cell.W.weight' (weight, bias) -> group 0" in text
 
 
 def test_repr_shows_every_field():

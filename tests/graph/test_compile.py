@@ -421,7 +421,7 @@ def test_executor():
     text = executor.show_graph(verbose=False, return_msg=True)
     for part in (
         "0: 'cell.h'",
-        "'cell.Wz.weight' -> group 0",
+        "'cell.Wz.weight' (weight, bias) -> group 0",
         "'cell.Wr.weight' (relation_excluded",
         "'readout.weight'",
     ):
@@ -441,4 +441,4 @@ def test_show_graph_prints(capsys):
     executor = ETraceGraphExecutor(model)
     executor.compile_graph(x)
     assert executor.show_graph() is None
-    assert "Hidden groups:" in capsys.readouterr().out
+    assert "The hidden groups are:" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from ._elements import ElementGraph as ElementGraph
 from ._facts import Facts as Facts
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
+from ._facts import target_places as target_places
 from ._fan_out import NO_FAN_OUT as NO_FAN_OUT
 from ._fan_out import Copies as Copies
 from ._fan_out import FanOut as FanOut
@@ -52,6 +53,7 @@ from ._structure import evenness as evenness
 from ._structure import without_zeros as without_zeros
 from ._transpose import NO_REVERSE as NO_REVERSE
 from ._transpose import TRAINABLE as TRAINABLE
+from ._transpose import reach_through as reach_through
 from ._transpose import refuse_while as refuse_while
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible

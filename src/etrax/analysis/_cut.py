@@ -93,12 +93,19 @@ class OpenStep:
         """Perturbations by zero, to differentiate at."""
         return {j: jnp.zeros(self.sites[j].y_shape, self.sites[j].call.out.dtype) for j in sites}
 
-    def inside(self, eqn: JaxprEqn, values: list[Array], number: int) -> list[Array] | None:
-        """The outputs of equation `number` with the sites inside it open and not perturbed; None if it is no loop."""
+    def inside(
+        self, eqn: JaxprEqn, values: list[Array], number: int, outputs: Mapping[int, Array] | None = None
+    ) -> list[Array] | None:
+        """The outputs of equation `number` with the sites inside it open and not perturbed; None if it is no loop.
+
+        `outputs`, by site, take the place of the first result of the site's equation, behind an axis for each loop.
+        """
         run = _Run(self.sites, self.cut, None)
+        run.replaced = frozenset(outputs or {})
         enter = {"scan": run.scan, "cond": run.cond}.get(eqn.primitive.name)
         at = (number,)
-        return None if enter is None else enter(eqn, values, at, dict.fromkeys(run.at.below[at]))[0]
+        deltas = {j: (outputs or {}).get(j) for j in run.at.below[at]}
+        return None if enter is None else enter(eqn, values, at, deltas)[0]
 
 
 def _defined(step: Step, held: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
@@ -141,6 +148,7 @@ class _Run:
         self.weights = {} if weights is None else dict(enumerate(weights))
         self.at = Addresses(sites)
         self.held: dict[int, list[tuple[int, Array]]] = {}
+        self.replaced: frozenset[int] = frozenset()  # what is given for these sites is the result of their equation
 
     def body(
         self, jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Array], at: Site, deltas: Deltas
@@ -159,21 +167,25 @@ class _Run:
 
         def opened(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
             enter = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
-            if site in self.at.here and site not in self.at.below:
-                return self.weight_op(eqn, values, self.at.here[site], deltas, seen)
-            if enter is not None and site in self.at.below:
-                for j in self.at.here.get(site, ()):  # a weight with which the loop begins
-                    values = self.perturbed(j, eqn, values, deltas, seen)
+            here = self.at.here.get(site, ())
+            results = [deltas[j] for j in here if j in self.replaced]
+            moves = {**deltas, **dict.fromkeys(j for j in here if j in self.replaced)} if results else deltas
+            if here and site not in self.at.below:
+                outs = self.weight_op(eqn, values, here, moves, seen)
+            elif enter is not None and site in self.at.below:
+                for j in here:  # a weight with which the loop begins
+                    values = self.perturbed(j, eqn, values, moves, seen)
                 with source_of(eqn):
                     outs, found = enter(eqn, values, site, {j: deltas[j] for j in self.at.below[site]})
                 seen.update(found)
-                return outs
-            return None
+            else:
+                return None
+            return [results[0], *outs[1:]] if results else outs
 
         return interpret(jaxpr, consts, args, handle, at), seen
 
     def weight_op(
-        self, eqn: JaxprEqn, values: list[Array], sites: list[int], deltas: Deltas, seen: Seen
+        self, eqn: JaxprEqn, values: list[Array], sites: Sequence[int], deltas: Deltas, seen: Seen
     ) -> list[Array]:
         for j in sites:
             values = self.perturbed(j, eqn, values, deltas, seen)

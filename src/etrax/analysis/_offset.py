@@ -18,6 +18,7 @@ from .._compat import (
     JaxprEqn,
     cond_branches,
     inner_jaxpr,
+    is_concrete,
     is_extended,
     is_inexact,
     scan_parts,
@@ -71,7 +72,7 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[_Mark], note: Note
 
 
 def _of_constant(x: Any) -> _Mark:
-    return _Mark(not is_extended(x) and not np.any(np.asarray(x)))
+    return _Mark(is_concrete(x) and not is_extended(x) and not np.any(np.asarray(x)))
 
 
 def _zero(eqn: JaxprEqn, marks: Sequence[_Mark], met: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import jax
 import numpy as np
 
-from .._compat import INLINED, Jaxpr, JaxprEqn, is_extended, run_equation
+from .._compat import INLINED, Jaxpr, JaxprEqn, is_concrete, is_extended, run_equation
 from .._errors import CompilationError
 from ..ir import Site, interpret, source_of_eqn
 from ..primitives import Call, Cause, Constant, Dep, Deps, Precision, conservative, identity, record_of, whole_numbers
@@ -119,5 +119,7 @@ def _fold(eqn: JaxprEqn, values: Sequence[_Value], output: int) -> np.ndarray | 
 
 
 def _as_array(x: Any) -> Any:
-    """A constant as numpy knows it; PRNG keys stay as they are."""
+    """A constant as numpy knows it; PRNG keys stay as they are. None: a value of a trace around, which is not known."""
+    if not is_concrete(x):
+        return None
     return x if is_extended(x) else np.asarray(x)

@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from .._compat import CUSTOM, INLINED, JaxprEqn, cond_branches, inner_jaxpr, is_complex, is_extended, scan_parts
+from .._compat import (
+    CUSTOM,
+    INLINED,
+    JaxprEqn,
+    cond_branches,
+    inner_jaxpr,
+    is_complex,
+    is_concrete,
+    is_extended,
+    scan_parts,
+)
 from ..ir import Leaf, Role, Site, Step, interpret
 from ..primitives import ANY, POSITIVE, UNIT, ZERO, Range, join, record_of
 from ._sites import Addresses, WeightSite
@@ -49,7 +59,7 @@ def range_of(value: Any) -> Range:
     """The range of a constant."""
     if isinstance(value, Range):
         return value
-    if is_extended(value) if hasattr(value, "dtype") else False:
+    if not is_concrete(value) or (hasattr(value, "dtype") and is_extended(value)):
         return ANY
     numbers = np.asarray(value)
     if numbers.dtype.name == "bfloat16":

@@ -12,15 +12,18 @@ _THREAD = threading.local()
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Refuse a compile inside a compile on the same thread; a failed one leaves nothing behind."""
-    if getattr(_THREAD, "busy", False):
+def compiling(name: str = "compile") -> Iterator[None]:
+    """Refuse a compile inside a compile on the same thread; a failed one leaves nothing behind.
+
+    `name` says what is being compiled, for the error of who comes second.
+    """
+    if (outer := getattr(_THREAD, "name", None)) is not None:
         raise NotSupportedError(
-            "a model is being compiled on this thread, and its step compiles another one. Compile the inner model "
-            "before, and let the step use what that gives."
+            f"`{name}` was called while `{outer}` is compiling a model on this thread. Compile the inner model before, "
+            "and let the step use what that gives."
         )
-    _THREAD.busy = True
+    _THREAD.name = name
     try:
         yield
     finally:
-        _THREAD.busy = False
+        _THREAD.name = None

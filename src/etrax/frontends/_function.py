@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._errors import ArgumentTypeError, CompilationError
-from ..ir import Bound, BoundState, PyTree, Role, describe, leaves_with_paths, merged, trace_step
+from ..ir import Bound, BoundState, PyTree, Role, describe, keys_of, leaves_with_paths, merged, trace_step
 
 # How users say that a module is called.
 CALL = "call(module, hidden, *inputs)"
@@ -66,10 +66,11 @@ def bind_trees(
     roles = (Role.PARAM, Role.HIDDEN, Role.OTHER)
     leaves = [(i, leaf) for i, leaf in enumerate(traced.ins) if leaf.role in roles]
     values = [v for tree in trees for _, v in leaves_with_paths(tree)]
+    states = tuple(BoundState(leaf.path, leaf.role, leaf, (i,)) for i, leaf in leaves)
     return Bound(
         step=traced,
-        states=tuple(BoundState(leaf.path, leaf.role, leaf, (i,)) for i, leaf in leaves),
-        known={leaf.path: v for (_, leaf), v in zip(leaves, values, strict=True)},
+        states=states,
+        known=dict(zip(keys_of(states), values, strict=True)),
         read=read,
         encode=_inputs,
         decode_output=lambda out: out,

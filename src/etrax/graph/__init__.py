@@ -1,6 +1,8 @@
 """The compiler API: the facts of a step as a graph of named tuples, open for inspection. See README.md."""
 
 from ._build import build_graph as build_graph
+from ._by_jaxpr import add_hidden_perturbation_in_jaxpr as add_hidden_perturbation_in_jaxpr
+from ._by_jaxpr import find_hidden_groups_from_jaxpr as find_hidden_groups_from_jaxpr
 from ._compile import add_hidden_perturbation_from_minfo as add_hidden_perturbation_from_minfo
 from ._compile import add_hidden_perturbation_in_module as add_hidden_perturbation_in_module
 from ._compile import compile_etrace_graph as compile_etrace_graph
@@ -9,6 +11,8 @@ from ._compile import find_hidden_groups_from_minfo as find_hidden_groups_from_m
 from ._compile import find_hidden_groups_from_module as find_hidden_groups_from_module
 from ._compile import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
 from ._compile import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
+from ._describe import groups_of_weights as groups_of_weights
+from ._describe import traced_leaves as traced_leaves
 from ._diagnostics import CompilationRecord as CompilationRecord
 from ._diagnostics import CompilationWarning as CompilationWarning
 from ._diagnostics import DiagnosticKind as DiagnosticKind
@@ -24,3 +28,9 @@ from ._jacobians import plan_jacobians as plan_jacobians
 from ._module_info import ModuleInfo as ModuleInfo
 from ._perturb import HiddenPerturbation as HiddenPerturbation
 from ._relation import HiddenParamOpRelation as HiddenParamOpRelation
+from ._transitions import Hidden2GroupTransition as Hidden2GroupTransition
+from ._transitions import compiler_context as compiler_context
+from ._transitions import group_merging as group_merging
+from ._transitions import jacrev_last_dim as jacrev_last_dim
+from ._transitions import order_hidden_group_index as order_hidden_group_index
+from ._transitions import write_jaxpr_of_hidden_group_transition as write_jaxpr_of_hidden_group_transition

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
-from .._compat import Literal, Var
+from .._compat import Jaxpr, Literal, Primitive, Var
 from .._errors import CompilationError
-from ..analysis import Facts, Group, colours
+from ..analysis import Facts, Group, Relation, colours
 from ..engine import layout_of
 from ..ir import Bound, Path, Role, format_path
 from ._columns import Columns
 from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph
 from ._group import HiddenGroup
-from ._module_info import ModuleInfo, module_info_of
+from ._module_info import HiddenLeaf, ModuleInfo, module_info_of
 from ._perturb import perturb
-from ._relation import HiddenParamOpRelation
-from ._slices import inner_equation, slice_between
+from ._relation import OUTPUT, HiddenParamOpRelation
+from ._slices import Slice, inner_equation, slice_between, slice_from_inside
 from ._stand_in import loops
 
 
 def build_graph(model: Bound, facts: Facts, include_hidden_perturb: bool = True) -> ETraceGraph:
     """The graph of a bound model, whose step `facts` describe."""
     info = module_info_of(model)
-    groups, by_path = build_groups(info, facts)
+    groups, by_path = build_groups(info.jaxpr, info.hidden_leaves, facts)
     relations = build_relations(info, facts, groups)
     info = info.add_jaxpr_outs(_read_by(groups, relations, info))
     weights = _weight_paths(info)
@@ -35,21 +36,20 @@ def build_graph(model: Bound, facts: Facts, include_hidden_perturb: bool = True)
     return ETraceGraph(info, groups, by_path, relations, perturb(info) if include_hidden_perturb else None, found)
 
 
-def build_groups(info: ModuleInfo, facts: Facts) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
-    """The hidden groups, and the group of each hidden state."""
-    leaves = facts.states
-    handles = {e.path: e.handle for e in info.bound.states if e.role is Role.HIDDEN}
-    rank = {path: k for k, path in enumerate(info.hidden_path_to_invar)}
+def build_groups(
+    jaxpr: Jaxpr, hidden: Sequence[HiddenLeaf], facts: Facts
+) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
+    """The hidden groups, and the group of each hidden state; `jaxpr` has the equations that `facts` are of."""
+    number = {leaf.path: k for k, leaf in enumerate(hidden)}
     groups = []
     for g in facts.groups:
-        g = _reordered(g, sorted(range(len(g.leaves)), key=lambda k: rank[leaves[g.leaves[k]].path]))
-        paths = [leaves[i].path for i in g.leaves]
-        invars = [info.hidden_path_to_invar[p] for p in paths]
-        outvars = [info.hidden_path_to_outvar[p] for p in paths]
-        jaxpr, rest = slice_between(info.jaxpr, invars, outvars, facts)
-        more = Columns(layout_of(facts, g)), colours(facts, g), str(facts.tags[g.index])
-        states = [handles[p] for p in paths]
-        groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr, list(rest), *more))
+        rank = [number[facts.states[i].path] for i in g.leaves]
+        g = _reordered(g, sorted(range(len(rank)), key=rank.__getitem__))
+        members = [hidden[k] for k in sorted(rank)]
+        paths, states, invars, outvars = (list(field) for field in zip(*members, strict=True))
+        jaxpr_of_group, rest = slice_between(jaxpr, invars, outvars, facts)
+        more = Columns(layout_of(facts, g), tuple(states)), colours(facts, g), str(facts.tags[g.index])
+        groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr_of_group, list(rest), *more))
     by_path: dict[Path, HiddenGroup] = {}
     for group in groups:
         for path in group.hidden_paths:
@@ -72,36 +72,50 @@ def build_relations(
     info: ModuleInfo, facts: Facts, groups: tuple[HiddenGroup, ...]
 ) -> tuple[HiddenParamOpRelation, ...]:
     """One relation per weight op and parameter leaf in it, in program order, with the groups that a trace can serve."""
-    paths = _weight_paths(info)
-    params = facts.step.select(Role.PARAM)
+    paths, params = _weight_paths(info), facts.step.select(Role.PARAM)
+    numbers = [i for e in info.bound.states if e.role is Role.PARAM for i in e.leaves]
+    invars = dict(zip(numbers, info.weight_invars, strict=True))
+    representable: dict[int, list[Relation]] = {}
+    for r in facts.relations:
+        if r.representable:
+            representable.setdefault(r.site, []).append(r)
     out = []
-    for j, site in enumerate(facts.sites):
-        found = [r for r in facts.relations if r.site == j and r.place is not None]
-        if not found:
-            continue
-        reached = tuple(groups[r.group] for r in found)
-        x, y, nested = _variables(info, facts, j)
-        parts = [] if nested else [slice_between(info.jaxpr, [y], g.hidden_outvars, facts) for g in reached]
-        for p in sorted(site.params):
+    for j, relations in sorted(representable.items()):
+        site, op = facts.sites[j], _op(info, facts, j)
+        reached = tuple(groups[r.group] for r in relations)
+        parts = [op.slice_to(g.hidden_outvars) for g in reached]
+        leaves = sorted(site.params)
+        names = _names([params[p].path for p in leaves])
+        for p in leaves:
             out.append(
                 HiddenParamOpRelation(
                     path=paths[p],
                     leaf_path=params[p].path,
-                    primitive=site.call.primitive,
-                    x_var=x,
-                    y_var=y,
+                    primitive=op.primitive,
+                    x_var=op.x,
+                    y_var=op.y,
                     hidden_groups=reached,
                     y_to_hidden_group_jaxprs=tuple(part.jaxpr for part in parts),
                     y_to_hidden_constvars=tuple(part.constvars for part in parts),
                     connected_hidden_paths=[q for g in reached for q in g.hidden_paths],
-                    positions=tuple(r.place for r in found if r.place is not None),
+                    positions=tuple(r.places for r in relations),
                     op=j,
                     family=site.rule.name,
                     source=site.source,
-                    nested=nested,
+                    nested=len(site.at) > 1,
+                    eqn_params=op.params,
+                    trainable_paths={name: paths[q] for name, q in zip(names, leaves, strict=True)},
+                    trainable_vars={name: invars[q] for name, q in zip(names, leaves, strict=True)},
                 )
             )
     return tuple(out)
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """A short name for each leaf: its last key, or its whole path if two leaves share that."""
+    last = [str(path[-1]) if path else "weight" for path in paths]
+    whole = [".".join(map(str, path)) for path in paths]
+    return [a if last.count(a) == 1 else b for a, b in zip(last, whole, strict=True)]
 
 
 def _weight_paths(info: ModuleInfo) -> list[Path]:
@@ -110,15 +124,29 @@ def _weight_paths(info: ModuleInfo) -> list[Path]:
     return [held[i] for i in range(len(held))]
 
 
-def _variables(info: ModuleInfo, facts: Facts, j: int) -> tuple[Var | None, Var, bool]:
-    """The data operand (None if there is none) and the output of a weight op; whether it is inside a loop or branch."""
+class _Op(NamedTuple):
+    """The equation of a weight op: its data operand (None if there is none), its result, and the way from there."""
+
+    primitive: Primitive
+    params: dict[str, Any]
+    x: Var | None
+    y: Var
+    slice_to: Callable[[Sequence[Var]], Slice]
+
+
+def _op(info: ModuleInfo, facts: Facts, j: int) -> _Op:
     site, count = facts.sites[j], len(facts.step.jaxpr.eqns)
     if site.at[0] >= count:
-        hidden = [leaf.path for leaf in facts.step.outs]
-        return None, info.hidden_path_to_outvar[hidden[site.at[0] - count]], False
+        y = info.hidden_path_to_outvar[facts.step.outs[site.at[0] - count].path]
+        return _Op(OUTPUT, {}, None, y, lambda targets: slice_between(info.jaxpr, [y], targets, facts))
     eqn = inner_equation(info.jaxpr, site.at)
     varying = () if not site.rule.mixes else site.rule.varying(site.call)
-    return (eqn.invars[varying[0]] if varying else None), eqn.outvars[0], len(site.at) > 1
+    x, y = eqn.invars[varying[0]] if varying else None, eqn.outvars[0]
+    if len(site.at) > 1:
+        slice_to = lambda targets: slice_from_inside(info.jaxpr, j, targets, facts)  # noqa: E731
+    else:
+        slice_to = lambda targets: slice_between(info.jaxpr, [y], targets, facts)  # noqa: E731
+    return _Op(eqn.primitive, dict(eqn.params), x, y, slice_to)
 
 
 def _read_by(groups: Sequence[HiddenGroup], relations: Sequence[HiddenParamOpRelation], info: ModuleInfo) -> list[Var]:

@@ -6,14 +6,15 @@ real blocks that the engine reads are put together to complex ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from .._compat import common_dtype
 from ..analysis import Group
@@ -30,9 +31,14 @@ class StateObject(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of a group, by the engine's layout of it."""
+    """The columns of a group, by the engine's layout of it; `states` are the objects that the layout is of."""
 
     layout: Layout
+    states: tuple[object, ...] = ()
+
+    def are_of(self, states: Sequence[object]) -> bool:
+        """Whether the layout was made for these states."""
+        return len(states) == len(self.states) and all(a is b for a, b in zip(states, self.states, strict=True))
 
     @property
     def varshape(self) -> tuple[int, ...]:
@@ -59,30 +65,47 @@ class Columns:
             found.append(None if order is None or np.array_equal(order, np.arange(order.size)) else order)
         return found
 
-    def concat(self, values: Sequence[object]) -> jax.Array:
-        """One array from one value per state; units are dropped."""
-        if len(values) != len(self.orders):
+    @property
+    def avals(self) -> list[jax.ShapeDtypeStruct]:
+        """Shape and type of each state."""
+        return [self.layout.avals[leaf] for leaf in self.layout.group.leaves]
+
+    def _width(self, aval: jax.ShapeDtypeStruct) -> int:
+        """The number of columns of a state."""
+        return aval.size // max(self.layout.group.num_positions, 1)
+
+    def concat(self, values: Iterable[object]) -> jax.Array:
+        """One array from one value per state, behind the same leading axes; units are dropped."""
+        arrays = [jnp.asarray(leaf) for value in values for leaf in jax.tree.leaves(value)]
+        if len(arrays) != len(self.orders):
             raise ValueError(
-                f"this group has {len(self.orders)} hidden states, got {len(values)} values; pass one for each."
+                f"this group has {len(self.orders)} hidden states, got {len(arrays)} values; pass one for each."
             )
+        lead = _lead(arrays, self.avals)
         columns = []
-        for value, order in zip(values, self.orders, strict=True):
-            (array,) = jax.tree.leaves(value)
-            flat = jnp.reshape(array, -1)
-            columns.append((flat if order is None else flat[order]).reshape(*self.varshape, -1))
+        for array, aval, order in zip(arrays, self.avals, self.orders, strict=True):
+            flat = array.reshape(*lead, aval.size)
+            column = flat if order is None else flat[..., order]
+            columns.append(column.reshape(*lead, *self.varshape, self._width(aval)))
         dtype = common_dtype(*(c.dtype for c in columns))
         return jnp.concatenate([c.astype(dtype) for c in columns], axis=-1)
 
-    def split(self, array: jax.Array) -> list[jax.Array]:
-        """The inverse of `concat`, up to units."""
-        out, at = [], 0
-        for leaf, order in zip(self.layout.group.leaves, self.orders, strict=True):
-            aval = self.layout.avals[leaf]
-            end = at + aval.size // max(self.layout.group.num_positions, 1)
-            flat = array[..., at:end].reshape(-1)
-            flat = (flat if order is None else flat[np.argsort(order)]).reshape(aval.shape)
-            real = jnp.iscomplexobj(flat) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
-            out.append((flat.real if real else flat).astype(aval.dtype))
+    def split(self, array: object) -> list[jax.Array]:
+        """The inverse of `concat`, up to units: one value per state, behind the array's leading axes."""
+        (joined,) = map(jnp.asarray, jax.tree.leaves(array))
+        shape = (*self.varshape, self.num_state)
+        if joined.shape[max(joined.ndim - len(shape), 0) :] != shape:
+            raise ValueError(
+                f"an array of shape {list(joined.shape)} is not of this group: expected {list(shape)}, behind any "
+                "leading axes. The last axis counts the states at a position."
+            )
+        lead, out, at = joined.shape[: joined.ndim - len(shape)], [], 0
+        same_type = len({aval.dtype for aval in self.avals}) == 1
+        for aval, order in zip(self.avals, self.orders, strict=True):
+            end = at + self._width(aval)
+            flat = joined[..., at:end].reshape(*lead, aval.size)
+            value = (flat if order is None else flat[..., np.argsort(order)]).reshape(*lead, *aval.shape)
+            out.append(value if same_type else _cast(value, aval.dtype))
             at = end
         return out
 
@@ -110,6 +133,24 @@ class Columns:
         return _stacked(parts)
 
 
+def _lead(arrays: Sequence[jax.Array], avals: Sequence[jax.ShapeDtypeStruct]) -> tuple[int, ...]:
+    """The leading axes that all values have before the axes of their states."""
+    found = {a.shape[: max(a.ndim - len(aval.shape), 0)] for a, aval in zip(arrays, avals, strict=True)}
+    lead = next(iter(found), ())
+    if len(found) > 1 or any(a.shape != (*lead, *aval.shape) for a, aval in zip(arrays, avals, strict=True)):
+        raise ValueError(
+            f"values of shapes {', '.join(str(list(a.shape)) for a in arrays)} are not of this group: expected "
+            f"{', '.join(str(list(aval.shape)) for aval in avals)}, all behind the same leading axes."
+        )
+    return lead
+
+
+def _cast(value: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """A state's value in its own type, from an array in the common type of several states."""
+    real = jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return (value.real if real else value).astype(dtype)
+
+
 def _complex(real: jax.Array, imaginary: jax.Array | None) -> jax.Array:
     return real if imaginary is None else real + 1j * imaginary
 
@@ -119,12 +160,16 @@ def _stacked(parts: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack([p.astype(dtype) for p in parts], axis=-1)
 
 
-def columns_of_states(states: Sequence[Leaf | StateObject]) -> Columns:
+# What holds a hidden state: an object of a front end, a leaf of a traced step, or the array itself.
+HiddenObject: TypeAlias = Leaf | StateObject | jax.Array
+
+
+def columns_of_states(states: Sequence[HiddenObject]) -> Columns:
     """The columns of states that were put together by hand: the last axis of a grouped state counts state scalars."""
     avals, place, slot, first = {}, [], [], 0
     shapes = varshapes(states)
     for i, (state, varshape) in enumerate(zip(states, shapes, strict=True)):
-        value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(state.value)[0]
+        value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(getattr(state, "value", state))[0]
         avals[i] = jax.ShapeDtypeStruct(value.shape, value.dtype)
         positions, n = int(np.prod(varshape)), int(np.prod(value.shape[len(varshape) :]))
         place.append(np.repeat(np.arange(positions), n).reshape(value.shape))
@@ -132,12 +177,15 @@ def columns_of_states(states: Sequence[Leaf | StateObject]) -> Columns:
         first += n
     size = int(np.prod(shapes[0])) if shapes else 0
     group = Group(0, tuple(avals), size, first, shapes[0] if shapes else (), tuple(place), tuple(slot))
-    return Columns(layout_with(group, avals))
+    return Columns(layout_with(group, avals), tuple(states))
 
 
-def varshapes(states: Sequence[Leaf | StateObject]) -> list[tuple[int, ...]]:
-    """The shape of each state's positions, as the state says itself: brainstate's `varshape`, or a leaf's own."""
-    return [
-        tuple(s.aval.shape[:-1] if s.state_axis else s.aval.shape) if isinstance(s, Leaf) else tuple(s.varshape)
-        for s in states
-    ]
+def varshapes(states: Sequence[HiddenObject]) -> list[tuple[int, ...]]:
+    """The shape of each state's positions: as a state says itself (brainstate's `varshape`), or that of its array."""
+    return [_varshape(state) for state in states]
+
+
+def _varshape(state: HiddenObject) -> tuple[int, ...]:
+    if isinstance(state, Leaf):
+        return tuple(state.aval.shape[:-1] if state.state_axis else state.aval.shape)
+    return tuple(state.varshape if hasattr(state, "varshape") else np.shape(state))

@@ -52,7 +52,7 @@ def compile_with_facts(
     model: object, args: tuple[object, ...], kwargs: Mapping[str, object], include_hidden_perturb: bool, what: str
 ) -> tuple[ETraceGraph, Facts]:
     """The graph, and the facts that it shows; its warnings are said to the caller of who calls this."""
-    with compiling():
+    with compiling(what):
         bound = bind_model(model, args, kwargs, what)
         facts = inspect(bound.step)
         graph = build_graph(bound, facts, include_hidden_perturb)
@@ -92,8 +92,7 @@ def extract_module_info(model: object, *model_args: object, **model_kwargs: obje
     >>> etrax.extract_module_info(step, jnp.ones(3), **values).num_var_out
     1
     """
-    with compiling():
-        return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
+    return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
 
 
 def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
@@ -107,7 +106,7 @@ def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup,
     (1, [()])
     """
     _require_info(minfo)
-    return build_groups(minfo, inspect(minfo.step))
+    return build_groups(minfo.jaxpr, minfo.hidden_leaves, inspect(minfo.step))
 
 
 def find_hidden_groups_from_module(
@@ -141,7 +140,7 @@ def find_hidden_param_op_relations_from_minfo(
     """
     _require_info(minfo)
     facts = inspect(minfo.step)
-    groups, by_path = build_groups(minfo, facts)
+    groups, by_path = build_groups(minfo.jaxpr, minfo.hidden_leaves, facts)
     if hid_path_to_group is not None:
         _check_groups(minfo, by_path, hid_path_to_group)
         groups = tuple({g.index: g for g in hid_path_to_group.values()}[g.index] for g in groups)

@@ -24,6 +24,7 @@ class DiagnosticLevel(StrEnum):
 
     INFO = "info"
     WARNING = "warning"
+    ERROR = "error"
 
 
 class DiagnosticKind(StrEnum):
@@ -52,6 +53,34 @@ class DiagnosticKind(StrEnum):
     COMPLEX_TO_REAL = "complex_to_real"
     UNKNOWN_PRIMITIVE = "unknown_primitive"
     LOOP_WITHOUT_DERIVATIVE = "loop_without_derivative"
+
+    # Findings that no record of this compiler has: code for braintrace, which shares this enumeration, asks for them.
+    RELATION_EXCLUDED_NO_PARAMSTATE = "relation_excluded_no_paramstate"
+    RELATION_EXCLUDED_SHAPE_MISMATCH = "relation_excluded_shape_mismatch"
+    RELATION_EXCLUDED_SLICED_WEIGHT = "relation_excluded_sliced_weight"
+    TRAINABLE_INVAR_NOT_PARAMSTATE = "trainable_invar_not_paramstate"
+    COND_IF_CONVERTED = "cond_if_converted"
+    COND_CONVERSION_SKIPPED = "cond_conversion_skipped"
+    SCAN_UNROLLED = "scan_unrolled"
+    SCAN_UNROLL_SKIPPED = "scan_unroll_skipped"
+    SCAN_DESCENT_APPLIED = "scan_descent_applied"
+    SCAN_DESCENT_SKIPPED = "scan_descent_skipped"
+    SCAN_DESCENT_NO_RELATIONS = "scan_descent_no_relations"
+    WEIGHT_IN_WHILE = "weight_in_while"
+    WEIGHT_IN_CONTROL_FLOW = "weight_in_control_flow"
+    CONTROL_FLOW_OPAQUE_FWD = "control_flow_opaque_fwd"
+    CONTROL_FLOW_RECURRENT_MIXING = "control_flow_recurrent_mixing"
+    OUTPUT_BYPASSES_HIDDEN = "output_bypasses_hidden"
+    OUTPUT_BYPASS_DROPPED = "output_bypass_dropped"
+    PRIMITIVE_INSIDE_NESTED_JIT = "primitive_inside_nested_jit"
+    PRIMITIVE_INSIDE_CONTROL_FLOW = "primitive_inside_control_flow"
+    MULTI_OUTPUT_PRIMITIVE_DETECTED = "multi_output_primitive_detected"
+    PYTREE_WEIGHT_LEAF_AMBIGUOUS = "pytree_weight_leaf_ambiguous"
+    SNAP_PATTERN_CONSERVATIVE = "snap_pattern_conservative"
+    SNAP_PATTERN_DEGENERATE = "snap_pattern_degenerate"
+    TRANSITION_TAIL_BOUNDED = "transition_tail_bounded"
+    HIDDEN_GROUP_MERGED = "hidden_group_merged"
+    STATE_MISMATCH = "state_mismatch"
 
 
 _KIND_OF_LOST_PATH = {

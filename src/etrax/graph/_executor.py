@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from .._errors import CompilationError, NotSupportedError
 from ..engine import Probes
-from ..ir import Path, Role, format_path
+from ..ir import Path
 from ._compile import check_kind, compile_with_facts
+from ._describe import describe
 from ._diagnostics import DiagnosticKind
 from ._graph import ETraceGraph
 from ._input_data import first_steps, single_steps
@@ -38,6 +39,7 @@ class ETraceGraphExecutor:
         given = {"params": params, "hidden": hidden, "call": call}
         self._values = {name: value for name, value in given.items() if value is not None}
         self._graph: ETraceGraph | None = None
+        self._paths: tuple[ETraceGraph, tuple[Any, dict[int, Path]]] | None = None  # states of that graph, and paths
         self._probes: Probes | None = None  # None: a step that can be looked at, and has no Jacobian
 
     def compile_graph(self, *args: object, **kwargs: object) -> None:
@@ -56,20 +58,30 @@ class ETraceGraphExecutor:
 
     @property
     def states(self) -> Any:
-        """All states of the model by path, a `brainstate.util.FlattedDict`: `states.filter(brainstate.ParamState)`."""
-        return self.graph.module_info.retrieved_model_states
+        """All states of the model by path, and the states outside it that the step touches.
+
+        For a module a `brainstate.util.FlattedDict`: `states.filter(brainstate.ParamState)`. A parameter and a state of
+        a function that share a path are at `('params', *path)` and `('hidden', *path)`.
+        """
+        return self._by_path(self.graph)[0]
 
     @property
     def path_to_states(self) -> Any:
-        """The same, and the states outside the module that the step touches."""
-        info = self.graph.module_info
-        touched = dict(zip(info.compiled_state_paths, info.compiled_model_states, strict=True))
-        return type(self.states)({**self.states, **touched})
+        """Another name of `states`."""
+        return self.states
 
     @property
     def state_id_to_path(self) -> dict[int, Path]:
-        """The path of each state by its `id`."""
-        return {id(state): path for path, state in self.path_to_states.items()}
+        """The path of each state by its `id`: one dictionary until the model is compiled again."""
+        return self._by_path(self.graph)[1]
+
+    def _by_path(self, graph: ETraceGraph) -> tuple[Any, dict[int, Path]]:
+        if self._paths is None or self._paths[0] is not graph:
+            bound = graph.module_info.bound
+            met = {key: e.handle for key, e in zip(bound.keys, bound.states, strict=True) if key not in bound.known}
+            states = type(bound.known)({**bound.known, **met})
+            self._paths = graph, (states, {id(state): path for path, state in states.items()})
+        return self._paths[1]
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print (if `verbose`) the groups, other states, and weights with and without a group; or return the text."""
@@ -122,41 +134,3 @@ def _outputs(perturbation: HiddenPerturbation, flat: Sequence[jax.Array], p: Val
 
 def _pull_back(pull: Callable[[list[jax.Array]], tuple[Values]], cotangent: object) -> Values:
     return pull(jax.tree.leaves(cotangent))[0]
-
-
-def describe(graph: ETraceGraph) -> str:
-    """The graph in words: hidden groups, other dynamic states, weights with their groups, weights with none."""
-    info = graph.module_info
-    lines = ["Hidden groups:"]
-    lines += [
-        f"  {g.index}: {', '.join(map(format_path, g.hidden_paths))} ({g.tag}, {list(g.varshape)})"
-        for g in graph.hidden_groups
-    ]
-    grouped = set(graph.hid_path_to_group)
-    met = {e.path: e.role for e in info.bound.states}  # every parameter is among these, met by the step or not
-    dynamic = [p for p in (*met, *(q for q in info.bound.known if q not in met)) if met.get(p) is not Role.PARAM]
-    others = [p for p in dynamic if p not in grouped]
-    lines += _section("Other dynamic states:", [format_path(p) + _why_not(met, p) for p in others])
-    reached: dict[Path, dict[int, None]] = {}
-    for r in graph.hidden_param_op_relations:
-        reached.setdefault(r.path, {}).update(dict.fromkeys(g.index for g in r.hidden_groups))
-    with_groups = [f"{format_path(p)} -> group {', '.join(map(str, sorted(found)))}" for p, found in reached.items()]
-    lines += _section("Weights with a trace:", with_groups)
-    alone = [p for p in info.weight_path_to_invars if p not in reached]
-    lines += _section("Weights without a trace:", [format_path(p) + _why(graph, p) for p in alone])
-    return "\n".join(lines)
-
-
-def _section(title: str, rows: Sequence[str]) -> list[str]:
-    return [title, *(f"  {row}" for row in rows)] if rows else [title, "  none"]
-
-
-def _why_not(met: Mapping[Path, Role], path: Path) -> str:
-    if path not in met:
-        return " (the step does not touch it)"
-    return " (a hidden state without derivatives)" if met[path] is Role.HIDDEN else ""
-
-
-def _why(graph: ETraceGraph, path: Path) -> str:
-    kinds = dict.fromkeys(r.kind.value for r in graph.explain(weight_path=path))
-    return f" ({', '.join(kinds)})" if kinds else ""

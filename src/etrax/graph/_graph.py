@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from .._errors import ArgumentTypeError, CompilationError
@@ -66,8 +65,7 @@ class ETraceGraph(NamedTuple):
                 raise ArgumentTypeError(
                     f"`{name}` is a {type(path).__name__}; expected a path: a tuple of keys, or a name such as 'rnn.w'."
                 )
-        known = {k for k in DiagnosticKind} | {k.value for k in DiagnosticKind}
-        if kind is not None and not isinstance(kind, StrEnum) and not (isinstance(kind, str) and kind in known):
+        if kind is not None and not (isinstance(kind, str) and kind in set(DiagnosticKind)):
             raise ArgumentTypeError(f"`kind` is a {type(kind).__name__}; expected one of `etrax.DiagnosticKind`.")
         return Records(
             r

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -49,7 +49,9 @@ class HiddenGroup(NamedTuple):
     @property
     def columns(self) -> Columns:
         """The group's states as one array with a column per state scalar."""
-        return columns_of_states(self.hidden_states) if self.layout is None else self.layout
+        if self.layout is None or not self.layout.are_of(self.hidden_states):
+            return columns_of_states(self.hidden_states)
+        return self.layout
 
     @property
     def varshape(self) -> tuple[int, ...]:
@@ -76,7 +78,7 @@ class HiddenGroup(NamedTuple):
                 "other position by position one shape (a `brainstate.HiddenGroupState` has one more axis, the last)."
             )
 
-    def transition(self, hidden_vals: Sequence[object], input_vals: Sequence[object]) -> list[jax.Array]:
+    def transition(self, hidden_vals: Iterable[object], input_vals: Iterable[object]) -> list[jax.Array]:
         """New values from old ones and the values of `transition_jaxpr_constvars`; units are dropped."""
         hidden, rest = jax.tree.leaves(list(hidden_vals)), jax.tree.leaves(list(input_vals))
         if (len(hidden), len(rest)) != (len(self.hidden_invars), len(self.transition_jaxpr_constvars)):
@@ -86,7 +88,7 @@ class HiddenGroup(NamedTuple):
             )
         return eval_slice(self.transition_jaxpr, rest, hidden)
 
-    def diagonal_jacobian(self, hidden_vals: Sequence[object], input_vals: Sequence[object]) -> jax.Array:
+    def diagonal_jacobian(self, hidden_vals: Iterable[object], input_vals: Iterable[object]) -> jax.Array:
         """The blocks ∂h'[p, :]/∂h[p, :] of the transition, (*varshape, num_state, num_state).
 
         One pull-back per state scalar and colour: one colour for a diagonal or block group; for others as many as
@@ -108,12 +110,18 @@ class HiddenGroup(NamedTuple):
             raise
         return columns.blocks(block)
 
-    def concat_hidden(self, values: Sequence[object]) -> jax.Array:
-        """One array (*varshape, num_state) from one value per state; units are dropped."""
+    def concat_hidden(self, values: Iterable[object]) -> jax.Array:
+        """One array (..., *varshape, num_state) from one value per state, each behind the same leading axes.
+
+        Units are dropped. A value of another shape is a `ValueError`.
+        """
         return self.columns.concat(values)
 
-    def split_hidden(self, array: jax.Array) -> list[jax.Array]:
-        """One value per state from one array (*varshape, num_state): the inverse of `concat_hidden`, without units."""
+    def split_hidden(self, array: object) -> list[jax.Array]:
+        """One value per state from one array (..., *varshape, num_state): the inverse of `concat_hidden`.
+
+        Values have no units. An array of another width is a `ValueError`.
+        """
         return self.columns.split(array)
 
     def dict(self) -> dict[str, object]:

@@ -21,13 +21,23 @@ OldValues: TypeAlias = Mapping[Path, object] | Sequence[object] | None
 StepResult: TypeAlias = tuple[Any, Values, Values, dict[Var, Any]]
 
 
+class HiddenLeaf(NamedTuple):
+    """A hidden state of a jaxpr: its path, the object that holds it, and its variables before and after the step."""
+
+    path: Path
+    state: Any
+    invar: Var
+    outvar: Var
+
+
 class ModuleInfo(NamedTuple):
     """A model's step: its jaxpr, and which variable is which state.
 
     `closed_jaxpr` takes the leaves of the inputs, then those of `compiled_model_states` in order: parameters, hidden,
     other, each as the model's step meets them. It gives the leaves of the outputs, then those of the same states, then
     the variables added by `add_jaxpr_outs`. `retrieved_model_states` are all states of the model by path, touched by
-    the step or not. `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
+    the step or not; a parameter and a state of one path are at `('params', *path)` and `('hidden', *path)`.
+    `state_id_to_path` is keyed by `id(state)`, for who holds a state and wants its path.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -59,6 +69,13 @@ class ModuleInfo(NamedTuple):
         """The bare jaxpr."""
         return open_jaxpr(self.closed_jaxpr)[0]
 
+    @property
+    def hidden_leaves(self) -> tuple[HiddenLeaf, ...]:
+        """The hidden states in the order of the model."""
+        handles = {e.path: e.handle for e in self.bound.states if e.role is Role.HIDDEN}
+        pairs = self.hidden_path_to_invar.items()
+        return tuple(HiddenLeaf(path, handles[path], v, self.hidden_path_to_outvar[path]) for path, v in pairs)
+
     def add_jaxpr_outs(self, variables: Sequence[Var]) -> ModuleInfo:
         """The same with more variables of the jaxpr among its outputs; those already there are not repeated."""
         jaxpr, consts = open_jaxpr(self.closed_jaxpr)
@@ -76,7 +93,8 @@ class ModuleInfo(NamedTuple):
     ) -> list[jax.Array]:
         """What the jaxpr takes: leaves of the model's arguments, then of the states' values (the current ones if None).
 
-        `old_state_vals` are values by path, or in the order of `compiled_model_states`.
+        `old_state_vals` are values by path, or in the order of `compiled_model_states`. Where a parameter and a state
+        share a path, the keys are `('params', *path)` and `('hidden', *path)`.
         """
         inputs = jax.tree.leaves(self.bound.encode(tuple(args), kwargs))
         if old_state_vals is None:
@@ -84,25 +102,21 @@ class ModuleInfo(NamedTuple):
             if any(isinstance(x, jax.ShapeDtypeStruct) for x in now):
                 raise CompilationError(
                     "the step was compiled for shapes and has no current values: pass `old_state_vals`, one for each "
-                    f"of {', '.join(map(format_path, self.compiled_state_paths))}."
+                    f"of {', '.join(map(format_path, self.bound.keys))}."
                 )
             return self._checked([*inputs, *(now[i] for e in self.bound.states for i in e.leaves)])
         if isinstance(old_state_vals, Mapping):
-            for path in self.compiled_state_paths:
-                if self.compiled_state_paths.count(path) > 1:
+            for key in self.bound.keys:
+                if key not in old_state_vals:
                     raise CompilationError(
-                        f"`old_state_vals` by path cannot tell a parameter from a state, both at {format_path(path)}: "
-                        "pass a list, in the order of `compiled_state_paths`."
+                        f"`old_state_vals` has no value for state {format_path(key)}; pass one for each of "
+                        f"{', '.join(map(format_path, self.bound.keys))}."
                     )
-                if path not in old_state_vals:
-                    raise CompilationError(
-                        f"`old_state_vals` has no value for state {format_path(path)}; pass one for each."
-                    )
-            old_state_vals = [old_state_vals[path] for path in self.compiled_state_paths]
+            old_state_vals = [old_state_vals[key] for key in self.bound.keys]
         if len(old_state_vals) != len(self.compiled_state_paths):
             raise CompilationError(
                 f"`old_state_vals` holds {len(old_state_vals)} values, expected {len(self.compiled_state_paths)}: one "
-                f"for each of {', '.join(map(format_path, self.compiled_state_paths))}."
+                f"for each of {', '.join(map(format_path, self.bound.keys))}."
             )
         pairs = zip(self.compiled_state_paths, old_state_vals, strict=True)
         return self._checked([*inputs, *(x for path, value in pairs for x in self.bound.encode_state(path, value))])
@@ -196,7 +210,7 @@ def module_info_of(bound: Bound) -> ModuleInfo:
         retrieved_model_states=bound.known,
         compiled_model_states=tuple(entry.handle for entry in bound.states),
         compiled_state_paths=tuple(entry.path for entry in bound.states),
-        state_id_to_path={id(entry.handle): entry.path for entry in bound.states}
+        state_id_to_path={id(entry.handle): key for entry, key in zip(bound.states, bound.keys, strict=True)}
         | {id(s): p for p, s in bound.known.items()},
         weight_invars=tuple(v for _, v in weights),
         weight_path_to_invars={p: tuple(v) for p, v in by_state.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +20,9 @@ from .._compat import (
     zeros_of,
 )
 from .._errors import CompilationError
-from ..ir import Path, Role, Site, format_path, interpret
+from ..ir import Path, Site, format_path, interpret
 from ._group import HiddenGroup
-from ._module_info import ModuleInfo
+from ._module_info import HiddenLeaf, ModuleInfo
 from ._show import show
 
 
@@ -44,7 +44,7 @@ class HiddenPerturbation(NamedTuple):
     perturb_hidden_states: list[jax.Array]
     perturb_jaxpr: Any
 
-    def _checked(self, perturb_data: Sequence[object]) -> list[jax.Array]:
+    def _checked(self, perturb_data: Iterable[object]) -> list[jax.Array]:
         flat = jax.tree.leaves(list(perturb_data))
         if len(flat) != len(self.perturb_vars):
             raise ValueError(
@@ -53,7 +53,7 @@ class HiddenPerturbation(NamedTuple):
             )
         return flat
 
-    def eval_jaxpr(self, inputs: Sequence[object], perturb_data: Sequence[object]) -> list[jax.Array]:
+    def eval_jaxpr(self, inputs: Iterable[object], perturb_data: Iterable[object]) -> list[jax.Array]:
         """Run on what `ModuleInfo.jaxpr` takes (flat) and one perturbation per hidden state."""
         jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
         args = [*jax.tree.leaves(list(inputs)), *self._checked(perturb_data)]
@@ -64,10 +64,11 @@ class HiddenPerturbation(NamedTuple):
         return [zeros_of(v.aval) for v in self.perturb_vars]
 
     def perturb_data_to_hidden_group_data(
-        self, perturb_data: Sequence[object], hidden_groups: Sequence[HiddenGroup]
+        self, perturb_data: Iterable[object], hidden_groups: Iterable[HiddenGroup]
     ) -> list[jax.Array]:
-        """One array (*varshape, num_state) per group; units are dropped."""
+        """One array (..., *varshape, num_state) per group, behind the leading axes of the data; units are dropped."""
         values = dict(zip(self.perturb_hidden_paths, self._checked(perturb_data), strict=True))
+        hidden_groups = list(hidden_groups)
         for group in hidden_groups:
             for path in group.hidden_paths:
                 if path not in values:
@@ -86,12 +87,18 @@ class HiddenPerturbation(NamedTuple):
 
 
 def perturb(info: ModuleInfo) -> HiddenPerturbation:
-    """Add a perturbation to every hidden state that has derivatives."""
-    jaxpr, consts = open_jaxpr(info.closed_jaxpr)
-    entries = {e.path: e.handle for e in info.bound.states if e.role is Role.HIDDEN}
-    paths = [p for p, v in info.hidden_path_to_invar.items() if is_inexact(v.aval)]
-    number = {info.hidden_path_to_outvar[p]: k for k, p in enumerate(paths)}
-    originals = len(info.step.jaxpr.eqns)
+    """Add a perturbation to every hidden state of a traced step that has derivatives."""
+    return perturb_jaxpr(info.closed_jaxpr, info.hidden_leaves, len(info.step.jaxpr.eqns))
+
+
+def perturb_jaxpr(closed_jaxpr: Any, hidden: Sequence[HiddenLeaf], originals: int) -> HiddenPerturbation:
+    """Add a perturbation to every hidden state that has derivatives; equations from number `originals` on are copies.
+
+    Each of these makes a state of its own from what another state, or none, is made of.
+    """
+    jaxpr, consts = open_jaxpr(closed_jaxpr)
+    leaves = [leaf for leaf in hidden if is_inexact(leaf.invar.aval)]
+    number = {leaf.outvar: k for k, leaf in enumerate(leaves)}
 
     def run(values: Sequence[object], flat: Sequence[jax.Array], p: Sequence[jax.Array]) -> list[jax.Array]:
         clean: dict[Any, Any] = {}
@@ -115,16 +122,15 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
         return interpret(jaxpr, values, flat, handle)
 
     avals = [shape_struct(v.aval) for v in jaxpr.invars]
-    moves = [shape_struct(info.hidden_path_to_outvar[path].aval) for path in paths]
+    moves = [shape_struct(leaf.outvar.aval) for leaf in leaves]
     found, captured = open_jaxpr(jax.make_jaxpr(run)([shape_struct(c) for c in consts], avals, moves))
     if captured:
         raise CompilationError(
             f"perturbing the hidden states captured {len(captured)} constants; please report this model"
         )
     closed = _with_constants(found, consts)
-    return HiddenPerturbation(
-        list(open_jaxpr(closed)[0].invars[len(avals) :]), paths, [entries[p] for p in paths], closed
-    )
+    perturb_vars = list(open_jaxpr(closed)[0].invars[len(avals) :])
+    return HiddenPerturbation(perturb_vars, [leaf.path for leaf in leaves], [leaf.state for leaf in leaves], closed)
 
 
 def _with_constants(jaxpr: Any, consts: Sequence[jax.Array]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from .._compat import open_jaxpr, shape_struct
+from .._compat import Primitive, open_jaxpr, shape_struct
 from ..ir import Source, format_path
 
 _MANY = 12
@@ -24,7 +24,7 @@ def brief(value: Any) -> str:
         return value._brief
     if value is None or isinstance(value, str | bool | int | float | Enum):
         return str(value) if isinstance(value, Enum) else repr(value)
-    if isinstance(value, Source):
+    if isinstance(value, Source | Primitive):
         return str(value)
     if isinstance(value, Mapping):
         return "{" + _joined(f"{_key(k)}: {brief(v)}" for k, v in value.items()) + "}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -42,11 +42,58 @@ def slice_between(jaxpr: Jaxpr, sources: Sequence[Var], targets: Sequence[Var], 
     Values that a cut op computes from the sources are constvars: they are inputs of the slice, not part of it. Cut ops
     inside an inner loop or branch stay where they are, with the gradient through them stopped.
     """
+    kept, constvars = _kept(jaxpr, set(sources), targets, facts)
+    part = build_jaxpr(sources, targets, [jaxpr.eqns[i] for i in kept], jaxpr, constvars)
+    cut = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
+    if not cut.intersection(kept):
+        return Slice(part, constvars)
+    opened = OpenStep(facts.step, facts.sites, facts.cut)
+
+    def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+        number = kept[site[0]]
+        return opened.inside(eqn, values, number) if number in cut else None
+
+    avals = [shape_struct(v.aval) for v in (*part.constvars, *part.invars)]
+    return Slice(_traced(lambda *args: eval_slice(part, (), args, handle), avals, len(constvars)), constvars)
+
+
+def slice_from_inside(jaxpr: Jaxpr, op: int, targets: Sequence[Var], facts: Facts) -> Slice:
+    """Targets as a function of what a weight op inside a loop or branch computes, in all iterations of its loops.
+
+    It takes an array with an axis for each loop around the op, outermost first, before those of the op's own result.
+    """
+    site, first = facts.sites[op], facts.sites[op].at[0]
+    kept, constvars = _kept(jaxpr, set(), targets, facts, first)
+    part = build_jaxpr([], targets, [jaxpr.eqns[i] for i in kept], jaxpr, constvars)
+    opened = OpenStep(facts.step, facts.sites, facts.cut)
+    inner = {s.at[0] for s in facts.sites if len(s.at) > 1}
+
+    def run(*args: jax.Array) -> list[jax.Array]:
+        def handle(at: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+            number = kept[at[0]]
+            outputs = {op: args[-1]} if number == first else {}
+            return opened.inside(eqn, values, number, outputs) if number in inner else None
+
+        return eval_slice(part, (), args[:-1], handle)
+
+    result = shape_struct(inner_equation(jaxpr, site.at).outvars[0].aval)
+    y = jax.ShapeDtypeStruct((*(n for _, n in site.loops), *result.shape), result.dtype)
+    return Slice(_traced(run, [*(shape_struct(v.aval) for v in constvars), y], len(constvars)), constvars)
+
+
+def _kept(
+    jaxpr: Jaxpr, sources: set[Var], targets: Sequence[Var], facts: Facts, first: int | None = None
+) -> tuple[list[int], tuple[Var, ...]]:
+    """Numbers of the equations between sources, or the results of equation `first`, and targets; what else they read.
+
+    Cut weight ops are not among them.
+    """
     closed = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) == 1}
     moving = set(sources)
     numbers = []
     for i, eqn in enumerate(jaxpr.eqns):
-        if i not in closed and any(not isinstance(v, Literal) and v in moving for v in eqn.invars):
+        moves = i not in closed and any(not isinstance(v, Literal) and v in moving for v in eqn.invars)
+        if moves or i == first:
             moving.update(v for v in eqn.outvars if v not in sources)
             numbers.append(i)
     needed = {v for v in targets if not isinstance(v, Literal)}
@@ -58,9 +105,7 @@ def slice_between(jaxpr: Jaxpr, sources: Sequence[Var], targets: Sequence[Var], 
             needed.update(v for v in eqn.invars if not isinstance(v, Literal))
     kept.reverse()
     read = [v for i in kept for v in jaxpr.eqns[i].invars] + list(targets)
-    constvars = tuple(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in moving))
-    part = build_jaxpr(sources, targets, [jaxpr.eqns[i] for i in kept], jaxpr, constvars)
-    return Slice(_cut_inside(part, len(constvars), kept, facts), constvars)
+    return kept, tuple(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in moving))
 
 
 def eval_slice(
@@ -71,20 +116,9 @@ def eval_slice(
     return interpret(jaxpr, values[:n], values[n:], handle)
 
 
-def _cut_inside(part: Jaxpr, num_inputs: int, numbers: Sequence[int], facts: Facts) -> Jaxpr:
-    """The same part with the cut ops inside its loops and branches cut; `numbers` are the step's of its equations."""
-    cut = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
-    if not cut.intersection(numbers):
-        return part
-
-    opened = OpenStep(facts.step, facts.sites, facts.cut)
-
-    def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
-        number = numbers[site[0]]
-        return opened.inside(eqn, values, number) if number in cut else None
-
-    avals = [shape_struct(v.aval) for v in (*part.constvars, *part.invars)]
-    found, consts = open_jaxpr(jax.make_jaxpr(lambda *args: eval_slice(part, (), args, handle))(*avals))
+def _traced(run: Callable[..., list[jax.Array]], avals: Sequence[jax.ShapeDtypeStruct], num_inputs: int) -> Jaxpr:
+    """The jaxpr of a function whose first arguments become constvars."""
+    found, consts = open_jaxpr(jax.make_jaxpr(run)(*avals))
     if consts:
         raise CompilationError(f"cutting an inner loop captured {len(consts)} constants; please report this model")
     return build_jaxpr(found.invars[num_inputs:], found.outvars, found.eqns, found, found.invars[:num_inputs])

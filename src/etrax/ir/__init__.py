@@ -2,6 +2,7 @@
 
 from ._bound import Bound as Bound
 from ._bound import BoundState as BoundState
+from ._bound import keys_of as keys_of
 from ._bound import merged as merged
 from ._check import check_step as check_step
 from ._custom import Body as Body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,21 @@ class BoundState:
     role: Role
     handle: Any
     leaves: tuple[int, ...]
+
+
+_ROOTS = {Role.PARAM: "params", Role.HIDDEN: "hidden", Role.OTHER: "other"}
+
+
+def keys_of(states: Sequence[BoundState]) -> tuple[Path, ...]:
+    """A key for each state that no other has: its path, behind the name of its tree where two states share a path.
+
+    >>> keys_of([BoundState(("w",), Role.PARAM, None, (0,)), BoundState(("h",), Role.HIDDEN, None, (1,))])
+    (('w',), ('h',))
+    >>> keys_of([BoundState((), Role.PARAM, None, (0,)), BoundState((), Role.HIDDEN, None, (1,))])
+    (('params',), ('hidden',))
+    """
+    uses = Counter(s.path for s in states)
+    return tuple(s.path if uses[s.path] == 1 else (_ROOTS[s.role], *s.path) for s in states)
 
 
 def merged(hidden: PyTree, other: PyTree) -> PyTree:
@@ -43,7 +59,7 @@ class Bound:
     hidden, other) as they are now; the record itself holds no values, so that one made inside `jit` keeps nothing of
     that trace. `join(hidden, other)` makes them the one tree of states that users see. `states` are parameters, hidden
     and other states, each in the model's own order (for a module: as its step meets them); `known` holds every state of
-    the model by path, whether the step touches it or not. `model` is the function that was given, if it was one.
+    the model by `keys_of`, whether the step touches it or not. `model` is the function that was given, if it was one.
 
     | piece | from | to |
     |---|---|---|
@@ -63,3 +79,8 @@ class Bound:
     decode_state: Callable[[Path, Sequence[jax.Array | None]], PyTree]
     join: Callable[[PyTree, PyTree], PyTree] = merged
     model: object = None
+
+    @property
+    def keys(self) -> tuple[Path, ...]:
+        """The key of each of `states`, see `keys_of`."""
+        return keys_of(self.states)

@@ -19,6 +19,8 @@ except ModuleNotFoundError as _error:
     ) from _error
 
 from ...graph import CompilationRecord as CompilationRecord
+from ...graph import DiagnosticKind as DiagnosticKind
+from ...graph import DiagnosticLevel as DiagnosticLevel
 from ...graph import ETraceGraph as ETraceGraph
 from ...graph import HiddenGroup as HiddenGroup
 from ...graph import HiddenParamOpRelation as HiddenParamOpRelation
@@ -43,8 +45,6 @@ from ._compiler import find_hidden_param_op_relations_from_module as find_hidden
 from ._config import ControlFlowPolicy as ControlFlowPolicy
 from ._config import ETraceConfig as ETraceConfig
 from ._diagnostics import CompilationReport as CompilationReport
-from ._diagnostics import DiagnosticKind as DiagnosticKind
-from ._diagnostics import DiagnosticLevel as DiagnosticLevel
 from ._dni import DNI as DNI
 from ._dni import SyntheticGradient as SyntheticGradient
 from ._dni import train_synthetic_gradient as train_synthetic_gradient

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import IO
 
 import brainstate
 
-from ...graph import CompilationRecord, ETraceGraph
+from ...graph import CompilationRecord, ETraceGraph, groups_of_weights, traced_leaves
 from ...ir import Path
 
-
-class DiagnosticLevel(StrEnum):
-    """How much a record matters."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-# Findings that are Etrax's own too keep their value; the others name rewrites that Etrax has no need of.
-DiagnosticKind = StrEnum(
-    "DiagnosticKind",
-    {
-        name.upper(): name
-        for name in (
-            "relation_included", "relation_excluded_no_paramstate", "relation_excluded_non_temporal",
-            "relation_excluded_shape_mismatch", "relation_excluded_weight_to_weight", "relation_partial_path",
-            "trainable_invar_not_paramstate", "cond_if_converted", "cond_conversion_skipped", "scan_unrolled",
-            "scan_unroll_skipped", "relation_excluded_sliced_weight", "scan_descent_applied",
-            "scan_descent_skipped", "scan_descent_no_relations", "weight_in_while", "control_flow_opaque_fwd",
-            "control_flow_recurrent_mixing", "output_bypasses_hidden", "output_bypass_dropped",
-            "primitive_inside_nested_jit", "primitive_inside_control_flow", "multi_output_primitive_detected",
-            "pytree_weight_leaf_ambiguous", "snap_pattern_conservative", "snap_pattern_degenerate",
-            "transition_tail_bounded", "hidden_group_merged", "state_mismatch", "weight_in_control_flow",
-        )
-    },
-)  # fmt: skip
+_RULE = "=" * 80
 
 
 class CompilationReport:
@@ -60,8 +33,8 @@ class CompilationReport:
 
     @property
     def etrace_weights(self) -> list[tuple[Path, list[int]]]:
-        """By relation, the path of its weight and the numbers of its groups."""
-        return [(r.path, [g.index for g in r.hidden_groups]) for r in self.graph.hidden_param_op_relations]
+        """By weight, its path and the numbers of its groups."""
+        return list(groups_of_weights(self.graph).items())
 
     @property
     def excluded_weights(self) -> list[tuple[Path, str | None]]:
@@ -95,21 +68,30 @@ class CompilationReport:
     def to_str(self, level: int = 1) -> str:
         """The lists as text; at level 2 with the records that warn."""
         groups = [f"Group {i}: {paths}" for i, paths in self.hidden_groups]
-        weights = [
-            f"Weight {i}: {path}  is associated with hidden group{'s' * (len(at) != 1)} {at[0] if len(at) == 1 else at}"
-            for i, (path, at) in enumerate(self.etrace_weights)
+        weights = [f"Weight {i}: {self._weight(path, at)}" for i, (path, at) in enumerate(self.etrace_weights)]
+        left = [
+            f"Weight {i}: {p}{f'  (excluded: {why})' * (why is not None)}"
+            for i, (p, why) in enumerate(self.excluded_weights)
         ]
-        left = [f"Weight {i}: {p}{f' ({why})' * (why is not None)}" for i, (p, why) in enumerate(self.excluded_weights)]
         parts = {
             "The hidden groups are:": groups,
-            "The dynamic states are:": [str(p) for p in self.dynamic_states],
+            "The dynamic (non-hidden) states are:": [
+                f"Dynamic state {i}: {p}" for i, p in enumerate(self.dynamic_states)
+            ],
             "The weight parameters which are associated with the hidden states are:": weights,
             "The non-etrace weight parameters are:": left,
         }
         if level >= 2:
             parts["Compiler diagnostics:"] = [str(r) for r in self.diagnostics if str(r.level) != "info"]
-        return "\n".join(f"{title}\n\n" + "".join(f"   {line}\n" for line in lines) for title, lines in parts.items()
-                         if lines or title.startswith("The hidden"))  # fmt: skip
+        shown = {title: rows for title, rows in parts.items() if rows or title.startswith("The hidden")}
+        texts = [f"{title}\n\n" + "".join(f"   {row}\n" for row in rows) for title, rows in shown.items()]
+        return f"{_RULE}\n" + f"\n{_RULE}\n".join(texts)
+
+    def _weight(self, path: Path, groups: list[int]) -> str:
+        leaves = traced_leaves(self.graph, path)
+        inner = f" ({', '.join(leaves)})" if leaves else ""
+        numbers = f"hidden group {groups[0]}" if len(groups) == 1 else f"hidden groups {groups}"
+        return f"{path}  is associated with {numbers}{inner}"
 
     def show(self, level: int = 1, *, file: IO[str] | None = None) -> None:
         """Print `to_str(level)`."""
