@@ -211,7 +211,10 @@ def test_plain_operations_have_traces_too():
     assert [path for path, _ in learner.report.etrace_weights] == [("w",)]
     assert dict(learner.report.excluded_weights)["out",] == "relation_excluded_non_temporal"
     learner(XS[0])
-    (trace,) = learner.get_etrace_of(model.w).values()
+    assert learner.get_etrace_of(model.out) == {}
+    ((key, trace),) = learner.get_etrace_of(model.w).items()
+    assert key == (("w",), 0)
+    (trace,) = trace.values()
     np.testing.assert_allclose(trace, np.broadcast_to(XS[0][:, :, None], trace.shape))
 
 

@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from ..._compat import is_concrete
-from ..._errors import ArgumentError, ArgumentTypeError, CompilationError
+from ..._errors import ArgumentError, ArgumentTypeError, CompilationError, NotSupportedError
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
-from ...ir import Path, PyTree, Role
+from ...ir import Path, PyTree, Role, lies_under
 from ...rules import Rule
 from ...stateful import Stateful
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
 from ._executor import ETraceVjpGraphExecutor
+from ._hooks import HookedStateful, Solved, check_overrides
 from ._rules import rule_of
 from ._sequence import SequenceDriverMixin
 
@@ -120,6 +121,10 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     modulator: PyTree = None
     default_config = ETraceConfig()
 
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        check_overrides(cls, cls.__name__)
+
     def __init__(
         self, model: brainstate.nn.Module, name: str | None = None, vjp_method: str = "single-step",
         control_flow: ControlFlowPolicy | None = None, config: ETraceConfig | None = None,
@@ -153,8 +158,11 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.is_compiled = True
 
     def _compile(self, args: tuple[PyTree, ...]) -> None:
+        check_overrides(self, type(self).__name__)  # a method may have been put on the class or the object later
         self._example = first_steps(args)
-        online = Stateful(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
+        hooked = type(self)._solve_weight_gradients is not ETraceVjpAlgorithm._solve_weight_gradients
+        kind = HookedStateful if hooked else Stateful
+        online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
         del online.trace  # the traces are states of this module
         self._executor.adopt(lambda: learner.graph)
@@ -208,13 +216,29 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         return jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
-        """The arrays of the trace that belong to a parameter, given as its path or as the state itself."""
+        """The trace of a parameter, given as its path or as the state itself: `{(path, i): {leaf: array}}`.
+
+        A leaf is named by its key in the parameter's value, and "weight" where the value is an array; the i-th entry
+        holds the i-th array of each leaf.
+        """
+        found: dict[tuple[Path, int], dict[str, jax.Array]] = {}
+        path, arrays = self._arrays_of(weight)
+        for leaf, of_leaf in arrays.items():
+            for i, a in enumerate(of_leaf):
+                found.setdefault((path, i), {})[leaf] = a
+        return found
+
+    def _arrays_of(self, weight: brainstate.ParamState | Path) -> tuple[Path, dict[str, list[jax.Array]]]:
+        """A parameter's path, and the arrays of its trace by leaf."""
         online = self._assert_compiled()
         states = cast(States, self.model4compile.states(brainstate.ParamState))
         path = next((p for p, s in states.items() if s is weight), weight)
         if not isinstance(path, tuple) or path not in states:
             raise ArgumentError(f"{path!r} is no parameter of the model; they are {sorted(states)}.")
-        return {(path, i): a for i, a in enumerate(online.parts_of(self._trace(), path))}
+        leaves = [leaf.path for leaf in online.learner.facts.step.select(Role.PARAM) if lies_under(leaf.path, path)]
+        return path, {
+            ".".join(map(str, leaf[len(path) :])) or "weight": online.parts_of(self._trace(), leaf) for leaf in leaves
+        }
 
     def _trace(self) -> PyTree:
         tree = jax.tree.structure(self._fresh())
@@ -233,11 +257,24 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             self.init_etrace_state()
             online = self._assert_compiled()
         trace = self.pack(online, self._trace(), modulator)
-        out, trace = online.advance(trace, args, kwargs)
+        if isinstance(online, HookedStateful):
+            out, trace = online.advance_hooked(self, self.running_index.value, trace, args, kwargs)
+        else:
+            out, trace = online.advance(trace, args, kwargs)
         for state, value in zip(self.etrace_bwg.values(), jax.tree.leaves(self.unpack(trace)), strict=True):
             state.value = value
         self.running_index.value = self.running_index.value + 1
         return out
+
+    def _solve_weight_gradients(
+        self, running_index, etrace_h2w_at_t, dl_to_hidden_groups, weight_vals, dl_to_nonetws_at_t, dl_to_etws_at_t
+    ) -> dict[Path, PyTree]:
+        """The gradients of a step by parameter, for a subclass to change; `weight_vals` are the parameters' values."""
+        if not isinstance(etrace_h2w_at_t, Solved):
+            raise ArgumentTypeError(
+                "`_solve_weight_gradients` was given traces of its own: pass on what the override was given."
+            )
+        return etrace_h2w_at_t.gradients
 
     def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
         """The trace of the rule: what the states hold, and what a subclass has to say to the rule before a step."""
@@ -252,6 +289,15 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     """A learner of one sample, mapped over a batch of them."""
+
+    def __init__(self, module: ETraceAlgorithm, *args: PyTree, **kwargs: PyTree):
+        if isinstance(getattr(module, "online", None), HookedStateful):
+            raise NotSupportedError(
+                f"`{type(module).__name__}` overrides `_solve_weight_gradients`, and a mapped learner would give it "
+                "the gradient of the whole batch, where braintrace gives it that of each sample: compile with "
+                "`vmap=False`, where both give it the gradient of the batch."
+            )
+        super().__init__(module, *args, **kwargs)
 
     def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         self.calls += 1

@@ -180,7 +180,9 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> tuple[Traces, Traces]:
         """The traces that belong to a parameter, of inputs and of states."""
-        found, inputs = super().get_etrace_of(weight), [id(s.value) for s in self.etrace_xs.values()]
+        path, arrays = self._arrays_of(weight)
+        found = {(path, i): a for i, a in enumerate(a for of_leaf in arrays.values() for a in of_leaf)}
+        inputs = [id(s.value) for s in self.etrace_xs.values()]
         xs = {key: a for key, a in found.items() if id(a) in inputs}
         return xs, {key: a for key, a in found.items() if key not in xs}
 
