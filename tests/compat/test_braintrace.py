@@ -159,6 +159,9 @@ class Leaky(brainstate.nn.Module):
     def init_state(self, batch_size=None):
         self.h = brainstate.HiddenState(jnp.zeros((H,) if batch_size is None else (batch_size, H)))
 
+    def reset_state(self, batch_size=None):
+        self.h.value = jnp.zeros((H,) if batch_size is None else (batch_size, H))
+
     def update(self, x):
         self.h.value = self.leak * self.h.value + x @ self.w.value
         return jnp.tanh(self.h.value) @ self.out.value
@@ -390,3 +393,49 @@ def test_an_operation_is_shown_where_the_model_calls_it():
 
     (line,) = braintrace.compile(Marked(), "D_RTRL", XS[0], batch_size=B).graph.explain(weight_path="w")
     assert "test_braintrace.py" in line.message and "(update)" in line.message
+
+
+MAPPED_RESETS = ["batched", "compiled", "wrapped", "wrapped and jitted"]
+
+
+@pytest.mark.parametrize("how", MAPPED_RESETS)
+@pytest.mark.parametrize("kind", [braintrace.D_RTRL, lambda model: braintrace.ES_D_RTRL(model, 0.9)], ids=["d", "pp"])
+def test_states_and_traces_are_reset_inside_a_vmap(how, kind):
+    """`reset_all_states` over the states of a batch, for a learner of the batch and for one of a sample."""
+    model = Leaky()
+    if how == "batched":
+        brainstate.nn.vmap_init_all_states(model, axis_size=B, state_tag="new")
+        learner = run = kind(model)
+        learner.compile_graph(XS[0])
+    elif how == "compiled":
+        run = learner = braintrace.compile(model, "D_RTRL", XS[0], batch_size=B, vmap=True)
+    else:
+        learner = kind(model)
+
+        @brainstate.transform.vmap_new_states(state_tag="new", axis_size=B)
+        def create():
+            brainstate.nn.init_all_states(model)
+            learner.compile_graph(XS[0, 0])
+
+        create()
+        run = learner = brainstate.nn.Vmap(learner, vmap_states="new")
+
+    @brainstate.transform.vmap(in_states=learner.states("new"), axis_size=B)
+    def reset():
+        brainstate.nn.reset_all_states(learner)
+
+    reset = brainstate.transform.jit(reset) if how.endswith("jitted") else reset
+
+    def gradients():
+        total = jax.tree.map(jnp.zeros_like, {p: s.value for p, s in model.states(brainstate.ParamState).items()})
+        for x in XS[:3]:
+            grad = brainstate.transform.grad(lambda x: (run(x) ** 2).sum(), model.states(brainstate.ParamState))(x)
+            total = {path: total[path] + grad[path] for path in total}
+        return total
+
+    first = gradients()
+    reset()
+    np.testing.assert_array_equal(model.h.value, np.zeros((B, H)))
+    assert_close(gradients(), first)
+    if kind is braintrace.D_RTRL:
+        assert_close(first, bptt(XS[:3]))

@@ -187,7 +187,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
     def reset_state(self, batch_size: int | None = None, **kwargs: PyTree) -> None:
         """Traces back to zero; if the model's states have another batch size now, traces of that size."""
-        if self.online is None or self.resized():
+        if self.online is None or (self.resized() and not self._in_lanes()):
             self.init_etrace_state()
         else:
             for state, value in zip(self.etrace_bwg.values(), jax.tree.leaves(self._fresh()), strict=True):
@@ -202,6 +202,18 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         learner = self._assert_compiled().learner
         compiled = [leaf.aval.shape for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
         return [jnp.shape(a) for a in jax.tree.leaves(learner.bound.read()[1:])] != compiled
+
+    def _in_lanes(self) -> bool:
+        """Whether the model's states lack one axis: a `vmap` over the batch shows those of one sample.
+
+        The traces of the whole batch are no part of it, so they keep their shapes. brainstate runs such a function
+        once outside of `vmap` too, so the states alone tell; a model that was made without a batch fails at its next
+        step.
+        """
+        learner = self._assert_compiled().learner
+        compiled = [leaf.aval for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
+        now = jax.tree.leaves(learner.bound.read()[1:])
+        return all(jnp.ndim(a) == b.ndim - 1 for a, b in zip(now, compiled, strict=True))
 
     def _example_of_now(self, online: Stateful) -> tuple[PyTree, ...]:
         """The example inputs with the batch size that the states have now."""
