@@ -439,3 +439,29 @@ def test_states_and_traces_are_reset_inside_a_vmap(how, kind):
     assert_close(gradients(), first)
     if kind is braintrace.D_RTRL:
         assert_close(first, bptt(XS[:3]))
+
+
+def test_arguments_without_effect_warn():
+    """They steer rewrites of that library's own compiler; left at their defaults they say nothing."""
+    model = Leaky()
+    brainstate.nn.init_all_states(model, batch_size=B)
+    policy = braintrace.ControlFlowPolicy(scan_unroll_limit=4)
+    info = braintrace.extract_module_info(model, XS[0])
+    calls = {
+        "include_recurrent_mixing": lambda **k: braintrace.compile_etrace_graph(model, XS[0], **k),
+        "sparse_n": lambda **k: braintrace.find_hidden_groups_from_module(model, XS[0], **k),
+        "snap_max_jacobian_elements": lambda **k: braintrace.D_RTRL(model, **k),
+        "control_flow": lambda **k: braintrace.pp_prop(model, 0.9, **k),
+        "descended_hidden_paths": lambda **k: braintrace.find_hidden_groups_from_minfo(info, **k),
+        "full_jacobian": lambda **k: braintrace.ETraceVjpGraphExecutor(model, **k),
+        "projection_eps": lambda **k: braintrace.UORO(model, **k),
+    }
+    other = {"include_recurrent_mixing": True, "sparse_n": 2, "snap_max_jacobian_elements": 9, "control_flow": policy}
+    other |= {"descended_hidden_paths": {("h",)}, "full_jacobian": True, "projection_eps": 0.1}
+    default = {"control_flow": braintrace.ControlFlowPolicy(), "descended_hidden_paths": set(), "sparse_n": None}
+    default |= {"snap_max_jacobian_elements": 2**24, "projection_eps": 1e-12, "full_jacobian": False}
+    for name, call in calls.items():
+        with pytest.warns(UserWarning, match=f"`{name}=.*has no effect in Etrax") as seen:
+            call(**{name: other[name]})
+        assert len(seen) == 1
+        call(**{name: default.get(name, False)})  # a warning is an error

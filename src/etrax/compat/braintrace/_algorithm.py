@@ -18,6 +18,7 @@ from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
 from ._executor import ETraceVjpGraphExecutor
 from ._hooks import HookedStateful, Solved, check_overrides
+from ._knobs import warn_without_effect
 from ._rules import rule_of
 from ._sequence import SequenceDriverMixin
 
@@ -133,7 +134,11 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         assert vjp_method in ("single-step", "multi-step"), (
             f"`vjp_method` must be 'single-step' or 'multi-step'; got {vjp_method!r}"
         )
-        self._executor = ETraceVjpGraphExecutor(model, vjp_method, control_flow=control_flow)
+        warn_without_effect(
+            type(self).__name__, control_flow=control_flow, snap_max_jacobian_elements=snap_max_jacobian_elements
+        )
+        self._executor = ETraceVjpGraphExecutor(model, vjp_method)
+        self._executor.control_flow = control_flow or ControlFlowPolicy()
         super().__init__(model, self._executor, name)
         self.vjp_method = vjp_method
         self.config = self.default_config if config is None else config

@@ -1,4 +1,4 @@
-"""The compiler functions with the peer's keywords, which steer its own rewrites and have no effect here."""
+"""The compiler functions with the peer's keywords, which steer its own rewrites and warn that they do nothing here."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from ... import graph
+from ._knobs import KNOBS, warn_without_effect
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_NO_EFFECT = (
-    "include_recurrent_mixing",
-    "sparse_n",
-    "snap_max_jacobian_elements",
-    "control_flow",
-    "include_output_bypass",
-    "descended_scan_eqn_ids",
-    "descended_hidden_paths",
-)
 
 
 def _accepting(function: Callable[_P, _R]) -> Callable[..., _R]:
     @wraps(function)
     def accepted(*args, **kwargs) -> _R:
-        return function(*args, **{k: v for k, v in kwargs.items() if k not in _NO_EFFECT})
+        warn_without_effect(function.__name__, **{k: v for k, v in kwargs.items() if k in KNOBS})
+        return function(*args, **{k: v for k, v in kwargs.items() if k not in KNOBS})
 
     return accepted
 

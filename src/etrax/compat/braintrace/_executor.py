@@ -1,4 +1,4 @@
-"""Executors with the peer's arguments: what they ask of its own compiler is accepted, and has no effect here."""
+"""Executors with the peer's arguments: those that ask for its own compiler's rewrites warn that they do nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..._errors import ArgumentTypeError
 from ...graph import ETraceGraph
 from ._config import ControlFlowPolicy
 from ._diagnostics import CompilationReport
+from ._knobs import warn_without_effect
 
 
 class ETraceGraphExecutor(graph.ETraceGraphExecutor):
@@ -23,6 +24,10 @@ class ETraceGraphExecutor(graph.ETraceGraphExecutor):
         if not isinstance(model, brainstate.nn.Module):
             raise ArgumentTypeError(f"`model` must be a brainstate.nn.Module; got {type(model)}.")
         super().__init__(model)
+        warn_without_effect(
+            type(self).__name__, include_recurrent_mixing=include_recurrent_mixing, sparse_n=sparse_n,
+            snap_max_jacobian_elements=snap_max_jacobian_elements, control_flow=control_flow,
+        )  # fmt: skip
         self.include_recurrent_mixing, self.sparse_n = include_recurrent_mixing, sparse_n
         self.snap_max_jacobian_elements = snap_max_jacobian_elements
         self.control_flow = ControlFlowPolicy() if control_flow is None else control_flow
@@ -47,6 +52,9 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
             f"`vjp_method` must be 'single-step' or 'multi-step'; got {vjp_method!r}"
         )
         super().__init__(model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow)
+        warn_without_effect(
+            type(self).__name__, full_jacobian=full_jacobian, include_output_bypass=include_output_bypass
+        )
         self.vjp_method, self.full_jacobian = vjp_method, full_jacobian
         self._graph_of_learner: Callable[[], ETraceGraph] | None = None
 
