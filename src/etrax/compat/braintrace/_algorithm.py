@@ -137,11 +137,14 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         warn_without_effect(
             type(self).__name__, control_flow=control_flow, snap_max_jacobian_elements=snap_max_jacobian_elements
         )
-        self._executor = ETraceVjpGraphExecutor(model, vjp_method)
+        coordinates = self.default_config if config is None else config
+        # A modulator is given for the new states, so there is no signal that could bypass them.
+        bypass = coordinates.learning_signal != "modulatory"
+        self._executor = ETraceVjpGraphExecutor(model, vjp_method, include_output_bypass=bypass)
         self._executor.control_flow = control_flow or ControlFlowPolicy()
         super().__init__(model, self._executor, name)
         self.vjp_method = vjp_method
-        self.config = self.default_config if config is None else config
+        self.config = coordinates
         if self.config.learning_signal == "random_feedback" and random_feedback_key is None:
             raise ArgumentError("learning_signal='random_feedback' draws its matrices: pass `random_feedback_key=`.")
         self.random_feedback_key = random_feedback_key

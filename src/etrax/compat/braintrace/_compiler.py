@@ -22,11 +22,27 @@ def _accepting(function: Callable[_P, _R]) -> Callable[..., _R]:
     return accepted
 
 
-compile_etrace_graph = _accepting(graph.compile_etrace_graph)
+@_accepting
+@wraps(graph.compile_etrace_graph)
+def compile_etrace_graph(*args, include_output_bypass: bool = True, **kwargs) -> graph.ETraceGraph:
+    compiled = graph.compile_etrace_graph(*args, **kwargs)
+    if include_output_bypass or compiled.hidden_perturb is None:
+        return compiled
+    return compiled._replace(hidden_perturb=compiled.hidden_perturb._replace(bypass=None))
+
+
+@_accepting
+@wraps(graph.add_hidden_perturbation_from_minfo)
+def add_hidden_perturbation_from_minfo(
+    minfo: graph.ModuleInfo, *, include_output_bypass: bool = True
+) -> graph.HiddenPerturbation:
+    found = graph.add_hidden_perturbation_from_minfo(minfo)
+    return found if include_output_bypass else found._replace(bypass=None)
+
+
 extract_module_info = _accepting(graph.extract_module_info)
 find_hidden_groups_from_minfo = _accepting(graph.find_hidden_groups_from_minfo)
 find_hidden_groups_from_module = _accepting(graph.find_hidden_groups_from_module)
 find_hidden_param_op_relations_from_minfo = _accepting(graph.find_hidden_param_op_relations_from_minfo)
 find_hidden_param_op_relations_from_module = _accepting(graph.find_hidden_param_op_relations_from_module)
-add_hidden_perturbation_from_minfo = _accepting(graph.add_hidden_perturbation_from_minfo)
 add_hidden_perturbation_in_module = _accepting(graph.add_hidden_perturbation_in_module)

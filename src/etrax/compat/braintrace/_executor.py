@@ -52,10 +52,9 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
             f"`vjp_method` must be 'single-step' or 'multi-step'; got {vjp_method!r}"
         )
         super().__init__(model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow)
-        warn_without_effect(
-            type(self).__name__, full_jacobian=full_jacobian, include_output_bypass=include_output_bypass
-        )
+        warn_without_effect(type(self).__name__, full_jacobian=full_jacobian)
         self.vjp_method, self.full_jacobian = vjp_method, full_jacobian
+        self.include_output_bypass = include_output_bypass
         self._graph_of_learner: Callable[[], ETraceGraph] | None = None
 
     @property
@@ -74,4 +73,9 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     def graph(self) -> ETraceGraph:
         if self._graph is None and self._graph_of_learner is not None:
             self._graph = self._graph_of_learner()
-        return super().graph
+        compiled = super().graph
+        perturbation = compiled.hidden_perturb
+        if self.include_output_bypass or perturbation is None or perturbation.bypass is None:
+            return compiled
+        self._graph = compiled._replace(hidden_perturb=perturbation._replace(bypass=None))
+        return self._graph

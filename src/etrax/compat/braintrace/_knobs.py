@@ -12,7 +12,6 @@ KNOBS: dict[str, tuple[object, str]] = {
     "sparse_n": (None, "the order belongs to a rule: `SnAp(model, n)`, or `etrax.snap(n)`"),
     "snap_max_jacobian_elements": (2**24, "Etrax builds no such Jacobian; `etrax.auto(memory=...)` bounds memory"),
     "control_flow": (None, "branches and loops are differentiated as they are"),
-    "include_output_bypass": (True, "a step's gradient always has what bypasses its new states"),
     "descended_scan_eqn_ids": ((), "loops are read as they are"),
     "descended_hidden_paths": ((), "loops are read as they are"),
     "full_jacobian": (False, "Jacobians have the structure that the step has"),
