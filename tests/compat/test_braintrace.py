@@ -159,6 +159,9 @@ class Leaky(brainstate.nn.Module):
     def init_state(self, batch_size=None):
         self.h = brainstate.HiddenState(jnp.zeros((H,) if batch_size is None else (batch_size, H)))
 
+    def reset_state(self, batch_size=None):
+        self.h.value = jnp.zeros((H,) if batch_size is None else (batch_size, H))
+
     def update(self, x):
         self.h.value = self.leak * self.h.value + x @ self.w.value
         return jnp.tanh(self.h.value) @ self.out.value
@@ -211,7 +214,10 @@ def test_plain_operations_have_traces_too():
     assert [path for path, _ in learner.report.etrace_weights] == [("w",)]
     assert dict(learner.report.excluded_weights)["out",] == "relation_excluded_non_temporal"
     learner(XS[0])
-    (trace,) = learner.get_etrace_of(model.w).values()
+    assert learner.get_etrace_of(model.out) == {}
+    ((key, trace),) = learner.get_etrace_of(model.w).items()
+    assert key == (("w",), 0)
+    (trace,) = trace.values()
     np.testing.assert_allclose(trace, np.broadcast_to(XS[0][:, :, None], trace.shape))
 
 
@@ -407,3 +413,75 @@ def test_an_operation_is_shown_where_the_model_calls_it():
 
     (line,) = braintrace.compile(Marked(), "D_RTRL", XS[0], batch_size=B).graph.explain(weight_path="w")
     assert "test_braintrace.py" in line.message and "(update)" in line.message
+
+
+MAPPED_RESETS = ["batched", "compiled", "wrapped", "wrapped and jitted"]
+
+
+@pytest.mark.parametrize("how", MAPPED_RESETS)
+@pytest.mark.parametrize("kind", [braintrace.D_RTRL, lambda model: braintrace.ES_D_RTRL(model, 0.9)], ids=["d", "pp"])
+def test_states_and_traces_are_reset_inside_a_vmap(how, kind):
+    """`reset_all_states` over the states of a batch, for a learner of the batch and for one of a sample."""
+    model = Leaky()
+    if how == "batched":
+        brainstate.nn.vmap_init_all_states(model, axis_size=B, state_tag="new")
+        learner = run = kind(model)
+        learner.compile_graph(XS[0])
+    elif how == "compiled":
+        run = learner = braintrace.compile(model, "D_RTRL", XS[0], batch_size=B, vmap=True)
+    else:
+        learner = kind(model)
+
+        @brainstate.transform.vmap_new_states(state_tag="new", axis_size=B)
+        def create():
+            brainstate.nn.init_all_states(model)
+            learner.compile_graph(XS[0, 0])
+
+        create()
+        run = learner = brainstate.nn.Vmap(learner, vmap_states="new")
+
+    @brainstate.transform.vmap(in_states=learner.states("new"), axis_size=B)
+    def reset():
+        brainstate.nn.reset_all_states(learner)
+
+    reset = brainstate.transform.jit(reset) if how.endswith("jitted") else reset
+
+    def gradients():
+        total = jax.tree.map(jnp.zeros_like, {p: s.value for p, s in model.states(brainstate.ParamState).items()})
+        for x in XS[:3]:
+            grad = brainstate.transform.grad(lambda x: (run(x) ** 2).sum(), model.states(brainstate.ParamState))(x)
+            total = {path: total[path] + grad[path] for path in total}
+        return total
+
+    first = gradients()
+    reset()
+    np.testing.assert_array_equal(model.h.value, np.zeros((B, H)))
+    assert_close(gradients(), first)
+    if kind is braintrace.D_RTRL:
+        assert_close(first, bptt(XS[:3]))
+
+
+def test_arguments_without_effect_warn():
+    """They steer rewrites of that library's own compiler; left at their defaults they say nothing."""
+    model = Leaky()
+    brainstate.nn.init_all_states(model, batch_size=B)
+    policy = braintrace.ControlFlowPolicy(scan_unroll_limit=4)
+    info = braintrace.extract_module_info(model, XS[0])
+    calls = {
+        "include_recurrent_mixing": lambda **k: braintrace.compile_etrace_graph(model, XS[0], **k),
+        "sparse_n": lambda **k: braintrace.find_hidden_groups_from_module(model, XS[0], **k),
+        "snap_max_jacobian_elements": lambda **k: braintrace.D_RTRL(model, **k),
+        "control_flow": lambda **k: braintrace.pp_prop(model, 0.9, **k),
+        "descended_hidden_paths": lambda **k: braintrace.find_hidden_groups_from_minfo(info, **k),
+        "full_jacobian": lambda **k: braintrace.ETraceVjpGraphExecutor(model, **k),
+        "projection_eps": lambda **k: braintrace.UORO(model, **k),
+    }
+    other = {"include_recurrent_mixing": True, "sparse_n": 2, "snap_max_jacobian_elements": 9, "control_flow": policy}
+    other |= {"descended_hidden_paths": {("h",)}, "full_jacobian": True, "projection_eps": 0.1}
+    default = {"control_flow": braintrace.ControlFlowPolicy(), "descended_hidden_paths": set(), "sparse_n": None}
+    default |= {"snap_max_jacobian_elements": 2**24, "projection_eps": 1e-12, "full_jacobian": False}
+    for name, call in calls.items():
+        with pytest.warns(UserWarning, match=f"`{name}=.*has no effect in Etrax") as seen:
+            call(**{name: other[name]})
+        assert len(seen) == 1
+        call(**{name: default.get(name, False)})  # a warning is an error

@@ -81,8 +81,12 @@ class ETraceGraph(NamedTuple):
         perturb_data: Sequence[object],
         old_state_vals: OldValues = None,
         kwargs: Mapping[str, object] | None = None,
+        bypass_data: Sequence[object] | None = None,
+        bypass_hidden_data: Sequence[object] | None = None,
     ) -> StepResult:
         """Run the step with `perturb_data` added to the hidden states; writes no state.
+
+        `bypass_data` and `bypass_hidden_data` are copies as `HiddenPerturbation.eval_jaxpr` takes them.
 
         Gives (outputs, new hidden values by path, new other values by path, values by variable of `module_info.jaxpr`).
         Without `old_state_vals` the model's current values are used.
@@ -92,7 +96,9 @@ class ETraceGraph(NamedTuple):
                 "this graph has no hidden perturbation: compile with `include_hidden_perturb=True` to call it."
             )
         flat = self.module_info.flat_inputs(tuple(args), kwargs or {}, old_state_vals)
-        return self.module_info.sort_outputs(self.hidden_perturb.eval_jaxpr(flat, perturb_data))
+        return self.module_info.sort_outputs(
+            self.hidden_perturb.eval_jaxpr(flat, perturb_data, bypass_data, bypass_hidden_data)
+        )
 
     def dict(self) -> dict[str, object]:
         return self._asdict()

@@ -21,6 +21,7 @@ from .._compat import (
 )
 from .._errors import CompilationError
 from ..ir import Path, Site, format_path, interpret
+from ._bypass import Bypass
 from ._group import HiddenGroup
 from ._module_info import HiddenLeaf, ModuleInfo
 from ._show import show
@@ -43,6 +44,27 @@ class HiddenPerturbation(NamedTuple):
     perturb_hidden_paths: list[Path]
     perturb_hidden_states: list[jax.Array]
     perturb_jaxpr: Any
+    bypass: Bypass | None = None
+
+    @property
+    def bypass_param_paths(self) -> tuple[Path, ...]:
+        """Parameters that reach an output of the step along a path that crosses no new hidden state."""
+        return () if self.bypass is None else self.bypass.param_paths
+
+    @property
+    def bypass_vars(self) -> tuple[Var, ...]:
+        """Their variables in `ModuleInfo.jaxpr`, one for each leaf: `bypass_data` are copies of these."""
+        return () if self.bypass is None else self.bypass.vars
+
+    @property
+    def bypass_hidden_paths(self) -> tuple[Path, ...]:
+        """Hidden states whose values before the step reach an output in that way."""
+        return () if self.bypass is None else self.bypass.hidden_paths
+
+    @property
+    def bypass_hidden_vars(self) -> tuple[Var, ...]:
+        """Their variables in `ModuleInfo.jaxpr`: `bypass_hidden_data` are copies of these."""
+        return () if self.bypass is None else self.bypass.hidden_vars
 
     def _checked(self, perturb_data: Iterable[object]) -> list[jax.Array]:
         flat = jax.tree.leaves(list(perturb_data))
@@ -53,11 +75,26 @@ class HiddenPerturbation(NamedTuple):
             )
         return flat
 
-    def eval_jaxpr(self, inputs: Iterable[object], perturb_data: Iterable[object]) -> list[jax.Array]:
-        """Run on what `ModuleInfo.jaxpr` takes (flat) and one perturbation per hidden state."""
+    def eval_jaxpr(
+        self,
+        inputs: Iterable[object],
+        perturb_data: Iterable[object],
+        bypass_data: Sequence[object] | None = None,
+        bypass_hidden_data: Sequence[object] | None = None,
+    ) -> list[jax.Array]:
+        """Run on what `ModuleInfo.jaxpr` takes (flat) and one perturbation per hidden state.
+
+        With copies of the values of `bypass_vars` and `bypass_hidden_vars`, the outputs have derivatives in them along
+        the paths that cross no new hidden state; the outputs themselves are the same.
+        """
         jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
-        args = [*jax.tree.leaves(list(inputs)), *self._checked(perturb_data)]
-        return interpret(jaxpr, consts, args, lambda *_: None)
+        flat = jax.tree.leaves(list(inputs))
+        outs = interpret(jaxpr, consts, [*flat, *self._checked(perturb_data)], lambda *_: None)
+        if bypass_data is None and bypass_hidden_data is None:
+            return outs
+        params = _counted(bypass_data, self.bypass_vars, "parameters", self.bypass_param_paths)
+        hidden = _counted(bypass_hidden_data, self.bypass_hidden_vars, "hidden states", self.bypass_hidden_paths)
+        return outs if self.bypass is None else self.bypass.attach(outs, flat, params, hidden)
 
     def init_perturb_data(self) -> list[jax.Array]:
         """Zeros: the step as it is."""
@@ -75,6 +112,16 @@ class HiddenPerturbation(NamedTuple):
                     raise ValueError(f"group {group.index} holds state {format_path(path)}, which has no perturbation.")
         return [g.concat_hidden([values[p] for p in g.hidden_paths]) for g in hidden_groups]
 
+    def bypass_hidden_data_to_hidden_group_data(
+        self, bypass_hidden_data: Sequence[object], hidden_groups: Sequence[HiddenGroup]
+    ) -> list[jax.Array]:
+        """One array (*varshape, num_state) per group, with zeros for states that have no such path."""
+        paths = self.bypass_hidden_paths
+        data = _counted(bypass_hidden_data, self.bypass_hidden_vars, "hidden states", paths)
+        values = dict(zip(self.perturb_hidden_paths, self.init_perturb_data(), strict=True))
+        values |= dict(zip(paths, data, strict=True))
+        return [g.concat_hidden([values[p] for p in g.hidden_paths]) for g in hidden_groups]
+
     def dict(self) -> dict[str, object]:
         return self._asdict()
 
@@ -86,9 +133,22 @@ class HiddenPerturbation(NamedTuple):
         return show(self)
 
 
+def _counted(
+    data: Sequence[object] | None, variables: Sequence[Var], what: str, paths: Sequence[Path]
+) -> list[jax.Array]:
+    flat = jax.tree.leaves(list(data or ()))
+    if len(flat) != len(variables):
+        raise ValueError(
+            f"got {len(flat)} copies of {what}, expected {len(variables)}: one for each leaf of "
+            f"{', '.join(map(format_path, paths)) or 'none'}."
+        )
+    return flat
+
+
 def perturb(info: ModuleInfo) -> HiddenPerturbation:
     """Add a perturbation to every hidden state of a traced step that has derivatives."""
-    return perturb_jaxpr(info.closed_jaxpr, info.hidden_leaves, len(info.step.jaxpr.eqns))
+    perturbed = perturb_jaxpr(info.closed_jaxpr, info.hidden_leaves, len(info.step.jaxpr.eqns))
+    return perturbed._replace(bypass=Bypass(info))
 
 
 def perturb_jaxpr(closed_jaxpr: Any, hidden: Sequence[HiddenLeaf], originals: int) -> HiddenPerturbation:

@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from ..._compat import is_concrete
-from ..._errors import ArgumentError, ArgumentTypeError, CompilationError
+from ..._errors import ArgumentError, ArgumentTypeError, CompilationError, NotSupportedError
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
-from ...ir import Path, PyTree, Role
+from ...ir import Path, PyTree, Role, lies_under
 from ...rules import Rule
 from ...stateful import Stateful
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
 from ._executor import ETraceVjpGraphExecutor
+from ._hooks import HookedStateful, Solved, check_overrides
+from ._knobs import warn_without_effect
 from ._rules import rule_of
 from ._sequence import SequenceDriverMixin
 
@@ -120,6 +122,10 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     modulator: PyTree = None
     default_config = ETraceConfig()
 
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        check_overrides(cls, cls.__name__)
+
     def __init__(
         self, model: brainstate.nn.Module, name: str | None = None, vjp_method: str = "single-step",
         control_flow: ControlFlowPolicy | None = None, config: ETraceConfig | None = None,
@@ -128,10 +134,17 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         assert vjp_method in ("single-step", "multi-step"), (
             f"`vjp_method` must be 'single-step' or 'multi-step'; got {vjp_method!r}"
         )
-        self._executor = ETraceVjpGraphExecutor(model, vjp_method, control_flow=control_flow)
+        warn_without_effect(
+            type(self).__name__, control_flow=control_flow, snap_max_jacobian_elements=snap_max_jacobian_elements
+        )
+        coordinates = self.default_config if config is None else config
+        # A modulator is given for the new states, so there is no signal that could bypass them.
+        bypass = coordinates.learning_signal != "modulatory"
+        self._executor = ETraceVjpGraphExecutor(model, vjp_method, include_output_bypass=bypass)
+        self._executor.control_flow = control_flow or ControlFlowPolicy()
         super().__init__(model, self._executor, name)
         self.vjp_method = vjp_method
-        self.config = self.default_config if config is None else config
+        self.config = coordinates
         if self.config.learning_signal == "random_feedback" and random_feedback_key is None:
             raise ArgumentError("learning_signal='random_feedback' draws its matrices: pass `random_feedback_key=`.")
         self.random_feedback_key = random_feedback_key
@@ -153,8 +166,11 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.is_compiled = True
 
     def _compile(self, args: tuple[PyTree, ...]) -> None:
+        check_overrides(self, type(self).__name__)  # a method may have been put on the class or the object later
         self._example = first_steps(args)
-        online = Stateful(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
+        hooked = type(self)._solve_weight_gradients is not ETraceVjpAlgorithm._solve_weight_gradients
+        kind = HookedStateful if hooked else Stateful
+        online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
         del online.trace  # the traces are states of this module
         self._executor.adopt(lambda: learner.graph)
@@ -179,7 +195,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
     def reset_state(self, batch_size: int | None = None, **kwargs: PyTree) -> None:
         """Traces back to zero; if the model's states have another batch size now, traces of that size."""
-        if self.online is None or self.resized():
+        if self.online is None or (self.resized() and not self._in_lanes()):
             self.init_etrace_state()
         else:
             for state, value in zip(self.etrace_bwg.values(), jax.tree.leaves(self._fresh()), strict=True):
@@ -195,6 +211,18 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         compiled = [leaf.aval.shape for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
         return [jnp.shape(a) for a in jax.tree.leaves(learner.bound.read()[1:])] != compiled
 
+    def _in_lanes(self) -> bool:
+        """Whether the model's states lack one axis: a `vmap` over the batch shows those of one sample.
+
+        The traces of the whole batch are no part of it, so they keep their shapes. brainstate runs such a function
+        once outside of `vmap` too, so the states alone tell; a model that was made without a batch fails at its next
+        step.
+        """
+        learner = self._assert_compiled().learner
+        compiled = [leaf.aval for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
+        now = jax.tree.leaves(learner.bound.read()[1:])
+        return all(jnp.ndim(a) == b.ndim - 1 for a, b in zip(now, compiled, strict=True))
+
     def _example_of_now(self, online: Stateful) -> tuple[PyTree, ...]:
         """The example inputs with the batch size that the states have now."""
         old = online.learner.facts.step.select(Role.HIDDEN)[0].aval.shape
@@ -208,13 +236,29 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         return jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
-        """The arrays of the trace that belong to a parameter, given as its path or as the state itself."""
+        """The trace of a parameter, given as its path or as the state itself: `{(path, i): {leaf: array}}`.
+
+        A leaf is named by its key in the parameter's value, and "weight" where the value is an array; the i-th entry
+        holds the i-th array of each leaf.
+        """
+        found: dict[tuple[Path, int], dict[str, jax.Array]] = {}
+        path, arrays = self._arrays_of(weight)
+        for leaf, of_leaf in arrays.items():
+            for i, a in enumerate(of_leaf):
+                found.setdefault((path, i), {})[leaf] = a
+        return found
+
+    def _arrays_of(self, weight: brainstate.ParamState | Path) -> tuple[Path, dict[str, list[jax.Array]]]:
+        """A parameter's path, and the arrays of its trace by leaf."""
         online = self._assert_compiled()
         states = cast(States, self.model4compile.states(brainstate.ParamState))
         path = next((p for p, s in states.items() if s is weight), weight)
         if not isinstance(path, tuple) or path not in states:
             raise ArgumentError(f"{path!r} is no parameter of the model; they are {sorted(states)}.")
-        return {(path, i): a for i, a in enumerate(online.parts_of(self._trace(), path))}
+        leaves = [leaf.path for leaf in online.learner.facts.step.select(Role.PARAM) if lies_under(leaf.path, path)]
+        return path, {
+            ".".join(map(str, leaf[len(path) :])) or "weight": online.parts_of(self._trace(), leaf) for leaf in leaves
+        }
 
     def _trace(self) -> PyTree:
         tree = jax.tree.structure(self._fresh())
@@ -233,11 +277,24 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             self.init_etrace_state()
             online = self._assert_compiled()
         trace = self.pack(online, self._trace(), modulator)
-        out, trace = online.advance(trace, args, kwargs)
+        if isinstance(online, HookedStateful):
+            out, trace = online.advance_hooked(self, self.running_index.value, trace, args, kwargs)
+        else:
+            out, trace = online.advance(trace, args, kwargs)
         for state, value in zip(self.etrace_bwg.values(), jax.tree.leaves(self.unpack(trace)), strict=True):
             state.value = value
         self.running_index.value = self.running_index.value + 1
         return out
+
+    def _solve_weight_gradients(
+        self, running_index, etrace_h2w_at_t, dl_to_hidden_groups, weight_vals, dl_to_nonetws_at_t, dl_to_etws_at_t
+    ) -> dict[Path, PyTree]:
+        """The gradients of a step by parameter, for a subclass to change; `weight_vals` are the parameters' values."""
+        if not isinstance(etrace_h2w_at_t, Solved):
+            raise ArgumentTypeError(
+                "`_solve_weight_gradients` was given traces of its own: pass on what the override was given."
+            )
+        return etrace_h2w_at_t.gradients
 
     def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
         """The trace of the rule: what the states hold, and what a subclass has to say to the rule before a step."""
@@ -252,6 +309,15 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     """A learner of one sample, mapped over a batch of them."""
+
+    def __init__(self, module: ETraceAlgorithm, *args: PyTree, **kwargs: PyTree):
+        if isinstance(getattr(module, "online", None), HookedStateful):
+            raise NotSupportedError(
+                f"`{type(module).__name__}` overrides `_solve_weight_gradients`, and a mapped learner would give it "
+                "the gradient of the whole batch, where braintrace gives it that of each sample: compile with "
+                "`vmap=False`, where both give it the gradient of the batch."
+            )
+        super().__init__(module, *args, **kwargs)
 
     def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         self.calls += 1

@@ -1,4 +1,4 @@
-"""Executors with the peer's arguments: what they ask of its own compiler is accepted, and has no effect here."""
+"""Executors with the peer's arguments: those that ask for its own compiler's rewrites warn that they do nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..._errors import ArgumentTypeError
 from ...graph import ETraceGraph
 from ._config import ControlFlowPolicy
 from ._diagnostics import CompilationReport
+from ._knobs import warn_without_effect
 
 
 class ETraceGraphExecutor(graph.ETraceGraphExecutor):
@@ -23,6 +24,10 @@ class ETraceGraphExecutor(graph.ETraceGraphExecutor):
         if not isinstance(model, brainstate.nn.Module):
             raise ArgumentTypeError(f"`model` must be a brainstate.nn.Module; got {type(model)}.")
         super().__init__(model)
+        warn_without_effect(
+            type(self).__name__, include_recurrent_mixing=include_recurrent_mixing, sparse_n=sparse_n,
+            snap_max_jacobian_elements=snap_max_jacobian_elements, control_flow=control_flow,
+        )  # fmt: skip
         self.include_recurrent_mixing, self.sparse_n = include_recurrent_mixing, sparse_n
         self.snap_max_jacobian_elements = snap_max_jacobian_elements
         self.control_flow = ControlFlowPolicy() if control_flow is None else control_flow
@@ -47,7 +52,9 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
             f"`vjp_method` must be 'single-step' or 'multi-step'; got {vjp_method!r}"
         )
         super().__init__(model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow)
+        warn_without_effect(type(self).__name__, full_jacobian=full_jacobian)
         self.vjp_method, self.full_jacobian = vjp_method, full_jacobian
+        self.include_output_bypass = include_output_bypass
         self._graph_of_learner: Callable[[], ETraceGraph] | None = None
 
     @property
@@ -66,4 +73,9 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     def graph(self) -> ETraceGraph:
         if self._graph is None and self._graph_of_learner is not None:
             self._graph = self._graph_of_learner()
-        return super().graph
+        compiled = super().graph
+        perturbation = compiled.hidden_perturb
+        if self.include_output_bypass or perturbation is None or perturbation.bypass is None:
+            return compiled
+        self._graph = compiled._replace(hidden_perturb=perturbation._replace(bypass=None))
+        return self._graph

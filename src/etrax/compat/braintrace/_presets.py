@@ -16,6 +16,7 @@ from ...rules import Rule
 from ...stateful import Stateful
 from ._algorithm import EligibilityTrace, ETraceVjpAlgorithm
 from ._config import ControlFlowPolicy, ETraceConfig
+from ._knobs import warn_without_effect
 from ._rules import rule_of
 
 Traces = dict[tuple[Path, int], jax.Array]
@@ -180,7 +181,9 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> tuple[Traces, Traces]:
         """The traces that belong to a parameter, of inputs and of states."""
-        found, inputs = super().get_etrace_of(weight), [id(s.value) for s in self.etrace_xs.values()]
+        path, arrays = self._arrays_of(weight)
+        found = {(path, i): a for i, a in enumerate(a for of_leaf in arrays.values() for a in of_leaf)}
+        inputs = [id(s.value) for s in self.etrace_xs.values()]
         xs = {key: a for key, a in found.items() if id(a) in inputs}
         return xs, {key: a for key, a in found.items() if key not in xs}
 
@@ -231,6 +234,7 @@ class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
         random_feedback_key: jax.Array | None = None, snap_max_jacobian_elements: int = 2**24,
     ):  # fmt: skip
         super().__init__(model, name, vjp_method, control_flow, config, random_feedback_key, snap_max_jacobian_elements)
+        warn_without_effect(type(self).__name__, projection_eps=projection_eps)
         self.fast_solve, self.projection_key, self.projection_eps = fast_solve, projection_key, projection_eps
 
     def rule(self) -> Rule:

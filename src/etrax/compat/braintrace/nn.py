@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 import brainstate
@@ -293,6 +294,16 @@ class MiniLSTM(_Mini):
         return h
 
 
+def _of_unit_variance(shape: Sequence[int]) -> jax.Array:
+    """A matrix whose product with inputs of variance one has variance one."""
+    return brainstate.random.randn(*shape) / math.sqrt(shape[0])
+
+
+def _nonzero(uniform: jax.Array) -> jax.Array:
+    """Numbers of [0, 1) without zero, whose logarithm would be infinite."""
+    return jnp.maximum(uniform, jnp.finfo(uniform.dtype).tiny)
+
+
 class LRUCell(brainstate.nn.Module):
     """The linear recurrent unit, its complex state as two real ones (h_re, h_im), its matrices as linear maps."""
 
@@ -306,13 +317,16 @@ class LRUCell(brainstate.nn.Module):
         self.in_size, self.out_size = d_model, d_hidden
         self.d_model, self.d_hidden = d_model, d_hidden
         self.r_min, self.r_max, self.max_phase = r_min, r_max, max_phase
-        cell = nn.LRUCell(d_model, d_hidden, r_min, r_max, max_phase)
-        self.theta_log, self.nu_log, self.gamma_log = cell.theta_log, cell.nu_log, cell.gamma_log
+        # The draws are in the peer's order: a seed gives the weights that it gave there.
+        phase, area = (_nonzero(brainstate.random.uniform(size=d_hidden)) for _ in range(2))
+        squared_radius = area * (r_max**2 - r_min**2) + r_min**2
+        self.theta_log = brainstate.ParamState(jnp.log(max_phase * phase))
+        self.nu_log = brainstate.ParamState(jnp.log(-0.5 * jnp.log(squared_radius)))
+        self.gamma_log = brainstate.ParamState(0.5 * jnp.log1p(-squared_radius))
         for name, shape in (("B", (d_model, d_hidden)), ("C", (d_hidden, d_model))):
-            normal = brainstate.nn.init.Normal(shape[0] ** -0.5)
             for part in ("re", "im"):
-                setattr(self, f"{name}_{part}", Linear(*shape, w_init=normal, b_init=None))
-        self.D = cell.D
+                setattr(self, f"{name}_{part}", Linear(*shape, w_init=_of_unit_variance, b_init=None))
+        self.D = brainstate.ParamState(brainstate.random.randn(d_model))
 
     def init_state(self, batch_size: int | None = None, **_: object) -> None:
         self.h_re = brainstate.HiddenState(_param(ZEROS, self.d_hidden, batch_size))
