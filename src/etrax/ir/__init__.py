@@ -4,6 +4,8 @@ from ._bound import Bound as Bound
 from ._bound import BoundState as BoundState
 from ._bound import merged as merged
 from ._check import check_step as check_step
+from ._digest import digest_of as digest_of
+from ._digest import digest_of_function as digest_of_function
 from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained

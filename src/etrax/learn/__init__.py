@@ -10,6 +10,12 @@ from ._checks import check_trace_dtype as check_trace_dtype
 from ._checks import check_window as check_window
 from ._checks import told as told
 from ._finite import NonFiniteError as NonFiniteError
+from ._identity import Identity as Identity
+from ._identity import check_accept as check_accept
+from ._identity import describe_differences as describe_differences
+from ._identity import digest_of_loss as digest_of_loss
+from ._identity import digest_of_optimizer as digest_of_optimizer
+from ._identity import identity_of as identity_of
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
 from ._program import LearnerState as LearnerState

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_path
+from .._arguments import check_path, foreign
 from .._errors import MissingPackageError
 from ..ir import PyTree
 from ._lock import Lock
-from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for, shown
+from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for
 
 KEPT = 2  # where a disk loses the last one, the one before is there
 
@@ -82,7 +82,7 @@ class Store:
         except Exception as error:  # orbax and tensorstore raise all kinds of errors
             for left in self.directory.glob(f"{number}.*tmp*"):  # give back the room that it took
                 shutil.rmtree(left, ignore_errors=True)
-            raise CheckpointError(shown(_reason(error))) from error
+            raise CheckpointError(foreign(_reason(error))) from error
 
     def read(self, like: PyTree, check: Callable[[Path, PyTree], None]) -> tuple[int, dict[str, PyTree], PyTree] | None:
         """The last tree, with the structure of `like`, and its record; None if there is none yet.
@@ -107,7 +107,7 @@ class Store:
         try:
             stored = self.ocp.StandardCheckpointHandler().metadata(step / "arrays").tree
         except Exception as error:
-            raise damaged(step, f"its arrays cannot be read ({shown(_reason(error))})") from error
+            raise damaged(step, f"its arrays cannot be read ({foreign(_reason(error))})") from error
         check_arrays(step, stored, arrays)
         want = {k: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for k, a in arrays.items()}
         return self._restored(manager, step, arrays=self.ocp.args.StandardRestore(want)).arrays
@@ -116,23 +116,13 @@ class Store:
         try:
             return manager.restore(int(step.name), args=self.ocp.args.Composite(**items))
         except Exception as error:  # whatever orbax raises, the files are not those that were written
-            raise damaged(step, f"it cannot be read ({shown(_reason(error))})") from error
+            raise damaged(step, f"it cannot be read ({foreign(_reason(error))})") from error
 
 
 def named_leaves(tree: Mapping[str, PyTree]) -> list[tuple[str, jax.Array]]:
     """The leaves of a dictionary of trees, each with its name."""
     flat, _ = jax.tree_util.tree_flatten_with_path(dict(tree))
     return [(path[0].key + jax.tree_util.keystr(path[1:]), leaf) for path, leaf in flat]
-
-
-def differences(was: Mapping[str, PyTree], now: Mapping[str, PyTree]) -> str:
-    """Lines that say what differs between two records of what something is made of; empty if nothing does."""
-    wrong = [
-        f"  {shown(k)}: {shown(was.get(k, 'absent'))} there, {shown(now.get(k, 'absent'))} here"
-        for k in {**was, **now}
-        if was.get(k) != now.get(k)
-    ]
-    return "\n".join(wrong[:8]) + ("\n  …" if len(wrong) > 8 else "")
 
 
 def _is_key(a: jax.Array) -> bool:
