@@ -1,8 +1,8 @@
 """The learner: a compiled model under a rule, as pure functions. See README.md in this folder."""
 
 from ._artifact import Artifact as Artifact
-from ._artifact import ArtifactError as ArtifactError
 from ._artifact import load as load
+from ._artifact_file import ArtifactError as ArtifactError
 from ._checks import Optimizer as Optimizer
 from ._checks import check_opt_state as check_opt_state
 from ._checks import check_optimizer as check_optimizer
