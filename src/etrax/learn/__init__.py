@@ -18,6 +18,7 @@ from ._identity import digest_of_optimizer as digest_of_optimizer
 from ._identity import identity_of as identity_of
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
+from ._memory import default_budget as default_budget
 from ._program import LearnerState as LearnerState
 from ._program import check_like as check_like
 from ._sequence import Losses as Losses

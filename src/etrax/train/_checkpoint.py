@@ -91,7 +91,7 @@ class Saver:
         if lines := describe_differences(was, now, self.accept, tuple(self.settings), meta.get("jax")):
             raise CheckpointError(
                 f"`checkpoint` {where!r} {what}:\n{lines}\nOtherwise run with what it was made with, or use another "
-                "directory."
+                "directory. (`etrax train` takes those words by `--accept`.)"
             )
         if len(history := epochs_of(step, meta)) != int(step.name):
             raise damaged(step, f"its record is one of epoch {len(history)}")

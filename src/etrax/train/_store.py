@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,21 @@ from ._lock import Lock
 from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for
 
 KEPT = 2  # where a disk loses the last one, the one before is there
+
+
+class _OrbaxSilence(logging.Filter):
+    """Keeps what orbax logs from the user's terminal while a store works.
+
+    What fails in a save or a restore is raised, and said by `CheckpointError`. Orbax also logs, with tracebacks, what
+    its threads meet on the way and get over.
+    """
+
+    def __init__(self, package: Path):
+        super().__init__()
+        self.package = f"{package}{os.sep}"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(self.package)
 
 
 class Store:
@@ -40,11 +56,14 @@ class Store:
         if self.directory.exists() and not self.directory.is_dir():
             raise CheckpointError(f"`{argument}` is {str(directory)!r}, which is a file; expected a directory.")
         self._lock = Lock(self.directory, argument)
+        # By this name only once orbax has brought absl, whose logger is of a kind of its own.
+        self._log, self._silence = logging.getLogger("absl"), _OrbaxSilence(Path(ocp.__file__).parent)
 
     def __enter__(self) -> Store:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock.take()
+            self._log.addFilter(self._silence)
         except OSError as error:
             raise CheckpointError(
                 f"`{self.argument}` {str(self.directory)!r} cannot be written to ({error.strerror}); use another "
@@ -53,6 +72,7 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._log.removeFilter(self._silence)
         self._lock.release()
 
     def _manager(self, writes: bool = False) -> Any:
@@ -74,8 +94,9 @@ class Store:
         meta["digest"] = digest(meta, arrays)
         try:
             with self._manager(writes=True) as manager:
-                args = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta))
-                if not manager.save(number, args=args):
+                # Orbax takes no empty tree; one without arrays is a record alone.
+                items = {"arrays": ocp.args.StandardSave(arrays)} if arrays else {}
+                if not manager.save(number, args=ocp.args.Composite(**items, meta=ocp.args.JsonSave(meta))):
                     found = manager.latest_step()
                     raise CheckpointError(f"it holds {found} already, which was not made here")
             flush(self.directory / str(number))
@@ -97,13 +118,15 @@ class Store:
             check_files(step, META_BYTES, but="arrays")
             meta = self._restored(manager, step, meta=self.ocp.args.JsonRestore()).meta
             check(step, meta)
-            check_files(step, room_for(arrays), step / "arrays")
-            found = self._restored_arrays(manager, step, arrays)
+            found = self._restored_arrays(manager, step, arrays) if arrays else {}
         if digest(meta, found) != meta.get("digest"):
             raise damaged(step, "its content is not what was written")
         return number, meta, _put_back(like, found)
 
     def _restored_arrays(self, manager: Any, step: Path, arrays: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        if not (step / "arrays").is_dir():
+            raise damaged(step, "it holds no arrays")
+        check_files(step, room_for(arrays), step / "arrays")
         try:
             stored = self.ocp.StandardCheckpointHandler().metadata(step / "arrays").tree
         except Exception as error:

@@ -7,6 +7,7 @@ from typing import IO
 
 import brainstate
 
+from ..._errors import visible
 from ...graph import CompilationRecord, ETraceGraph
 from ...ir import Path
 
@@ -113,7 +114,7 @@ class CompilationReport:
 
     def show(self, level: int = 1, *, file: IO[str] | None = None) -> None:
         """Print `to_str(level)`."""
-        print(self.to_str(level), file=file)
+        print(visible(self.to_str(level)), file=file)
 
     def __repr__(self) -> str:
         return f"CompilationReport({', '.join(f'{k}={v}' for k, v in self.counts.items())})"
