@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._compat import is_concrete, is_inexact, shape_struct
-from ._errors import ArgumentError, ArgumentTypeError
+from ._errors import ArgumentError, ArgumentTypeError, visible
 from .ir import Path, PyTree, format_path, leaves_with_paths
 from .ir import Role as Role
 
@@ -64,6 +64,7 @@ def _at(what: str, path: Path) -> str:
 
 # No axis is longer than this: it can be numbered by 32 bits.
 MOST = 2**31 - 1
+FOREIGN = 120  # characters of a foreign text in a message
 
 
 def check_whole(what: str, value: object, unit: str, least: int = 1, most: int | None = MOST) -> int:
@@ -136,7 +137,14 @@ def short(value: object) -> str:
         text = " ".join(repr(value).split())
     except Exception:  # an object that cannot even be shown
         return f"a {type(value).__name__}"
+    text = visible(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def foreign(value: object) -> str:
+    """A value from a file in a message: short, and nothing that a terminal would obey."""
+    text = visible(value)
+    return text if len(text) <= FOREIGN else f"{text[:FOREIGN]}…"
 
 
 def format_bytes(n: float) -> str:

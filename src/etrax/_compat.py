@@ -59,6 +59,11 @@ def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
     return jaxpr, ()
 
 
+def is_jaxpr(value: Any) -> bool:
+    """Whether a value is a program, open or closed."""
+    return isinstance(value, (_Jaxpr, _ClosedJaxpr))
+
+
 def close_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> Any:
     """A closed jaxpr of the running JAX version."""
     if _MERGED:

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# What a terminal obeys or a reader cannot see: control characters but line ends and tabs, halves of characters, marks
+# that turn the direction of text around, separators and tags that take no room.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: object) -> str:
+    r"""A text that may hold foreign names, with what a terminal would obey written out.
+
+    >>> print(visible("w\x1b[2J and \u202e"))
+    w\x1b[2J and \u202e
+    """
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
 class EtraxError(Exception):
-    """Base of every error that Etrax raises on purpose."""
+    """Base of every error that Etrax raises on purpose. Names from a model or a file in it are made visible."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class CompilationError(EtraxError, ValueError):

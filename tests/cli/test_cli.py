@@ -139,6 +139,80 @@ def test_mistakes(model, capsys, words, message):
     assert "Traceback" in capsys.readouterr().err
 
 
+SECTIONS = {
+    "data": 'task = "copy"',
+    "optimizer": "",
+    "model": 'cell = "MiniGRU"',
+    "training": "",
+    "rule": "",
+    "mesh": "",
+}
+NONSENSE = [
+    *(("optimizer", "learning_rate", v, "`learning_rate` of [optimizer] is") for v in
+      ("nan", "inf", "-1", "0", '"fast"', "true", "[1]", "1e400", "{a = 1}", "2024-01-01")),
+    ("optimizer", "b1", "2", "`b1` of [optimizer] is 2; expected a number from 0 up to 1"),
+    ("optimizer", "eps", "nan", "`eps` of [optimizer] is nan"), ("optimizer", "name", "[]", "`name` of [optimizer]"),
+    ("optimizer", "mu_dtype", '"nope"', "[optimizer] does not fit adam"),
+    *(("model", "neurons", v, "`neurons` is") for v in
+      ("1000000000000", "0", "-3", "2.5", '"4"', "true", "9" * 25, "[4]")),
+    ("model", "neurons", "3000000", "TB, more than half of the memory"),
+    *(("training", "seed", v, "`seed` of [training] is") for v in ("9" * 20, "-1", "1.5", '"a"', "4294967296")),
+    *(("training", "directory", v, "`directory` of [training] is") for v in ('""', '"  "', "3", "[]")),
+    ("training", "directory", '"a\\u0000b"', "`directory` is"),
+    ("training", "directory", '"other.toml/run"', "cannot be written to: Not a directory"),
+    *(("training", k, v, f"`{k}` of [training] is") for k in ("batch", "window", "epochs")
+      for v in ("0", "-1", "1e3", "9" * 20, '"2"')),
+    ("training", "batch", "1000000000", "for a batch of 1,000,000,000 takes"),
+    *(("data", k, "1000000000", "more than half of the memory here") for k in ("size", "length", "delay", "symbols")),
+    *(("data", k, v, f"as `{k}`, got") for k in ("size", "length") for v in ("9" * 20, "-1", '"3"', "1.5")),
+    ("data", "key", "9" * 20, "`copy` needs `key=`"), ("data", "test", "nan", "`test` of [data]"),
+    ("data", "test", "true", "`test` of [data] is True"), ("rule", "name", "3", "`name` of [rule] is 3"),
+    ("rule", "name", '"\\u202e\\u001b[2J"', r"is '\u202e\x1b[2J'"),
+    ("mesh", "shape", '[1, 1]\naxes = ["a", "a"]\nshard = "batch"', "no two alike"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "key", "value", "message"), NONSENSE)
+def test_nonsense_in_a_config(model, capsys, tmp_path, section, key, value, message):
+    """Every key of every section: words and exit code 2 before anything is allocated or written."""
+    given = {"data": {"size": "20", "key": "0", "length": "1"}, "model": {"neurons": "4"}}
+    given[section] = {**given.get(section, {}), key: value}
+    lines = [
+        f"[{n}]\n{text}\n" + "\n".join(f"{k} = {v}" for k, v in given.get(n, {}).items())
+        for n, text in SECTIONS.items()
+    ]
+    (tmp_path / "other.toml").write_text("\n".join(lines))
+    assert main(["train", "other.toml"]) == 2
+    seen = capsys.readouterr().err
+    assert message in seen and "--debug" not in seen and not {"\x1b", "\u202e"} & set(seen)
+    assert not (tmp_path / "run").exists() and not (tmp_path / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize("text", [
+    "a = " + "[" * 5000, "a = " + "9" * 5000, "[data]\nsize = 1\nsize = 2", "\x00", "a = \"\\ud800\"", "x" * (2 << 20),
+])  # fmt: skip
+def test_files_that_are_no_configs(model, capsys, tmp_path, text):
+    (tmp_path / "bad.toml").write_text(text)
+    assert main(["train", "bad.toml"]) == 2
+    seen = capsys.readouterr().err
+    assert "'bad.toml' is" in seen and "--debug" not in seen and len(seen) < 600
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    assert main(["train", "bad.toml"]) == 2 and "is no TOML" in capsys.readouterr().err
+    assert main(["train", str(tmp_path)]) == 2 and "cannot be read" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_not_the_run_of_another_config(model, capsys, tmp_path):
+    """A config that was edited after the run had ended: said, and gone on with by a word."""
+    assert main(["train", "run.toml"]) == 0
+    (tmp_path / "run.toml").write_text(CONFIGS["run"] + "[optimizer]\nlearning_rate = 0.5\n")
+    capsys.readouterr()
+    assert main(["train", "run.toml"]) == 2
+    assert "optimizer: digest" in (seen := capsys.readouterr().err) and "`--accept`" in seen
+    assert main(["train", "run.toml", "--accept", "optimiser"]) == 2
+    assert "`accept` is" in capsys.readouterr().err
+    assert main(["train", "run.toml", "--accept", "optimizer"]) == 0
+
+
 def test_train_goes_on_where_it_stopped(model, capsys, tmp_path):
     assert main(["train", "run.toml"]) == 0
     (tmp_path / "run.toml").write_text(CONFIGS["run"].replace("epochs = 1", "epochs = 2"))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from jax import export as jax_export
 
 import etrax
+from etrax.learn._artifact_file import PARTS, sealed, write_archive
 
 B, I, H = 2, 3, 4
 
@@ -164,7 +166,8 @@ def test_files_that_are_not_artifacts(file, tmp_path):
     for members, message in (
         ({"manifest.json": json.dumps(manifest | {"format": 99})}, "of format 99"),
         ({"manifest.json": "{}"}, "no artifact"), ({"manifest.json": "{"}, "cut short"),
-        ({"manifest.json": json.dumps(manifest | {"arguments": {}})}, "does not say"),
+        ({"manifest.json": json.dumps(manifest | {"arguments": {}})}, "`arguments` is {}"),
+        ({"manifest.json": json.dumps(manifest | {"window": 2})}, "damaged"),
         ({"update.stablehlo": bytes(program)}, "damaged"), ({"update.stablehlo": b""}, "damaged"),
         ({"extra.py": "print(1)"}, "no artifact"),
     ):  # fmt: skip
@@ -172,6 +175,111 @@ def test_files_that_are_not_artifacts(file, tmp_path):
             etrax.load(changed(file, tmp_path / "bad.zip", **members))
     with pytest.raises(etrax.ArtifactError, match="there is no file"):
         etrax.load(tmp_path / "nowhere")
+
+
+def resealed(file, path, program=None, **fields):
+    """A hostile file: other fields or another program, under a digest that is right."""
+    with zipfile.ZipFile(file) as old:
+        manifest, was = json.loads(old.read("manifest.json")), old.read("update.stablehlo")
+    program = was if program is None else program
+    manifest = {k: v for k, v in (manifest | fields).items() if v is not ...}
+    manifest["bytes"] = fields.get("bytes") or manifest["bytes"] | {"program": len(program)}
+    write_archive(path, sealed(manifest, program), program)
+    return path
+
+
+def nested(depth):
+    found = "array"
+    for _ in range(depth):
+        found = {"list": [found]}
+    return found
+
+
+HOSTILE = {
+    "no window": {"window": ...}, "a window of text": {"window": "1"}, "a window that is true": {"window": True},
+    "no versions": {"versions": {}}, "versions that are numbers": {"versions": {"jax": 1, "etrax": 2}},
+    "no platforms": {"platforms": []}, "a platform of numbers": {"platforms": [3]}, "no rule": {"rule": None},
+    "no bytes": {"bytes": {"program": 1}}, "bytes of text": {"bytes": "many"}, "arguments as a list": {"arguments": []},
+    "no output": {"output": ...}, "an output too deep": {"output": nested(200)}, "an output of numbers": {"output": 3},
+    "an output with more arrays": {"output": {"list": ["array"] * 5}}, "a format of text": {"format": "2"},
+    "a format that is true": {"format": True}, "flops that are none": {"flops": float("nan")},
+    "more fields": {"more": nested(150)}, "verdicts": {"verdicts": [1]},
+    "leaves that are numbers": {"arguments": {part: [3] for part in PARTS}},
+    "shapes below zero": {"arguments": {
+        part: [{"path": "w", "shape": [-1], "dtype": "float32"}] for part in PARTS}},
+    "fewer arguments": {"arguments": {part: [] for part in PARTS}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_manifests_that_lie(file, tmp_path, what):
+    with pytest.raises(etrax.ArtifactError):
+        etrax.load(resealed(file, tmp_path / "bad", **HOSTILE[what]))
+
+
+def test_programs_that_are_none(file, tmp_path):
+    for program in (b"", b"hello", bytes(range(256)) * 8):
+        with pytest.raises(etrax.ArtifactError, match="cannot read the program"):
+            etrax.load(resealed(file, tmp_path / "bad", program))
+    whole = zipfile.ZipFile(file).read("update.stablehlo")
+    with pytest.raises(etrax.ArtifactError, match="calls back into Python"):
+        etrax.load(resealed(file, tmp_path / "bad", whole + b"xla_ffi_python_cpu_callback"))
+
+
+def test_every_flipped_byte_is_told(file, tmp_path):
+    """One flip in each of many places, headers of the archive included: the right artifact, or one error."""
+    data, path = file.read_bytes(), tmp_path / "bad"
+    manifest, seen = etrax.load(file).manifest, 0
+    rng = np.random.default_rng(0)
+    places = {*rng.integers(0, len(data), 150).tolist(), *range(60), *range(len(data) - 180, len(data))}
+    for place in sorted(places):
+        changed = bytearray(data)
+        changed[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(changed)
+        try:
+            assert etrax.load(path).manifest == manifest
+        except etrax.ArtifactError:
+            seen += 1
+    assert seen > 150
+
+
+def test_packed_members_are_refused_unread(file, tmp_path):
+    """A gigabyte of zeros in a megabyte; and one that names no size at all."""
+    path = tmp_path / "bomb"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", zipfile.ZipFile(file).read("manifest.json"))
+        archive.writestr("update.stablehlo", bytes(64 << 20))
+    with pytest.raises(etrax.ArtifactError, match=r"`manifest\.json` in it is packed"):
+        etrax.load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("manifest.json", zipfile.ZipFile(file).read("manifest.json"))
+        archive.writestr("update.stablehlo", bytes(64 << 20), compress_type=zipfile.ZIP_BZIP2)
+    tracemalloc.start()
+    with pytest.raises(etrax.ArtifactError, match=r"`update\.stablehlo` in it is packed"):
+        etrax.load(path)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", '{\n "format": 1,\n "versions": {}}')
+        archive.writestr("update.stablehlo", b"program")
+    with pytest.raises(etrax.ArtifactError, match=r"of format 1; this version of Etrax reads format 2\. Export it"):
+        etrax.load(path)
+
+
+def test_names_of_arrays(learner, file):
+    """Parameters of other names are no parameters of this artifact, though their shapes fit; lists have no names."""
+    artifact, (xs, ys) = etrax.load(file), stream(1)
+    params, opt_state, state = learner.params, OPTIMIZER.init(learner.params), learner.init()
+    right = artifact(params, opt_state, state, xs[0], ys[0])
+    renamed = {"leak": params["leak"], "o": params["o"], "v": params["w"]}
+    with pytest.raises(etrax.ArgumentError, match=r"`params` has 'v' where .* made with 'w'.*leaves\(params\)"):
+        artifact(renamed, opt_state, state, xs[0], ys[0])
+    with pytest.raises(etrax.ArgumentError, match=r"`opt_state` has '.*mu.v' where"):
+        artifact(params, OPTIMIZER.init(renamed), state, xs[0], ys[0])
+    with pytest.raises(etrax.ArgumentError, match=r"`state` has '.*' where"):
+        artifact(params, opt_state, {str(i): a for i, a in enumerate(jax.tree.leaves(state))}, xs[0], ys[0])
+    listed = artifact(*map(jax.tree.leaves, (renamed, opt_state, state)), xs[0], ys[0])
+    same_bits(right, listed)
 
 
 def test_arguments_that_do_not_fit(learner, file, tmp_path):

@@ -104,7 +104,11 @@ OTHERS = {
     "window": (lambda: trainer(optimizer=adam, window=3), {}, "window: 2 there, 3 here"),
     "update": (lambda: trainer(optimizer=adam, update="sequence"), {}, "update: window there, sequence here"),
     "key": (lambda: trainer(optimizer=adam), {"key": 1}, r"key: \[0, 0\] there, \[0, 1\] here"),
-    "data": (lambda: trainer(optimizer=adam), {"data": data(samples=9)}, "samples of data: 7 there, 9 here"),
+    "data": (
+        lambda: trainer(optimizer=adam),
+        {"data": data(samples=9)},
+        "data: 7 samples of 6 steps, digest .* there, 9 samples of 6 steps, digest .* here",
+    ),
     "monitor": (lambda: trainer(optimizer=adam), {"monitor": "loss"}, "monitor: None there, min loss here"),
 }
 

@@ -106,6 +106,48 @@ def test_wrong_arguments(learner, tmp_path):
         etrax.save(tmp_path / "file", params=1.0)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, bool])
+def test_arrays_of_size_zero_alone(tmp_path, dtype):
+    """Orbax takes no empty tree."""
+    nothing = {"w": jnp.zeros((0, 3), dtype), "v": jnp.zeros((2, 0), dtype)}
+    etrax.save(tmp_path, params=nothing)
+    found = etrax.restore(tmp_path, like={"params": nothing})["params"]
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), found) == jax.tree.map(lambda a: (a.shape, a.dtype), nothing)
+    with pytest.raises(etrax.train.CheckpointError, match=r"params\['w'\]: .*\[0, 3\] there, .*\[0, 2\] here"):
+        etrax.restore(tmp_path, like={"params": {**nothing, "w": jnp.zeros((0, 2), dtype)}})
+    etrax.save(tmp_path / "tree", params={}, state={"a": ()})
+    assert etrax.restore(tmp_path / "tree", like={"params": {}, "state": {"a": ()}}) == {
+        "params": {},
+        "state": {"a": ()},
+    }
+
+
+def test_keys_of_size_zero(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 0)
+    etrax.save(tmp_path, state={"keys": keys})
+    assert etrax.restore(tmp_path, like={"state": {"keys": keys}})["state"]["keys"].shape == (0,)
+
+
+def test_what_orbax_logs_does_not_reach_the_terminal(tmp_path, monkeypatch, caplog):
+    """Its threads log tracebacks of what they get over, under load; whoever else logs by the same logger is heard."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    absl = pytest.importorskip("absl.logging")
+    save = ocp.CheckpointManager.save
+    code = "def told():\n  try:\n    1 / 0\n  except ZeroDivisionError:\n    absl.exception('Failed to write metadata')"
+    exec(compile(code, ocp.checkpoint_manager.__file__, "exec"), theirs := {"absl": absl})
+
+    def saved(*args, **kwargs):
+        theirs["told"]()
+        absl.error("a message of the user's own")
+        return save(*args, **kwargs)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", saved)
+    etrax.save(tmp_path, params={"w": jnp.ones(3)})
+    assert [record.message for record in caplog.records] == ["a message of the user's own"]
+    theirs["told"]()  # afterwards orbax is its users' again
+    assert "Failed to write metadata" in caplog.text
+
+
 def test_only_a_manager_that_saves_removes_what_was_left(monkeypatch, tmp_path):
     """It does so in a thread, and waits for it when it saves: another's would remove what the next one has begun."""
     ocp = pytest.importorskip("orbax.checkpoint")

@@ -6,9 +6,10 @@ import inspect
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,15 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from .. import tasks
-from .._arguments import short
+from .._arguments import MOST, check_path, check_whole, foreign, short
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError
+from .._errors import ArgumentError, EtraxError
 from ..ir import PyTree
 from ..learn import Learner
 from ..rules import RULES
 from ..tasks import Task
 from ..train import Dataset, Epoch, Trainer, accuracy
+from ._limits import check_optimizer_options, check_size, check_update
 from ._model import load_model, need
 
 EXAMPLE = """\
@@ -64,6 +66,7 @@ CELLS = (
 OPTIMIZERS = ("adam", "adamw", "rmsprop", "sgd")
 SECTIONS = {"data", "model", "rule", "optimizer", "mesh", "training"}
 MESH = {"shape", "axes", "shard"}
+CONFIG_BYTES = 1 << 20
 TRAINING: dict[str, object] = {"window": 1, "epochs": 10, "batch": 32, "seed": 0, "directory": "run"}
 
 
@@ -81,12 +84,17 @@ class Config(NamedTuple):
 def read_config(file: str) -> Config:
     """A config from a file, its sections and the keys of `[training]` known."""
     try:
-        with open(file, "rb") as opened:
-            found = tomllib.load(opened)
+        with open(check_path("config", file), "rb") as opened:
+            data = opened.read(CONFIG_BYTES + 1)
     except OSError as error:
         raise ArgumentError(f"{file!r} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{file!r} is no TOML: {error}. `etrax train --example` prints one that is.") from error
+    if len(data) > CONFIG_BYTES:
+        raise ArgumentError(f"{file!r} is larger than {CONFIG_BYTES:,} bytes: it is no config.")
+    try:
+        found = tomllib.loads(data.decode("utf8"))
+    except (ValueError, RecursionError) as error:
+        text = foreign(error)
+        raise ArgumentError(f"{file!r} is no TOML: {text}. `etrax train --example` prints one that is.") from error
     _known("section", found, SECTIONS)
     for name, section in found.items():
         if not isinstance(section, dict):
@@ -100,24 +108,26 @@ def read_config(file: str) -> Config:
     return Config(data, model, rule, optimizer, mesh, TRAINING | training)
 
 
-def run(config: Config, model: str | None, tell: Callable[[str], None]) -> dict[str, float]:
-    """Train as the config says; returns the figures of the last epoch."""
+def run(config: Config, model: str | None, tell: Callable[[str], None], accept: Sequence[str] = ()) -> dict[str, float]:
+    """Train as the config says; returns the figures of the last epoch.
+
+    `accept` names what may differ from the checkpoint that the run goes on from.
+    """
     optax = need("optax", "`etrax train`", "train")
-    training, held = _task(config.data)
     batch, window, epochs, seed = (_whole(config.training, k) for k in ("batch", "window", "epochs", "seed"))
+    directory = _directory(config.training["directory"])
+    options = check_optimizer_options({"name": "adam", "learning_rate": 1e-3, **config.optimizer})
+    optimizer = _made("[optimizer]", options.pop("name"), options, _named(optax, OPTIMIZERS))
+    training, held = _task(config.data)
     learner = _learner(config, training, batch, seed, model)
-    optimizer = _made(
-        "[optimizer]", {"name": "adam", "learning_rate": 1e-3, **config.optimizer}, _named(optax, OPTIMIZERS)
-    )
+    check_update(optimizer, learner.params)
     classes = training.classes is not None
     loss = optax.softmax_cross_entropy_with_integer_labels if classes else optax.squared_error
     trainer = Trainer(
         learner, optimizer, lambda o, t: loss(o, t).mean(), window=window,
         metrics={"accuracy": accuracy} if classes else None,
     )  # fmt: skip
-    directory = Path(str(config.training["directory"]))
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "log.jsonl", "a", encoding="utf-8") as log:
+    with _log(directory) as log:
 
         def note(epoch: Epoch) -> None:
             log.write(json.dumps({"epoch": epoch.epoch, "step": epoch.step, **epoch.metrics}) + "\n")
@@ -126,10 +136,28 @@ def run(config: Config, model: str | None, tell: Callable[[str], None]) -> dict[
 
         result = trainer.fit(
             _dataset(training), epochs, validation=_dataset(held), key=seed, progress=False, callback=note,
-            checkpoint=directory / "checkpoint",
+            checkpoint=directory / "checkpoint", accept=list(accept),
         )  # fmt: skip
     tell(f"{learner!r}\nlog and checkpoints in {directory}")
     return dict(result.history[-1].metrics) if result.history else {}
+
+
+def _directory(value: object) -> Path:
+    if not isinstance(value, str) or not value.strip():
+        raise ArgumentError(f"`directory` of [training] is {short(value)}; expected the name of a directory.")
+    return check_path("directory", value)
+
+
+@contextmanager
+def _log(directory: Path) -> Iterator[TextIO]:
+    """The file of lines beside the checkpoints, open at its end."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        log = (directory / "log.jsonl").open("a", encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"`directory` {str(directory)!r} cannot be written to: {error.strerror}.") from error
+    with log:
+        yield log
 
 
 def _dataset(task: Task) -> Dataset:
@@ -139,15 +167,15 @@ def _dataset(task: Task) -> Dataset:
 def _task(section: Mapping[str, object]) -> tuple[Task, Task]:
     options = dict(section)
     test = options.pop("test", 0.2)
-    if not isinstance(test, int | float) or not 0 < test < 1:
+    if not isinstance(test, int | float) or isinstance(test, bool) or not 0 < test < 1:
         raise ArgumentError(f"`test` of [data] is {short(test)}; expected the share that is held out, such as 0.2.")
-    options["name"] = options.pop("task", None)
-    made = _made("[data]", options, _named(tasks, TASKS), key="task")
+    made = _made("[data]", options.pop("task", None), options, _named(tasks, TASKS), key="task")
     return tasks.split(made, test=test, seed=0)
 
 
 def _learner(config: Config, data: Task, batch: int, seed: int, model: str | None) -> Learner:
-    rule = _made("[rule]", {"name": "d_rtrl", **config.rule}, RULES)
+    options = {"name": "d_rtrl", **config.rule}
+    rule = _made("[rule]", options.pop("name"), options, RULES)
     if model is not None and config.mesh:
         raise ArgumentError("[mesh] is for the cells of [model]: leave out --model, or train your own model in Python.")
     if model is not None:
@@ -158,12 +186,18 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
     options = {"cell": "GRUCell", "neurons": 64, **config.model}
     n_in = data.inputs.shape[-1]
     n_out = data.targets.shape[-1] if data.classes is None else data.classes
-    neurons = options.pop("neurons")
+    neurons = check_whole("neurons", options.pop("neurons"), "neurons")
+    name, cells = options.pop("cell"), _named(nn, CELLS)
+
+    def build(count: int) -> PyTree:
+        known = {key: lambda make=make, **o: make(n_in, count, **o) for key, make in cells.items()}
+        cell = _made("[model]", name, options, known, key="cell")
+        return brainstate.nn.Sequential(cell, nn.Linear(count, n_out))
+
+    budget = check_size(build, neurons, batch, n_in)
     brainstate.random.seed(seed)
-    cells = {name: lambda make=make, **o: make(n_in, neurons, **o) for name, make in _named(nn, CELLS).items()}
-    cell = _made("[model]", {"name": options.pop("cell"), **options}, cells, key="cell")
-    network = brainstate.nn.Sequential(cell, nn.Linear(neurons, n_out))
-    return compile_learner(network, rule, jnp.zeros((batch, n_in), jnp.float32), batch_size=batch, **_mesh(config.mesh))
+    example = jnp.zeros((batch, n_in), jnp.float32)
+    return compile_learner(build(neurons), rule, example, batch_size=batch, memory_budget=budget, **_mesh(config.mesh))
 
 
 def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
@@ -172,7 +206,7 @@ def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
         return {}
     shape, axes, shard = (section.get(k) for k in ("shape", "axes", "shard"))
     sizes, names = (v if isinstance(v, list) else [] for v in (shape, axes))
-    whole = all(type(n) is int and n > 0 for n in sizes) and all(isinstance(a, str) for a in names)
+    whole = all(type(n) is int and n > 0 for n in sizes) and all(isinstance(a, str) and a for a in names)
     if not sizes or len(names) != len(sizes) or not whole:
         raise ArgumentError(
             f"[mesh] has shape {short(shape)} and axes {short(axes)}; expected sizes and names: shape = [2, 4], "
@@ -183,6 +217,8 @@ def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
     count, devices = math.prod(sizes), jax.devices()
     if count > len(devices):
         raise ArgumentError(f"[mesh] of shape {shape} needs {count} devices; there are {len(devices)}.")
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"[mesh] has axes {short(axes)}; expected a name for each, no two alike.")
     mesh = Mesh(np.array(devices[:count]).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(sizes))
     return {"mesh": mesh, "shard": shard}
 
@@ -191,27 +227,36 @@ def _named(module: object, names: tuple[str, ...]) -> dict[str, Callable[..., Py
     return {name: getattr(module, name) for name in names}
 
 
-def _made(section: str, given: Mapping[str, object], known: Mapping[str, Callable[..., PyTree]], key: str = "name"):
-    """What the function of a known name makes of the other keys."""
-    options = dict(given)
-    name = options.pop("name", None)
+def _made(
+    section: str,
+    name: object,
+    options: Mapping[str, object],
+    known: Mapping[str, Callable[..., PyTree]],
+    key: str = "name",
+) -> PyTree:
+    """What the function of a known name makes of its options."""
     if not isinstance(name, str) or name not in known:
         raise ArgumentError(f"`{key}` of {section} is {short(name)}; expected one of {', '.join(known)}.")
     try:
         inspect.signature(known[name]).bind(**options)
         return known[name](**options)
-    except TypeError as error:
-        raise ArgumentError(f"{section} does not fit {name}: {error}.") from error
+    except EtraxError:
+        raise
+    except Exception as error:  # functions of other libraries raise all kinds for values that they do not expect
+        text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ArgumentError(f"{section} does not fit {name}: {foreign(text)}.") from error
 
 
 def _whole(section: Mapping[str, object], name: str) -> int:
-    value = section[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < (name != "seed"):
-        raise ArgumentError(f"`{name}` of [training] is {short(value)}; expected a whole number, at least 1.")
+    value, least, most = section[name], int(name != "seed"), 2**32 - 1 if name == "seed" else MOST
+    if type(value) is not int or not least <= value <= most:
+        raise ArgumentError(
+            f"`{name}` of [training] is {short(value)}; expected a whole number, at least {least} and at most {most}."
+        )
     return value
 
 
 def _known(what: str, found: Mapping[str, object], known: set[str] | Mapping[str, object]) -> None:
     for name in found:
         if name not in known:
-            raise ArgumentError(f"there is no {what} `{name}`; there are {', '.join(sorted(known))}.")
+            raise ArgumentError(f"there is no {what} `{foreign(name)}`; there are {', '.join(sorted(known))}.")

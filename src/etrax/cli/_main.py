@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 
-from .._errors import EtraxError
+from .._errors import EtraxError, visible
 from .._version import __version__
 
 MODEL = (
@@ -65,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # the user's factory may raise anything
         if options.debug:
             traceback.print_exc()
-        print(f"etrax: {type(error).__name__}: {error}\nRun it again with --debug to see where.", file=sys.stderr)
+        print(
+            f"etrax: {type(error).__name__}: {visible(error)}\nRun it again with --debug to see where.", file=sys.stderr
+        )
     return 2
 
 
@@ -127,6 +129,9 @@ def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
     train.add_argument("config", nargs="?", help="a TOML file; it is data and is never executed")
     train.add_argument("--example", action="store_true", help="print a config to begin with")
     train.add_argument("--model", metavar="MODULE:FACTORY", help="a model of your own in place of [model]")
+    train.add_argument(
+        "--accept", nargs="+", default=[], metavar="WORD", help="go on with another model, loss, optimizer …"
+    )
     command("demo", _demo, "Watch a network learn from a stream, in seconds.", "etrax demo", model=False)
     text = "Say which versions, extras and devices are here, and what is missing."
     command("doctor", _doctor, text, "etrax doctor", model=False)
@@ -238,7 +243,7 @@ def _train(options: argparse.Namespace) -> int:
         return 0
     if options.config is None:
         raise ArgumentError("`etrax train` takes a config: `etrax train --example > run.toml` writes one.")
-    run(read_config(options.config), options.model, lambda text: print(text, flush=True))
+    run(read_config(options.config), options.model, lambda text: print(visible(text), flush=True), options.accept)
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .._errors import CompilationError, NotSupportedError
+from .._errors import CompilationError, NotSupportedError, visible
 from ..engine import Probes
 from ..ir import Path
 from ._compile import check_kind, compile_with_facts
@@ -87,7 +87,7 @@ class ETraceGraphExecutor:
         """Print (if `verbose`) the groups, other states, and weights with and without a group; or return the text."""
         text = describe(self.graph)
         if verbose:
-            print(text)
+            print(visible(text))
         return text if return_msg else None
 
     def solve_h2w_h2h_jacobian(

@@ -10,6 +10,8 @@ from ._custom import moving_operands as moving_operands
 from ._custom import rule_by_cotangents as rule_by_cotangents
 from ._detach import Detach as Detach
 from ._detach import detaching_vjp as detaching_vjp
+from ._digest import digest_of as digest_of
+from ._digest import digest_of_function as digest_of_function
 from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained

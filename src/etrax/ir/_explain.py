@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from .._compat import PLUMBING, is_in, is_installed, shape_struct
-from .._errors import EtraxError
+from .._errors import EtraxError, visible
 from ._paths import format_path, leaves_with_paths, units_of
 from ._source import OWN_FILES, OWN_MODELS
 from ._types import PyTree
@@ -66,7 +66,7 @@ def explained(kind: type[EtraxError], error: Exception, text: str) -> EtraxError
     """
     if isinstance(error, kind):
         return kind(text)
-    own = {"__init__": lambda self, text: Exception.__init__(self, text), "__str__": lambda self: self.args[0]}
+    own = {"__init__": lambda self, text: Exception.__init__(self, text), "__str__": lambda self: visible(self.args[0])}
     try:
         return type(kind.__name__, (kind, type(error)), {**own, "__module__": kind.__module__})(text)
     except TypeError:  # built-in types of another layout, such as `OSError`

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import jax
 
+from .._errors import visible
 from ._types import PyTree
 
 Path: TypeAlias = tuple[Any, ...]
@@ -80,11 +81,11 @@ def _shown(key: Any) -> str:
         options = [(name, text or value) for name, text, value in _OPTION.findall(found[2])]
         return f"{found[1]}({', '.join(f'{n}={v}' for n, v in options if objects or '(' not in v)})"
 
-    text = _MADE.sub(made, str(key))
+    text = visible(_MADE.sub(made, str(key)))
     if len(text) <= LONG:
         return text
-    text = _MADE.sub(lambda found: made(found, objects=False), str(key))
-    return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode()) % 10**4:04d}"
+    text = visible(_MADE.sub(lambda found: made(found, objects=False), str(key)))
+    return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:

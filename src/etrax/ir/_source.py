@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from .._compat import PLUMBING, JaxprEqn, is_in, is_installed, source_frames
+from .._errors import visible
 
 # Files of a library that say nothing about the model.
 _PLUMBING_FILES = ("_module.py", "_node.py")
@@ -24,7 +25,7 @@ class Source:
     frames: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})"
+        return visible(f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})")
 
 
 def source_of_eqn(eqn: JaxprEqn) -> Source | None:

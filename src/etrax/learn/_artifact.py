@@ -7,12 +7,8 @@ program takes and gives leaves in order, and what comes back has the structure o
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import tempfile
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +17,13 @@ import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
-from .._arguments import check_arrays, check_path, short
+from .._arguments import check_arrays, check_path, foreign, short
 from .._compat import is_extended, shape_struct
-from .._errors import ArgumentError, EtraxError, MissingPackageError
+from .._errors import ArgumentError, MissingPackageError
 from .._version import __version__
 from ..engine import count_on
-from ..ir import LossFunction, PyTree, Role, format_path, leaves_with_paths
+from ..ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
+from ._artifact_file import FORMAT, PARTS, ArtifactError, count_arrays, read_archive, sealed, write_archive
 from ._checks import Optimizer, check_optimizer, check_window
 from ._program import LearnerState
 from ._sequence import Losses, train_sequence
@@ -34,17 +31,7 @@ from ._sequence import Losses, train_sequence
 if TYPE_CHECKING:
     from ._learner import Learner
 
-FORMAT = 1
-PROGRAM, MANIFEST = "update.stablehlo", "manifest.json"
-MANIFEST_BYTES = 16 << 20
-PARTS = ("params", "opt_state", "state", "inputs", "targets")
-
-
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-
-
-class ArtifactError(EtraxError, ValueError):
-    """A file that is no artifact, was cut short or changed, or is of another version."""
 
 
 def save_artifact(
@@ -81,9 +68,9 @@ def save_artifact(
         "bytes": {part: _size(value) for part, value in zip(PARTS, structs, strict=True)}
         | {"trace": _size(structs[2].trace), "program": len(lowered)},
         "flops": _flops(jitted, args),
-        "sha256": hashlib.sha256(lowered).hexdigest(),
     }
-    _write(file, {MANIFEST: json.dumps(manifest, indent=1).encode(), PROGRAM: lowered})
+    manifest = sealed(manifest, lowered)
+    write_archive(file, manifest, lowered)
     return manifest
 
 
@@ -145,7 +132,8 @@ class Artifact:
     `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
     the axis of time is taken as well, and the output then has none either.
 
-    The first three may be lists of their arrays, in the order of `jax.tree.leaves`: what is given comes back.
+    What is given comes back. Arrays that have names must have those that the artifact was made with; lists of arrays,
+    such as `jax.tree.leaves(params)`, are taken in their order.
 
     >>> import etrax, jax, jax.numpy as jnp, optax, tempfile
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -181,12 +169,19 @@ class Artifact:
         given = dict(zip(PARTS, (params, opt_state, state, inputs, targets), strict=True))
         leaves = [a for part in PARTS for a in self._leaves(part, given[part])]
         kinds = [_key_kind(shape_struct(a)) for a in leaves]
-        found = self._call(*(_plain(jnp.asarray(a)) for a in leaves))
+        found = self._run([_plain(jnp.asarray(a)) for a in leaves])
         kept, rest = jax.tree.flatten((params, opt_state, state))
         first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(found, kinds, strict=False)]
         new = jax.tree.unflatten(rest, first[: len(kept)])
         outputs = [a[0] if single else a for a in found[len(kept) + 1 :]]
         return (*new, found[len(kept)], _rebuilt(self.manifest["output"], iter(outputs)))
+
+    def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        try:
+            return self._call(*leaves)
+        except Exception as error:  # a program from elsewhere, read by the compiler only now
+            text = f"the program of the artifact cannot be run here: {(str(error).splitlines() or [''])[0]}"
+            raise explained(ArtifactError, error, text) from error
 
     def _is_sample(self, inputs: PyTree) -> bool:
         wanted, leaves = self._wanted["inputs"], jax.tree.leaves(inputs)
@@ -203,6 +198,12 @@ class Artifact:
                 f"{', '.join(w['path'] for w in wanted) or 'none'}."
             )
         for (path, value), want in zip(found, wanted, strict=True):
+            name = format_path(path, part)[1:-1]
+            if name != want["path"] and any(not isinstance(key, int) for key in path):
+                raise ArgumentError(
+                    f"`{part}` has {foreign(name)!r} where the artifact was made with {foreign(want['path'])!r}. To "
+                    f"have arrays taken in their order, pass a list: `jax.tree.leaves({part})`."
+                )
             got = shape_struct(value)
             if list(got.shape) != want["shape"] or str(got.dtype) != want["dtype"]:
                 raise ArgumentError(
@@ -257,66 +258,40 @@ def load(path: str | os.PathLike[str]) -> Artifact:
     file = check_path("path", path)
     if not file.is_file():
         raise ArtifactError(f"there is no file {str(path)!r}: pass what `learner.export` wrote.")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            if sorted(archive.namelist()) != sorted((MANIFEST, PROGRAM)):
-                raise ArtifactError(f"{str(path)!r} is an archive, but no artifact of Etrax.")
-            if archive.getinfo(MANIFEST).file_size > MANIFEST_BYTES:
-                raise ArtifactError(f"the manifest of {str(path)!r} is larger than {MANIFEST_BYTES:,} bytes.")
-            manifest = json.loads(archive.read(MANIFEST))
-            _check_manifest(str(path), manifest)
-            if archive.getinfo(PROGRAM).file_size != manifest["bytes"]["program"]:
-                raise ArtifactError(f"{str(path)!r} is damaged: its program is not what was written. Export it again.")
-            program = archive.read(PROGRAM)
-    except (zipfile.BadZipFile, json.JSONDecodeError, EOFError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{str(path)!r} is no artifact of Etrax, or was cut short. Export it again.") from error
-    if hashlib.sha256(program).hexdigest() != manifest["sha256"]:
-        raise ArtifactError(f"{str(path)!r} is damaged: its program is not what was written. Export it again.")
+    manifest, program = read_archive(file)
     try:
         exported = jax_export.deserialize(bytearray(program))
     except Exception as error:  # jax raises many kinds
         raise ArtifactError(
             f"this jax ({jax.__version__}) cannot read the program of {str(path)!r}, which jax "
-            f"{manifest['versions']['jax']} wrote. Export it again with a version close to this one."
+            f"{foreign(manifest['versions']['jax'])} wrote. Export it again with a version close to this one."
         ) from error
+    _check_program(file, manifest, exported)
     return Artifact(manifest, exported)
+
+
+def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export.Exported) -> None:
+    """The program takes and gives what the manifest says."""
+    wanted = [leaf for part in PARTS for leaf in manifest["arguments"][part]]
+    kept = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
+    outs = kept + 1 + count_arrays(manifest["output"])
+    flat = jax.tree.structure((tuple(range(len(wanted))), {})), jax.tree.structure(list(range(outs)))
+    same = len(exported.in_avals) == len(wanted) and all(map(_fits, exported.in_avals, wanted))
+    if (exported.in_tree, exported.out_tree) != flat or not same or list(exported.platforms) != manifest["platforms"]:
+        raise ArtifactError(f"the program of {str(path)!r} is another than its manifest describes. Export it again.")
+
+
+def _fits(aval: Any, leaf: Mapping[str, Any]) -> bool:
+    """A random key is passed as its numbers, which have one axis more."""
+    if leaf["dtype"].startswith("key<"):
+        return list(aval.shape[:-1]) == leaf["shape"]
+    return list(aval.shape) == leaf["shape"] and str(aval.dtype) == leaf["dtype"]
 
 
 def _need_flatbuffers() -> None:
     """What `jax.export` writes its programs with."""
     if find_spec("flatbuffers") is None:
         raise MissingPackageError("artifacts need flatbuffers: install it with `pip install 'etrax[export]'`.")
-
-
-def _check_manifest(path: str, manifest: Any) -> None:
-    if not isinstance(manifest, dict) or "format" not in manifest:
-        raise ArtifactError(f"{path!r} is an archive, but no artifact of Etrax.")
-    if manifest["format"] != FORMAT:
-        raise ArtifactError(
-            f"{path!r} is an artifact of format {manifest['format']!r}; this version of Etrax reads format {FORMAT}. "
-            "Export it again, or load it with the version that wrote it."
-        )
-    if set(manifest["arguments"]) != set(PARTS) or not isinstance(manifest["window"], int):
-        raise ArtifactError(f"the manifest of {path!r} does not say what its program takes. Export it again.")
-
-
-def _write(path: Path, members: Mapping[str, bytes]) -> None:
-    """All of it, or nothing: written beside its place and renamed."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            part = Path(file.name)
-            try:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                    for name, data in members.items():
-                        archive.writestr(name, data)
-                file.flush()
-                os.fsync(file.fileno())
-                part.replace(path)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise ArtifactError(f"{str(path)!r} cannot be written ({error.strerror}).") from error
 
 
 def _key_kind(a: PyTree) -> Any:
@@ -369,7 +344,7 @@ def _skeleton(tree: PyTree) -> Any:
     return {"list": ["array" for _ in jax.tree.leaves(tree)]}
 
 
-def _rebuilt(skeleton: Any, leaves: Any) -> PyTree:
+def _rebuilt(skeleton: Any, leaves: Iterator[jax.Array]) -> PyTree:
     if skeleton == "array":
         return next(leaves)
     if skeleton is None:

@@ -75,7 +75,7 @@ class Learner:
             transport = replace(transport, init=_for_mesh(transport.init, mesh))
         frozen, ways = rule.frozen(facts), (bound.encode, bound.decode_output)
         self.program = Program(facts, transport, str(rule), frozen, self.hidden, *ways)
-        self.check_finite, self._trace_dtype = check_finite, trace_dtype
+        self.check_finite, self.trace_dtype = check_finite, trace_dtype
         self._warned = self._warned_of_window = False
         self._budget, self._at_batch = memory_budget, at_batch
         self.mesh, self._shard = mesh, shard
@@ -96,7 +96,7 @@ class Learner:
         rule, at_batch = as_rule(rule), self._at_batch
         return Learner(
             self.facts, rule, self._initial, bound=self.bound, graph=self._make_graph,
-            report=self._make_report, trace_dtype=self._trace_dtype, check_finite=self.check_finite,
+            report=self._make_report, trace_dtype=self.trace_dtype, check_finite=self.check_finite,
             memory_budget=self._budget, at_batch=at_batch and (lambda batch: at_batch(batch).with_rule(rule)),
             mesh=self.mesh, shard=self._shard,
         )  # fmt: skip
@@ -135,7 +135,7 @@ class Learner:
     def report(self) -> Any:
         """What each parameter's gradient is worth under this rule, and why."""
         more = () if self._meshed is None else self._meshed.notes()
-        return self._make_report(self.facts, self.rule, self.program.transport.nbytes, self._trace_dtype, more)
+        return self._make_report(self.facts, self.rule, self.program.transport.nbytes, self.trace_dtype, more)
 
     def init(self, params: PyTree = None, hidden: PyTree = None, learned: PyTree = None) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from .._errors import CompilationError
 from ..ir import PyTree, format_path
 from ..rules import Rule
+from ._identity import digest_of_step
 from ._program import Program
 from ._shard import Dims
 
@@ -53,7 +54,7 @@ def check_same_model(program: Program, rule: Rule, mesh: Mesh, dims: Sequence[Di
         "the mesh": str((dict(mesh.shape), [d.id for d in mesh.devices.flat])),
         "`shard`": str(dims),
         **{f"{a.role.value} {format_path(a.path)}": f"{a.aval.dtype}{list(a.aval.shape)}" for a in step.ins},
-        "the step": str(step.jaxpr),
+        "the step": digest_of_step(step),
     }
     names = hashlib.sha256(str(list(said)).encode()).digest()[:4]
     found = {name: hashlib.sha256(text.encode()).digest()[:4] for name, text in said.items()}

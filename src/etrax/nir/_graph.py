@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import graphlib
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
-from .._arguments import check_path, short
+from .._arguments import check_path, foreign, short
 from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError, NotSupportedError
+from ._hdf5 import read_content
 from ._nodes import KINDS
 
 if TYPE_CHECKING:
@@ -37,8 +40,13 @@ class Flat:
     nodes: dict[Name, object]
     edges: list[Edge]
 
-    def into(self, name: Name) -> list[Name]:
-        return [source for source, target in self.edges if target == name]
+    @cached_property
+    def into(self) -> Mapping[Name, list[Name]]:
+        """The nodes that lead to each node."""
+        found: dict[Name, list[Name]] = {name: [] for name in self.nodes}
+        for source, target in self.edges:
+            found[target].append(source)
+        return found
 
     def of_kind(self, kind: str) -> list[Name]:
         """Inputs or outputs of the whole graph: those of subgraphs stand for edges."""
@@ -77,28 +85,22 @@ def as_graph(graph: object) -> Graph:
 
 def _from_file(nir: ModuleType, file: Path) -> Graph:
     """Node by node, so that the one which cannot be made is named."""
-    import h5py
-
     if not file.is_file():
         raise ArgumentError(f"there is no file {str(file)!r}.")
-    try:
-        with h5py.File(file, "r") as stored:
-            content = nir.serialization.hdf2dict(stored["node"])
-    except Exception as error:  # h5py and what it reads with raise many kinds
-        raise ArgumentError(f"{str(file)!r} is no NIR file, or was cut short ({short(str(error))}).") from error
-    return _made(nir, (), content, f"in {str(file)!r}")
+    return _made(nir, (), read_content(file), f"in {str(file)!r}")
 
 
 def _made(nir: ModuleType, name: Name, content: object, where: str) -> Graph:
-    nodes = content.get("nodes") if isinstance(content, dict) else None
-    if not isinstance(content, dict) or content.get("type") != "NIRGraph":
+    if not isinstance(content, dict) or _kind_in(content) != "NIRGraph":
         raise ArgumentError(f"{where} there is no graph, but a {short(content)}.")
-    if not isinstance(nodes, dict) or np.ndim(content.get("edges", ())) not in (1, 2):
+    nodes, metadata = content.get("nodes"), content.get("metadata", {})
+    if not isinstance(nodes, dict) or not isinstance(metadata, dict):
         raise ArgumentError(f"the graph {shown(name)} {where} has no nodes, or no list of edges.")
+    edges = _edges(name, content.get("edges", ()), where)
     found = {}
     for key, node in nodes.items():
         path = (*name, str(key))
-        kind = node.get("type") if isinstance(node, dict) else None
+        kind = _kind_in(node)
         if kind == "NIRGraph":
             found[key] = _made(nir, path, node, where)
             continue
@@ -107,9 +109,30 @@ def _made(nir: ModuleType, name: Name, content: object, where: str) -> Graph:
         try:
             found[key] = nir.dict2NIRNode(node)
         except Exception as error:  # assertions, missing and unknown arguments
-            raise ArgumentError(f"node {shown(path)} ({kind}) {where} is malformed: {error}") from error
-    edges = [tuple(e.decode() if isinstance(e, bytes) else str(e) for e in pair) for pair in content.get("edges", ())]
-    return nir.NIRGraph(found, edges, metadata=content.get("metadata", {}), type_check=False)
+            raise ArgumentError(f"node {shown(path)} ({kind}) {where} is malformed: {foreign(error)}") from error
+    try:
+        return nir.NIRGraph(found, edges, metadata=metadata, type_check=False)
+    except Exception as error:
+        raise ArgumentError(f"the graph {shown(name)} {where} is malformed: {foreign(error)}") from error
+
+
+def _kind_in(content: object) -> str:
+    """What a stored node says that it is."""
+    kind = content.get("type") if isinstance(content, dict) else None
+    return kind if isinstance(kind, str) else f"unknown ({short(kind)})"
+
+
+def _edges(name: Name, stored: object, where: str) -> list[tuple[str, str]]:
+    """Pairs of names."""
+    found: list[tuple[str, str]] = []
+    for pair in np.atleast_1d(np.asarray(stored, dtype=object)):
+        texts = [e.decode("utf8", "replace") if isinstance(e, bytes) else e for e in np.ravel(pair)]
+        if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+            raise ArgumentError(
+                f"the graph {shown(name)} {where} has an edge {short(list(texts))}; expected two names."
+            )
+        found.append((texts[0], texts[1]))
+    return found
 
 
 def _not_served(name: Name, kind: str, where: str = "") -> NotSupportedError:
@@ -144,7 +167,7 @@ def flat(graph: Graph, prefix: Name = ()) -> Flat:
             if key not in ends:
                 raise ArgumentError(f"edge {pair} of the graph {shown(prefix)}: it has no node {key!r}.")
         edges.append((_end(ends, prefix, pair[0], "Output"), _end(ends, prefix, pair[1], "Input")))
-    doubled = [edge for edge in edges if edges.count(edge) > 1] if len(set(edges)) < len(edges) else []
+    doubled = [edge for edge, times in Counter(edges).items() if times > 1]
     if doubled:
         raise ArgumentError(f"the edge from {shown(doubled[0][0])} to {shown(doubled[0][1])} is there twice.")
     return Flat(nodes, edges)
@@ -164,8 +187,9 @@ def depths(graph: Flat) -> dict[Name, int]:
     """How many edges a node is away from the nearest input; nodes that no input reaches are left out."""
     found, layer = dict.fromkeys(graph.of_kind("Input"), 0), graph.of_kind("Input")
     while layer:
-        layer = [b for a, b in graph.edges if a in layer and b not in found]
-        found |= dict.fromkeys(layer, 1 + max(found.values()))
+        before, deep = set(layer), 1 + max(found.values())
+        layer = [b for a, b in graph.edges if a in before and b not in found]
+        found |= dict.fromkeys(layer, deep)
     return found
 
 

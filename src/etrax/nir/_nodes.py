@@ -19,6 +19,9 @@ State = dict[str, jax.Array]
 Shape = tuple[int, ...]
 
 
+LONGEST = 10_000  # steps of a delay: each is a state
+
+
 @dataclass(frozen=True)
 class Context:
     """What a node's step needs besides numbers: its NIR node, the simulator, the spike, the shape of its input."""
@@ -50,6 +53,11 @@ class Kind:
 def delay_steps(context: Context) -> np.ndarray:
     """The delay of every element in steps."""
     delay = context.setting("delay")
+    if (delay > LONGEST * context.simulator.dt).any():
+        raise ArgumentError(
+            f"its delay, {delay.max()} s, is more than {LONGEST:,} steps of {context.simulator.dt} s: pass a "
+            "larger `dt`."
+        )
     steps = np.rint(delay / context.simulator.dt).astype(int)
     if (steps < 0).any() or not np.allclose(steps * context.simulator.dt, delay, rtol=1e-3):
         raise ArgumentError(

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import short
 from .._errors import ArgumentError, EtraxError
 from ..ir import PyTree
 from ._graph import Flat, Graph, Name, flat, kind_of, schedule, shown
 from ._nodes import KINDS, Context, Kind, Shape, State, Values, shortest_delay
 from ._simulator import Simulator, Spike
+from ._values import check_settings, check_shape, numbers_of
 
 Found = TypeVar("Found")
 LAST = "last"  # the state that holds the output of the step before
@@ -37,7 +37,9 @@ class Step:
             if not found:
                 raise ArgumentError(f"the graph has no node of kind {kind}: nothing says where data goes in and out.")
         self.inputs, self.outputs = ([name for (name,) in found] for found in self._ends.values())
-        self._numbers = {name: _numbers(name, node, dtype) for name, node in nodes.items()}
+        for name, node in nodes.items():
+            _at(name, node, check_settings, node)
+        self._numbers = {name: _at(name, node, numbers_of, node, dtype) for name, node in nodes.items()}
         self._trained = {name: [k for k in found if k in fields] for name, found in self._numbers.items()}
         context = {name: Context(node, simulator, spike) for name, node in nodes.items()}
         self._past = {name for name in nodes if _at(name, nodes[name], shortest_delay, context[name]) >= 1}
@@ -78,7 +80,7 @@ class Step:
             return self._kind(name).step(self._context[name], values, states[name], x)
 
         def read(name: Name) -> jax.Array:
-            edges = [(source, name) for source in self._flat.into(name)]
+            edges = [(source, name) for source in self._flat.into[name]]
             parts = [states[edge[0]][LAST] if edge in self.late else out[edge[0]] for edge in edges]
             return sum(parts[1:], parts[0])
 
@@ -94,19 +96,6 @@ class Step:
         found = [out[name] for name in self._ends["Output"]]
         output = found[0] if len(found) == 1 else dict(zip(self.outputs, found, strict=True))
         return _nested({name: new[name] for name in self._order}), output
-
-
-def _numbers(name: Name, node: object, dtype: jnp.dtype) -> Values:
-    found = {}
-    for field in KINDS[kind_of(node)].numbers:
-        value = getattr(node, field, None)
-        if value is None and field == "bias":
-            continue
-        try:
-            found[field] = jnp.asarray(np.asarray(value).astype(dtype))
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"node {shown(name)} ({kind_of(node)}): its `{field}` is {short(value)}.") from error
-    return found
 
 
 def _at(name: Name, node: object, work: Callable[..., Found], *args: object) -> Found:
@@ -150,7 +139,7 @@ def _declared(name: Name, node: object) -> Shape:
     shape = (getattr(node, "input_type", None) or {}).get("input")
     if shape is None:
         raise ArgumentError(f"node {shown(name)} (Input) does not say the shape of its input.")
-    return tuple(int(n) for n in np.ravel(shape))
+    return _at(name, node, check_shape, "its input", np.ravel(shape).tolist())
 
 
 def _shape_behind(context: Context, numbers: Values, dtype: jnp.dtype) -> Shape:
@@ -162,7 +151,7 @@ def _shape_behind(context: Context, numbers: Values, dtype: jnp.dtype) -> Shape:
     if not same or any(new[k].shape != a.shape for k, a in states.items()):
         shapes = ", ".join(f"`{k}` {list(a.shape)}" for k, a in numbers.items())
         raise ArgumentError(f"its input has shape {list(context.shape)}, which does not fit {shapes}.")
-    return y.shape
+    return check_shape("what it gives", y.shape)
 
 
 def _nested(flat: Mapping[Name, Mapping[str, jax.Array]]) -> dict[str, PyTree]:

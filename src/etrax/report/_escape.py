@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-# Not allowed in a page even when escaped, or turning the text around (bidirectional controls).
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+from .._errors import visible
 
 
 def esc(text: object) -> str:
@@ -15,7 +14,7 @@ def esc(text: object) -> str:
     >>> esc('<b> & "c"')
     '&lt;b&gt; &amp; &quot;c&quot;'
     """
-    return html.escape(_CONTROL.sub("\ufffd", str(text)), quote=True)
+    return html.escape(visible(text), quote=True)
 
 
 def prose(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._arguments import format_bytes
+from .._errors import visible
 from ..ir import format_path
 from ..rules import Kind
 from ._alike import blocks_of, groups_alike, listed, said_once, shortened
@@ -38,7 +39,7 @@ def text_of(report: Report, full: bool = False) -> str:
     """The report, wrapped for a terminal; in full, every group and parameter with a reason of its own."""
     parts = [_heading(report), _groups(report, full), _parameters(report, full), _notes(report, full), _memory(report)]
     parts.append([_wrapped(WORDS, 0)] + ([] if full else ["report.full() says all of it, parameter by parameter."]))
-    return "\n\n".join("\n".join(part) for part in [*parts, _advice()] if part)
+    return visible("\n\n".join("\n".join(part) for part in [*parts, _advice()] if part))
 
 
 def size_text(report: Report) -> str:

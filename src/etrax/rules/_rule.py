@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from .._compat import is_concrete, is_extended
+from .._errors import visible
 from ..analysis import Facts
 from ..engine import Transport
 from ..ir import Role, format_path
@@ -74,7 +75,7 @@ class Rule:
             for k, v in self.options.items()
             if isinstance(v, Rule | str | int | float)
         ]
-        return f"{self.name}({', '.join(shown)})"
+        return visible(f"{self.name}({', '.join(shown)})")
 
     __repr__ = __str__
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ._shared import check_probability, check_sizes, generator
+from ._shared import check_probability, check_room, check_sizes, generator
 from ._task import Task, TaskError, labelled
 
 
@@ -31,6 +31,8 @@ def delayed_match(
     check_sizes("delayed_match", 0, delay=delay)
     check_sizes("delayed_match", 2, stimuli=stimuli)
     check_probability("delayed_match", rate=rate, noise=noise)
+    check_room("delayed_match", 2 * cue + delay, size, stimuli, channels)
+    check_room("delayed_match", stimuli, stimuli)
     rng = generator("delayed_match", key)
     sample, same = rng.integers(stimuli, size=size), rng.integers(2, size=size)
     probe = np.where(same == 1, sample, (sample + rng.integers(1, stimuli, size=size)) % stimuli)
@@ -65,10 +67,12 @@ def evidence(
     check_probability("evidence", rate=rate, noise=noise)
     if cues % 2 == 0:
         raise TaskError(f"`evidence` takes an odd number of `cues`, so that one side has more; got {cues}.")
+    steps = cues * (cue + gap) + delay + recall
+    check_room("evidence", steps, size, 4, channels)
+    check_room("evidence", cues, size)
     rng = generator("evidence", key)
     prefers_right = rng.integers(2, size=size)
     right = np.where(rng.random((cues, size)) < 0.7, prefers_right, 1 - prefers_right)
-    steps = cues * (cue + gap) + delay + recall
     on = np.zeros((steps, size, 4), bool)
     for i in range(cues):
         start = i * (cue + gap)

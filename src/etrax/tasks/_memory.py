@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._arguments import short
-from ._shared import check_sizes, generator, is_number
+from ._shared import check_room, check_sizes, generator, is_number
 from ._task import Task, TaskError
 
 
@@ -30,6 +30,7 @@ def integrator(
     check_sizes("integrator", 0, hold=hold, distractors=distractors)
     if not is_number(rate) or not 0 < rate < 1:
         raise TaskError(f"`integrator` takes a `rate` between 0 and 1, got {short(rate)}.")
+    check_room("integrator", steps + hold, size, 2 + distractors)
     inputs = np.zeros((steps + hold, size, 2 + distractors), np.float32)
     inputs[:steps] = generator("integrator", key).random((steps, *inputs.shape[1:])) < rate
     balance = np.cumsum(inputs[..., :1] - inputs[..., 1:2], axis=0)
@@ -55,6 +56,8 @@ def copy(key: Any, size: int, length: int = 3, delay: int = 10, symbols: int = 4
     check_sizes("copy", size=size, length=length)
     check_sizes("copy", 0, delay=delay)
     check_sizes("copy", 2, symbols=symbols)
+    check_room("copy", 2 * length + delay, size, symbols + 1)
+    check_room("copy", symbols, symbols)
     shown = generator("copy", key).integers(symbols, size=(length, size))
     recall = length + delay
     inputs = np.zeros((recall + length, size, symbols + 1), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import MOST, check_key, short
+from .._arguments import MOST, check_key, format_bytes, short
 from .._errors import EtraxError, MissingPackageError
+from ..learn import default_budget
 
 
 class TaskError(EtraxError, ValueError):
@@ -34,6 +36,16 @@ def check_sizes(what: str, least: int = 1, **sizes: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MOST:
             end = f" and at most {MOST}" if isinstance(value, int | np.integer) and value > MOST else ""
             raise TaskError(f"`{what}` takes a whole number of at least {least}{end} as `{name}`, got {short(value)}.")
+
+
+def check_room(what: str, *shape: int) -> None:
+    """An array of that shape fits into memory while it is drawn: 12 bytes a number."""
+    size = 12 * math.prod(shape)
+    if size > default_budget():
+        raise TaskError(
+            f"`{what}` of {' × '.join(map(str, shape))} numbers takes {format_bytes(size)}, more than half of the "
+            "memory here: make it smaller."
+        )
 
 
 def check_probability(what: str, **values: float) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+
 from ..ir import PyTree
+from ..learn import Identity, describe_differences
 from ._batch import Live
 from ._records import Epoch
-from ._store import Store, differences, named_leaves
+from ._store import Store, named_leaves
 from ._stored import CheckpointError, damaged, epochs_of
 
-FORMAT = 2
+FORMAT = 3
+OLD_FORMAT = 2  # says nothing of the model, the loss, the optimizer and the data
+ARRAYS = "arrays"
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,12 @@ class Point:
 class Saver:
     """Saves points in a directory, of which it is the only user while it is entered.
 
-    `settings` name what makes two runs the same: a checkpoint with others is refused.
+    `settings` say by word what makes two runs the same: a checkpoint with others is refused, but for the words that are
+    accepted.
     """
 
-    def __init__(self, directory: str | Path, settings: Mapping[str, PyTree]):
-        self.store, self.settings = Store(directory, "checkpoint"), dict(settings)
+    def __init__(self, directory: str | Path, settings: Identity, accept: tuple[str, ...] = ()):
+        self.store, self.settings, self.accept = Store(directory, "checkpoint"), dict(settings), accept
 
     def __enter__(self) -> Saver:
         self.store.__enter__()
@@ -47,7 +52,8 @@ class Saver:
 
     def save(self, point: Point) -> None:
         history = [{k: v for k, v in vars(e).items() if k != "params"} for e in point.history]
-        meta = {"format": FORMAT, "run": self._run(point), "best": point.best, "history": history}
+        meta = {"format": FORMAT, "jax": jax.__version__, "run": self._run(point), "best": point.best}
+        meta["history"] = history
         try:
             self.store.write(len(history), _tree(point), meta)
         except CheckpointError as error:
@@ -66,19 +72,26 @@ class Saver:
         history = epochs_of(self.store.directory / str(number), meta)
         return Point(best_params=tree.pop("best_params"), live=Live(**tree), best=meta["best"], history=history)
 
-    def _run(self, point: Point) -> dict[str, PyTree]:
-        return {name: f"{a.dtype}{list(a.shape)}" for name, a in named_leaves(_tree(point))} | self.settings
+    def _run(self, point: Point) -> Identity:
+        arrays = {name: f"{a.dtype}{list(a.shape)}" for name, a in named_leaves(_tree(point))}
+        return self.settings | {ARRAYS: arrays}
 
     def _check(self, step: Path, meta: PyTree, like: Point) -> None:
         where = str(self.store.directory)
         if not isinstance(meta, dict) or not isinstance(meta.get("run"), dict):
             raise damaged(step, "it does not say what run it is of")
-        if meta.get("format") != FORMAT:
+        if meta.get("format") not in (FORMAT, OLD_FORMAT):
             raise CheckpointError(f"`checkpoint` {where!r} was written by another version of Etrax.")
-        if lines := differences(meta["run"], self._run(like)):
+        was, now, what = meta["run"], self._run(like), "holds another run than this one"
+        if meta["format"] == OLD_FORMAT:
+            was = {k: was[k] for k in self.settings if k in was and k != "data"} | {
+                ARRAYS: {k: was[k] for k in was if k in now[ARRAYS] or k.split("[")[0] in _tree(like)}
+            }
+            what = "is of a version of Etrax that did not write down all that makes a run"
+        if lines := describe_differences(was, now, self.accept, tuple(self.settings), meta.get("jax")):
             raise CheckpointError(
-                f"`checkpoint` {where!r} holds another run than this one:\n{lines}\n"
-                "Run with the settings it was made with, or use another directory."
+                f"`checkpoint` {where!r} {what}:\n{lines}\nOtherwise run with what it was made with, or use another "
+                "directory. (`etrax train` takes those words by `--accept`.)"
             )
         if len(history := epochs_of(step, meta)) != int(step.name):
             raise damaged(step, f"its record is one of epoch {len(history)}")

@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import as_numbers, check_arrays, short
+from .._compat import shape_struct
 from .._errors import ArgumentTypeError
-from ..ir import PyTree, describe
+from ..ir import PyTree, describe, digest_of, leaves_with_paths
 from ..learn import Learner
 from ._check_data import ArgumentError, DataShape, as_tuple, check_data
+
+DIGESTED = 128 << 20  # bytes of an array that a digest reads
 
 
 class Dataset(NamedTuple):
@@ -139,10 +142,29 @@ class Batches:
                 continue
             yield (*jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets)), mask)
 
+    def digest(self) -> str:
+        """What a record of a run says of its data; of large arrays a fixed choice of samples stands for all."""
+        steps, samples = self.layout.steps, self.layout.samples
+        held = [(path, _some(a)) for path, a in leaves_with_paths((self.inputs, self.targets, self.mask))]
+        return f"{samples} samples of {steps} steps, digest {digest_of(held)}"
+
+    def target_of_a_sample(self) -> tuple[PyTree, bool]:
+        """The target of one step and sample as a shape, and whether the model has a batch axis, which is then 1."""
+        lead = (1,) if self.layout.batched else ()
+        found = jax.tree.map(shape_struct, self.targets)
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((*lead, *a.shape[2:]), a.dtype), found), self.layout.batched
+
     def _take(self, a: jax.Array, index: np.ndarray) -> PyTree:
         if a.ndim == 1:  # shared by all samples
             return a
         return a[:, index] if self.layout.batched else a[:, index[0]]
+
+
+def _some(a: jax.Array) -> jax.Array | np.ndarray:
+    """All of an array (T, N, …), or as many of its samples, spread evenly, as are read in a fraction of a second."""
+    if a.ndim < 2 or _is_key(a) or a.nbytes <= DIGESTED:
+        return a
+    return a[:, np.linspace(0, a.shape[1] - 1, max(DIGESTED * a.shape[1] // a.nbytes, 1)).astype(int)]
 
 
 def _is_key(a: jax.Array) -> bool:

@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
+from .._errors import visible
 from ._records import Epoch
 
 
@@ -43,7 +44,7 @@ class Lines(Silent):
     """A line per epoch, for files, pipes and notebooks."""
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(visible(text), flush=True)
 
     def epoch(self, record: Epoch, left: float) -> None:
         width = len(str(self.epochs))
@@ -78,7 +79,7 @@ class Bar(Lines):
         self.shown.stop()
 
     def say(self, text: str) -> None:
-        self.shown.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.shown.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     def batch(self, epoch: int, done: int, total: int, loss: float, rate: float) -> None:
         text = f"batch {done}/{total}  loss {loss:.4g}  {rate:,.0f} samples/s  {resident_memory()}"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 from jax import tree as trees
 
-from .._arguments import check_arrays, check_path
+from .._arguments import check_arrays, check_path, foreign
 from .._errors import ArgumentError, ArgumentTypeError
 from ..ir import PyTree
-from ..learn import Learner, check_learner
-from ._store import Store, differences, named_leaves
+from ..learn import Identity, Learner, check_accept, check_learner, describe_differences, identity_of
+from ._store import Store, named_leaves
 from ._stored import CheckpointError, damaged
 
-FORMAT = "etrax.save 1"
+FORMAT = "etrax.save 2"
+OLD_FORMAT = "etrax.save 1"  # says nothing of the model
+WORDS = ("model", "rule", "names")
 
 
 def save(
@@ -24,7 +27,8 @@ def save(
 ) -> None:  # fmt: skip
     """Save what is given in a directory, whole or not at all; the last two saves are kept.
 
-    `learner` writes down what the values belong to (rule, parameters, states), so that `restore` can tell.
+    `learner` writes down what the values belong to (its model, rule, and the names of parameters and states), so that
+    `restore` can tell; parameters and state must then be those of this learner.
 
     >>> import etrax, jax.numpy as jnp, tempfile
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -40,9 +44,10 @@ def save(
     tree = _checked({name: value for name, value in given.items() if value is not None})
     if not tree:
         raise ArgumentError("`save` was given nothing: pass `params=`, `opt_state=` or `state=`.")
+    belongs = {} if learner is None else _checked_identity(learner, tree)
     with Store(directory, "directory") as store:
         latest = store.latest()
-        meta = {"format": FORMAT, "arrays": _shapes(tree), "learner": _identity(learner)}
+        meta = {"format": FORMAT, "jax": jax.__version__, "arrays": _shapes(tree), "learner": belongs}
         try:
             store.write(0 if latest is None else latest + 1, tree, meta)
         except CheckpointError as error:
@@ -51,11 +56,15 @@ def save(
             ) from error
 
 
-def restore(directory: str | Path, *, like: Mapping[str, PyTree], learner: Learner | None = None) -> dict[str, PyTree]:
+def restore(
+    directory: str | Path, *, like: Mapping[str, PyTree], learner: Learner | None = None,
+    accept: str | Collection[str] = (),
+) -> dict[str, PyTree]:  # fmt: skip
     """What was saved last, bit for bit, with the structure of `like`: `{"params": …, "opt_state": …, "state": …}`.
 
-    `like` names the parts that were saved. Values of another model, or of another rule than that of `learner`, are
-    refused with what differs.
+    `like` names the parts that were saved. With `learner`, values that were not saved with a learner of the same model
+    (what its step computes, with its constants), rule and names are refused, with what differs; `accept` names what may
+    differ: some of "model", "rule", "names".
 
     >>> import etrax, jax.numpy as jnp, tempfile
     >>> directory = tempfile.mkdtemp() + "/saved"
@@ -67,22 +76,24 @@ def restore(directory: str | Path, *, like: Mapping[str, PyTree], learner: Learn
         raise ArgumentTypeError(
             "`like` must be a dictionary with examples of what was saved, under 'params', 'opt_state', 'state'."
         )
+    accepted = check_accept(accept, WORDS)
     if not check_path("directory", directory).is_dir():
         raise CheckpointError(f"there is no directory {str(directory)!r}.")
     tree, where = _checked(dict(like)), str(directory)
+    if learner is not None:
+        check_learner(learner)
 
     def check(step: Path, meta: PyTree) -> None:
         if not isinstance(meta, dict) or not isinstance(meta.get("format"), str):
             raise CheckpointError(f"{where!r} was not written by `etrax.save`.")
-        if meta["format"] != FORMAT:
-            raise CheckpointError(f"{where!r} was written by another version of Etrax ({meta['format'][:40]!r}).")
+        if meta["format"] not in (FORMAT, OLD_FORMAT):
+            raise CheckpointError(f"{where!r} was written by another version of Etrax ({foreign(meta['format'])!r}).")
         if not isinstance(meta.get("arrays"), dict) or not isinstance(meta.get("learner"), dict):
             raise damaged(step, "it does not say what it holds")
-        lines = differences(meta["arrays"], _shapes(tree))
-        if not lines and learner is not None and meta["learner"]:
-            lines = differences(meta["learner"], _identity(learner))
-        if lines:
+        if lines := describe_differences(meta["arrays"], dict(_shapes(tree)), (), (), None):
             raise CheckpointError(f"{where!r} holds something else than `like`:\n{lines}")
+        if learner is not None:
+            _check_belongs(where, meta, learner, accepted)
 
     with Store(directory, "directory") as store:
         found = store.read(tree, check)
@@ -101,11 +112,25 @@ def _shapes(tree: Mapping[str, PyTree]) -> dict[str, str]:
     return {name: f"{a.dtype}{list(a.shape)}" for name, a in named_leaves(tree)}
 
 
-def _identity(learner: Learner | None) -> dict[str, str]:
-    """What a learner is: its rule and the leaves of its model."""
-    if learner is None:
-        return {}
+def _checked_identity(learner: Learner, tree: Mapping[str, PyTree]) -> Identity:
+    """What a learner is; the values are those that it works on."""
     check_learner(learner)
-    leaves = {f"{leaf.role.value} {leaf.path}": f"{leaf.aval.dtype}{list(leaf.aval.shape)}"
-              for leaf in learner.facts.step.ins}  # fmt: skip
-    return {"rule": str(learner.rule)} | leaves
+    if "params" in tree:
+        learner.program.params(tree["params"])
+    if "state" in tree:
+        learner.program.check_state(tree["state"])
+        learner.program.states(tree["state"].hidden)
+    return identity_of(learner)
+
+
+def _check_belongs(where: str, meta: Mapping[str, PyTree], learner: Learner, accept: tuple[str, ...]) -> None:
+    if set(accept) == set(WORDS):
+        return
+    if not meta["learner"] or meta["format"] == OLD_FORMAT:
+        why = "without `learner=`" if not meta["learner"] else "by a version of Etrax that did not write down its model"
+        raise CheckpointError(
+            f"{where!r} was saved {why}, so that nothing says what its values belong to. Leave `learner` out of "
+            "`restore` to take them by their names and shapes."
+        )
+    if lines := describe_differences(meta["learner"], identity_of(learner), accept, WORDS, meta.get("jax")):
+        raise CheckpointError(f"{where!r} was saved with another learner:\n{lines}")

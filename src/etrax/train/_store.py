@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -12,13 +13,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_path
+from .._arguments import check_path, foreign
 from .._errors import MissingPackageError
 from ..ir import PyTree
 from ._lock import Lock
-from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for, shown
+from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for
 
 KEPT = 2  # where a disk loses the last one, the one before is there
+
+
+class _OrbaxSilence(logging.Filter):
+    """Keeps what orbax logs from the user's terminal while a store works.
+
+    What fails in a save or a restore is raised, and said by `CheckpointError`. Orbax also logs, with tracebacks, what
+    its threads meet on the way and get over.
+    """
+
+    def __init__(self, package: Path):
+        super().__init__()
+        self.package = f"{package}{os.sep}"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(self.package)
 
 
 class Store:
@@ -40,11 +56,14 @@ class Store:
         if self.directory.exists() and not self.directory.is_dir():
             raise CheckpointError(f"`{argument}` is {str(directory)!r}, which is a file; expected a directory.")
         self._lock = Lock(self.directory, argument)
+        # By this name only once orbax has brought absl, whose logger is of a kind of its own.
+        self._log, self._silence = logging.getLogger("absl"), _OrbaxSilence(Path(ocp.__file__).parent)
 
     def __enter__(self) -> Store:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock.take()
+            self._log.addFilter(self._silence)
         except OSError as error:
             raise CheckpointError(
                 f"`{self.argument}` {str(self.directory)!r} cannot be written to ({error.strerror}); use another "
@@ -53,6 +72,7 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._log.removeFilter(self._silence)
         self._lock.release()
 
     def _manager(self, writes: bool = False) -> Any:
@@ -74,15 +94,16 @@ class Store:
         meta["digest"] = digest(meta, arrays)
         try:
             with self._manager(writes=True) as manager:
-                args = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta))
-                if not manager.save(number, args=args):
+                # Orbax takes no empty tree; one without arrays is a record alone.
+                items = {"arrays": ocp.args.StandardSave(arrays)} if arrays else {}
+                if not manager.save(number, args=ocp.args.Composite(**items, meta=ocp.args.JsonSave(meta))):
                     found = manager.latest_step()
                     raise CheckpointError(f"it holds {found} already, which was not made here")
             flush(self.directory / str(number))
         except Exception as error:  # orbax and tensorstore raise all kinds of errors
             for left in self.directory.glob(f"{number}.*tmp*"):  # give back the room that it took
                 shutil.rmtree(left, ignore_errors=True)
-            raise CheckpointError(shown(_reason(error))) from error
+            raise CheckpointError(foreign(_reason(error))) from error
 
     def read(self, like: PyTree, check: Callable[[Path, PyTree], None]) -> tuple[int, dict[str, PyTree], PyTree] | None:
         """The last tree, with the structure of `like`, and its record; None if there is none yet.
@@ -97,17 +118,19 @@ class Store:
             check_files(step, META_BYTES, but="arrays")
             meta = self._restored(manager, step, meta=self.ocp.args.JsonRestore()).meta
             check(step, meta)
-            check_files(step, room_for(arrays), step / "arrays")
-            found = self._restored_arrays(manager, step, arrays)
+            found = self._restored_arrays(manager, step, arrays) if arrays else {}
         if digest(meta, found) != meta.get("digest"):
             raise damaged(step, "its content is not what was written")
         return number, meta, _put_back(like, found)
 
     def _restored_arrays(self, manager: Any, step: Path, arrays: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        if not (step / "arrays").is_dir():
+            raise damaged(step, "it holds no arrays")
+        check_files(step, room_for(arrays), step / "arrays")
         try:
             stored = self.ocp.StandardCheckpointHandler().metadata(step / "arrays").tree
         except Exception as error:
-            raise damaged(step, f"its arrays cannot be read ({shown(_reason(error))})") from error
+            raise damaged(step, f"its arrays cannot be read ({foreign(_reason(error))})") from error
         check_arrays(step, stored, arrays)
         want = {k: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for k, a in arrays.items()}
         return self._restored(manager, step, arrays=self.ocp.args.StandardRestore(want)).arrays
@@ -116,23 +139,13 @@ class Store:
         try:
             return manager.restore(int(step.name), args=self.ocp.args.Composite(**items))
         except Exception as error:  # whatever orbax raises, the files are not those that were written
-            raise damaged(step, f"it cannot be read ({shown(_reason(error))})") from error
+            raise damaged(step, f"it cannot be read ({foreign(_reason(error))})") from error
 
 
 def named_leaves(tree: Mapping[str, PyTree]) -> list[tuple[str, jax.Array]]:
     """The leaves of a dictionary of trees, each with its name."""
     flat, _ = jax.tree_util.tree_flatten_with_path(dict(tree))
     return [(path[0].key + jax.tree_util.keystr(path[1:]), leaf) for path, leaf in flat]
-
-
-def differences(was: Mapping[str, PyTree], now: Mapping[str, PyTree]) -> str:
-    """Lines that say what differs between two records of what something is made of; empty if nothing does."""
-    wrong = [
-        f"  {shown(k)}: {shown(was.get(k, 'absent'))} there, {shown(now.get(k, 'absent'))} here"
-        for k in {**was, **now}
-        if was.get(k) != now.get(k)
-    ]
-    return "\n".join(wrong[:8]) + ("\n  …" if len(wrong) > 8 else "")
 
 
 def _is_key(a: jax.Array) -> bool:

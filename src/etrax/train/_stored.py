@@ -11,13 +11,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from .._arguments import foreign
 from .._errors import EtraxError
-from ..ir import PyTree
+from ..ir import PyTree, digest_of, leaves_with_paths
 from ._records import Epoch
 
 META_BYTES = 64 << 20  # the record of a run: some hundred bytes per epoch
 ARRAY_BYTES = 64 << 10  # what the format adds to each array
-SHOWN = 120  # characters of a foreign text in an error message
 
 
 class CheckpointError(EtraxError, ValueError):
@@ -52,7 +52,7 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
                 elif entry.is_file(follow_symlinks=False):
                     total += entry.stat(follow_symlinks=False).st_size
                 else:
-                    raise damaged(step, f"{shown(entry.name)!r} in it is neither a file nor a directory")
+                    raise damaged(step, f"{foreign(entry.name)!r} in it is neither a file nor a directory")
                 if total > allowed:
                     raise damaged(step, f"it holds more than {allowed:,} bytes, which is more than this run can have")
 
@@ -85,6 +85,11 @@ def digest(meta: Mapping[str, PyTree], arrays: Mapping[str, PyTree]) -> str:
         found.update(f"{name} {value.dtype} {value.shape}".encode())
         found.update(np.ascontiguousarray(value).tobytes())
     return found.hexdigest()
+
+
+def digest_of_values(tree: PyTree) -> str:
+    """What a record of a run says of the numbers of a tree."""
+    return f"digest {digest_of([(path, _whole(a)) for path, a in leaves_with_paths(tree)])}"
 
 
 def _whole(a: PyTree) -> PyTree:
@@ -126,11 +131,5 @@ def epochs_of(step: Path, meta: Mapping[str, PyTree]) -> tuple[Epoch, ...]:
         found.append(record)
     best = meta.get("best")
     if best is not None and not (type(best) is int and 1 <= best <= len(found)):
-        raise damaged(step, f"its best epoch is {shown(best)} of {len(found)}")
+        raise damaged(step, f"its best epoch is {foreign(best)} of {len(found)}")
     return tuple(found)
-
-
-def shown(value: object) -> str:
-    """A foreign value in a message: short, and nothing that a terminal would obey."""
-    text = "".join(c if c.isprintable() else "�" for c in str(value))
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

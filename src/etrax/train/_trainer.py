@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,18 @@ import jax.numpy as jnp
 from .._arguments import check_arrays, check_flag, check_key, short
 from .._errors import ArgumentTypeError
 from ..ir import PyTree, Role, format_path
-from ..learn import Learner, Optimizer, check_opt_state, check_optimizer, check_window
+from ..learn import (
+    Identity,
+    Learner,
+    Optimizer,
+    check_accept,
+    check_opt_state,
+    check_optimizer,
+    check_window,
+    digest_of_loss,
+    digest_of_optimizer,
+    identity_of,
+)
 from ._batch import LossFunction, begin, evaluator, updater
 from ._check_data import ArgumentError, check_values
 from ._checkpoint import Point, Saver
@@ -23,7 +34,13 @@ from ._data import Batches, Dataset
 from ._progress import reporter
 from ._records import Epoch, Result
 from ._run import Monitor, Run
+from ._stored import digest_of_values
 
+# What may be accepted to differ from a checkpoint.
+WORDS = (
+    "model", "hidden", "rule", "window", "update", "gradient", "loss", "optimizer", "data", "batch size", "validation",
+    "evaluated", "key", "monitor",
+)  # fmt: skip
 Metric = Callable[[PyTree, PyTree, jax.Array], jax.Array]
 
 
@@ -74,6 +91,7 @@ class Trainer:
                 f"`metrics` is a {type(metrics).__name__}; expected a dictionary from names to functions."
             )
         self.metrics, self.gradient = dict(metrics or {}), gradient
+        self.loss_fn, self.evaluated = loss_fn, evaluated
         _check_made_of(learner, optimizer, loss_fn, update, gradient, self.metrics)
         self._update = updater(learner, optimizer, loss_fn, window, update, gradient)
         _check_twin(learner, evaluated)
@@ -84,6 +102,7 @@ class Trainer:
         opt_state: PyTree = None, shuffle: bool = True, key: int | jax.Array = 0, monitor: str | None = None,
         mode: Literal["min", "max"] | None = None, patience: int | None = None, train_metrics: bool | None = None,
         callback: Callable[[Epoch], object] | None = None, progress: bool = True, checkpoint: str | Path | None = None,
+        accept: str | Collection[str] = (),
     ) -> Result:  # fmt: skip
         """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
 
@@ -97,6 +116,9 @@ class Trainer:
         - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call goes on from the last
           one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. One run at
           a time uses a directory; another that tries, a damaged file or a full disk raise `CheckpointError`.
+        - A checkpoint of another run is refused with what differs: the model (what its step computes, with its
+          constants), its states at the start, the rule, the window, the loss, the optimizer (its learning rate
+          included), the data and others. `accept=["optimizer"]` goes on in spite of it; the error names the words.
 
         Ctrl-C raises `Interrupted`, a loss or parameter that is no number `Diverged`; both carry a `result`.
         """
@@ -116,8 +138,11 @@ class Trainer:
         watch = Monitor.of(monitor, mode, patience, names)
         key = check_key("`fit`", key)
         start = self._start(params, opt_state, watch)
-        settings = self._settings(batches, key, shuffle, watch)
-        with nullcontext() if checkpoint is None else Saver(checkpoint, settings) as saver:
+        accepted, place = check_accept(accept, WORDS), nullcontext()
+        if checkpoint is not None:
+            settings = self._settings(start, batches, held_out, key if shuffle else None, watch)
+            place = Saver(checkpoint, settings, accepted)
+        with place as saver:
             point = (saver.load(start) if saver else None) or start
             run = Run(
                 self.learner, self._update, self._measured, batches, held_out, key if shuffle else None,
@@ -158,19 +183,26 @@ class Trainer:
         live = live._replace(params=params, opt_state=opt_state)
         return Point(live, live.params if watch.name else None)
 
-    def _settings(self, batches: Batches, key: jax.Array, shuffle: bool, watch: Monitor) -> dict[str, PyTree]:
-        """What must not change between an interrupted run and the one that goes on."""
-        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    def _settings(
+        self, start: Point, data: Batches, held_out: Batches | None, key: jax.Array | None, watch: Monitor
+    ) -> Identity:
+        """What must not change between an interrupted run and the one that goes on, each by its word in `WORDS`."""
         name = getattr(self.gradient, "__qualname__", type(self.gradient).__name__)
+        same = identity_of(self.learner)
         return {
-            "rule": str(self.learner.rule),
-            "update": self.update,
+            "model": same["model"],
+            "hidden": digest_of_values(self.learner.hidden),
+            "rule": same["rule"],
             "window": self.window,
+            "update": self.update,
             "gradient": None if self.gradient is None else name,
-            "steps of data": batches.layout.steps,
-            "samples of data": batches.layout.samples,
-            "batch size": batches.layout.batch,
-            "key": (jax.random.key_data(key) if typed else key).tolist() if shuffle else None,
+            "loss": digest_of_loss(self.learner, self.loss_fn, *data.target_of_a_sample()),
+            "optimizer": digest_of_optimizer(self.optimizer, start.live.params),
+            "data": data.digest(),
+            "batch size": data.layout.batch,
+            "validation": None if held_out is None else held_out.digest(),
+            "evaluated": None if self.evaluated is None else identity_of(self.evaluated)["model"],
+            "key": None if key is None else jax.random.key_data(key).tolist(),
             "monitor": f"{watch.mode} {watch.name}" if watch.name else None,
         }
 

@@ -6,6 +6,7 @@ from typing import IO
 
 import brainstate
 
+from ..._errors import visible
 from ...graph import CompilationRecord, ETraceGraph, groups_of_weights, traced_leaves
 from ...ir import Path
 
@@ -95,7 +96,7 @@ class CompilationReport:
 
     def show(self, level: int = 1, *, file: IO[str] | None = None) -> None:
         """Print `to_str(level)`."""
-        print(self.to_str(level), file=file)
+        print(visible(self.to_str(level)), file=file)
 
     def __repr__(self) -> str:
         return f"CompilationReport({', '.join(f'{k}={v}' for k, v in self.counts.items())})"

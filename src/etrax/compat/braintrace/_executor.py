@@ -7,7 +7,7 @@ from collections.abc import Callable
 import brainstate
 
 from ... import graph
-from ..._errors import ArgumentTypeError
+from ..._errors import ArgumentTypeError, visible
 from ...graph import ETraceGraph
 from ._config import ControlFlowPolicy
 from ._diagnostics import CompilationReport
@@ -36,7 +36,7 @@ class ETraceGraphExecutor(graph.ETraceGraphExecutor):
         """Print the report, or return it."""
         text = CompilationReport(self.graph).to_str()
         if verbose:
-            print(text)
+            print(visible(text))
         return text if return_msg else None
 
 

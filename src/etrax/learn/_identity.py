@@ -1,0 +1,134 @@
+"""What values belong to: digests of a model, a rule, a loss and an optimizer, for files that hold such values.
+
+A digest is of what is computed, constants included: the same functions written in another place have the same one, and
+another learning rate has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from .._arguments import foreign, short
+from .._compat import shape_struct
+from .._errors import ArgumentError
+from ..ir import LossFunction, PyTree, Role, Step, digest_of, digest_of_function, format_path
+from ..rules import Rule
+from ._checks import Optimizer, told
+
+if TYPE_CHECKING:
+    from ._learner import Learner
+
+# By word (model, rule, …) what something is made of; under one word there may be several things by name.
+Identity = dict[str, object]
+
+
+def identity_of(learner: Learner) -> Identity:
+    """The model's program, the names and types of all that it takes, and the rule."""
+    return learner.once(_identify, None)
+
+
+def _identify(learner: Learner, _: None) -> Identity:
+    step = learner.facts.step
+    names = {f"{a.role.value} {format_path(a.path)}": f"{a.aval.dtype}{list(a.aval.shape)}" for a in step.ins}
+    return {"model": digest_of_step(step), "rule": describe_rule(learner.rule, learner.trace_dtype), "names": names}
+
+
+def digest_of_step(step: Step) -> str:
+    """What one step computes, and its derivative."""
+    return f"digest {digest_of_function(step.run, [leaf.aval for leaf in step.ins])}"
+
+
+def describe_rule(rule: Rule, trace_dtype: jnp.dtype | None) -> str:
+    """A rule as it is written; options that do not fit into a line (keys, matrices, functions) as a digest."""
+    hidden = not all(isinstance(v, str | int | float) for v in rule.options.values())
+    more = f", options {digest_of(_options(rule))}" if hidden else ""
+    return f"{rule}{more}" + ("" if trace_dtype is None else f", traces in {jnp.dtype(trace_dtype).name}")
+
+
+def _options(rule: Rule) -> tuple[str, dict[object, object]]:
+    return rule.name, {k: _options(v) if isinstance(v, Rule) else v for k, v in rule.options.items()}
+
+
+def digest_of_loss(learner: Learner, loss_fn: LossFunction, target: PyTree, batched: bool) -> str:
+    """What the loss of one step computes for a target of that shape; of one sample if the step has a batch axis."""
+    step, decode = learner.facts.step, learner.program.decode
+    shapes = [(1, *leaf.aval.shape[1:]) if batched else leaf.aval.shape for leaf in step.select(Role.OUTPUT)]
+    outputs = [
+        jax.ShapeDtypeStruct(shape, leaf.aval.dtype)
+        for shape, leaf in zip(shapes, step.select(Role.OUTPUT), strict=True)
+    ]
+
+    def loss(outputs: list[jax.Array], target: PyTree) -> jax.Array:
+        return loss_fn(decode(jax.tree.unflatten(step.trees[Role.OUTPUT], outputs)), target)
+
+    return f"digest {digest_of_function(loss, outputs, target)}"
+
+
+def digest_of_optimizer(optimizer: Optimizer, params: PyTree) -> str:
+    """What the optimizer begins with, and what an update computes."""
+    shapes = jax.tree.map(shape_struct, params)
+    opt_state = jax.eval_shape(optimizer.init, shapes)
+
+    def update(grads: PyTree, opt_state: PyTree, params: PyTree, loss: jax.Array) -> PyTree:
+        return told(optimizer, loss).update(grads, opt_state, params)
+
+    loss = jax.ShapeDtypeStruct((), jnp.result_type(float))
+    programs = jax.make_jaxpr(optimizer.init)(shapes), jax.make_jaxpr(update)(shapes, opt_state, shapes, loss)
+    return f"digest {digest_of(*programs)}"
+
+
+def describe_differences(
+    was: object, now: Identity, accept: tuple[str, ...], words: tuple[str, ...], jax_version: object
+) -> str:
+    """What differs between a stored record and one of now, in lines, and how to go on; empty if all is accepted.
+
+    `words` are those that `accept` may name; all else (shapes) cannot be overridden. `jax_version` is the one that the
+    record was written under, if it says so.
+    """
+    found = _differences(was if isinstance(was, dict) else {}, now, accept)
+    if not found:
+        return ""
+    lines = [line for of_word in found.values() for line in of_word]
+    text = "\n".join(lines[:8]) + ("\n  …" if len(lines) > 8 else "")
+    if jax_version != jax.__version__ and any("digest" in line for line in lines):
+        text += (
+            f"\nIt was written under jax {foreign(jax_version)}, and this is jax {jax.__version__}: the same functions "
+            "may be other programs there."
+        )
+    if set(found) <= set(words):
+        text += f"\nIf that is meant, pass `accept={list((*accept, *found))}` to go on with what is here."
+    return text
+
+
+def _differences(was: Mapping[str, object], now: Identity, accept: tuple[str, ...]) -> dict[str, list[str]]:
+    """Lines by word, without the words that are accepted."""
+    found: dict[str, list[str]] = {}
+    for word in (*now, *(k for k in was if k not in now)):
+        old, new = was.get(word), now.get(word)
+        if old == new or word in accept:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+            found[foreign(word)] = [_line(k, old.get(k), new.get(k)) for k in keys]
+        else:
+            found[foreign(word)] = [_line(word, old, new)]
+    return found
+
+
+def _line(name: object, old: object, new: object) -> str:
+    there, here = ("absent" if v is None else foreign(v) for v in (old, new))
+    return f"  {foreign(name)}: {there} there, {here} here"
+
+
+def check_accept(accept: object, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Words that say what may differ."""
+    listed = (accept,) if isinstance(accept, str) else accept
+    if not isinstance(listed, tuple | list | set | frozenset) or not all(
+        isinstance(w, str) and w in words for w in listed
+    ):
+        raise ArgumentError(f"`accept` is {short(accept)}; expected some of {', '.join(map(repr, words))}.")
+    return tuple(listed)
