@@ -86,7 +86,7 @@ def run_seeds(
                 text = script(short, case, failure, seed)
             totals.failures.append((seed, failure, text))
             print(f"seed {seed}, {failure.case.rule}: {failure.claim}: {failure.detail[:200]}", flush=True)
-        if totals.models % 20 == 0:
+        if totals.models % 50 == 0:
             jax.clear_caches()
             gc.collect()
         if totals.models % 250 == 0:
