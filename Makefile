@@ -61,7 +61,7 @@ demo: .venv-demo/.installed  ## learn spoken digits online and by BPTT: a table,
 test: $(VENV)/.installed  ## run the fast tests and the doctests
 	$(call fast,$(VENV))
 
-test-slow: $(VENV)/.installed  ## run the slow tests
+test-slow: $(VENV)/.installed-bench  ## run the slow tests
 	$(VENV)/bin/python -m pytest -n $(WORKERS) -m slow
 
 durations: $(VENV)/.installed  ## run all fast tests whole and store how long each row takes, for tests/rows.py

@@ -31,8 +31,13 @@ def rule_of(name: str) -> Any:
     return eval(RULES[name], {"etrax": etrax})
 
 
+# A run that must agree: fed in parts, sample by sample, step by step; with constants of the step that were changed in
+# place after compiling; derivatives of what the learner computes.
+EXTRAS = ("", "pieces", "samples", "steps", "constants", "outer")
+
+
 class Case(NamedTuple):
-    """One run: `mask` is "", "steps" or "samples"; `extra` a run that must agree: "", "pieces", "samples", "steps"."""
+    """One run: `mask` is "", "steps" or "samples"; `extra` one of `EXTRAS`."""
 
     rule: str
     window: int
@@ -48,10 +53,10 @@ class Case(NamedTuple):
 WHOLE = 100  # a window longer than any sequence
 
 
-def draw_cases(seed: int, batched: bool) -> list[Case]:
+def draw_cases(seed: int, batched: bool, mutable: bool = False) -> list[Case]:
     """One run of most models, under `d_rtrl` or `rtrl` in half of them; two of some, with one loss for both.
 
-    Few runs of many models find more than many runs of few.
+    Few runs of many models find more than many runs of few. `mutable` says that the step reads arrays of numpy.
     """
     rng = random.Random(f"cases {seed}")
     masks = ["", "", "", "steps"] + (["samples"] if batched else [])
@@ -68,4 +73,7 @@ def draw_cases(seed: int, batched: bool) -> list[Case]:
     at = rng.randrange(len(cases))
     if extra == "pieces" or cases[at].rule in BY_SAMPLE:
         cases[at] = cases[at]._replace(extra=extra, window=1 if extra == "steps" else cases[at].window)
+    own = random.Random(f"extra {seed}")  # by itself, so that other seeds give the cases that they gave
+    if mutable or own.random() < 0.03:
+        cases[-1] = cases[-1]._replace(extra="constants" if mutable else "outer")
     return cases

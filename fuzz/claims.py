@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +16,12 @@ import etrax
 from etrax.analysis import OpNode, traced_relations
 from etrax.ir import Role
 
-from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, Case, rule_of
+from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, Case
 from .evaluate import Evaluator
+from .learners import changed, compiled, sample
 from .measure import NARROW, close, relative, tolerance_of
 from .oracle import bptt, inexact
+from .outer import wrong_derivative
 from .spec import Built, Model, build
 
 # Models that BPTT runs and Etrax may refuse, by what the refusal says.
@@ -29,6 +32,7 @@ ALLOWED = (
 )
 
 
+LONG = 10  # steps, in which all that a trace carries arrives
 # Claims that two gradients are equal.
 BY_VALUE = ("exact is exact", "a window over the sequence is BPTT", "truncated is BPTT inside the window")
 
@@ -130,8 +134,11 @@ class Checker:
                 return Failure(case, f"compile raises {type(error).__name__}", _short(error))
             try:
                 verdicts = verdicts_of(learner)
-                got = self.gradient(learner, case, self.built)
+                with changed(self.built.consts) if case.extra == "constants" else nullcontext():
+                    got = self.gradient(learner, case, self.built)
                 found = self.compare(case, verdicts, got, want)
+                if case.extra == "constants" and found is not None:
+                    found = found._replace(claim=f"constants are those of compiling: {found.claim}")
                 if found is None and case.rule in OTHER_SIGNAL and case.window > 1:
                     found = self.windows(learner, case, verdicts, got)
                 if found is None and case.extra == "pieces":
@@ -140,6 +147,8 @@ class Checker:
                     found = self.steps(learner, case)
                 if found is None and case.extra == "samples" and case.rule in BY_SAMPLE:
                     found = self.samples(case, got)
+                if found is None and case.extra == "outer":
+                    found = self.outer(learner, case)
             except etrax.EtraxError as error:
                 late = refused(case, error)
                 return late if isinstance(late, Refusal) else Failure(case, "refused after compiling", _short(error))
@@ -229,8 +238,27 @@ class Checker:
                 return "no zero where BPTT is not"
             if (case.rule == "tbptt" or kind == "truncated") and not close(g, inside, tolerance, floor):
                 return "truncated is BPTT inside the window"
-        self._zeros += bool(zero and kind == "approximate")
+        if zero and kind == "approximate":
+            if self.never_credited(case, i):
+                return "what is approximate has a gradient"
+            self._zeros += 1
         return ""
+
+    def never_credited(self, case: Case, i: int) -> bool:
+        """Whether a gradient stays zero, and BPTT's does not, in longer sequences of other numbers.
+
+        A sequence of a few steps may end before credit arrives, and a rectifier may be off by chance.
+        """
+        wanted = False
+        for numbers in (1, 2, 3):
+            other = Checker(self.model._replace(steps=LONG), self.run)
+            other.built = build(other.model, numbers)
+            _, want, _ = other.bptt(case)
+            got = other.gradient(compiled(other.built, case.rule), case, other.built)[1]
+            if np.any(np.asarray(got[i], complex)):
+                return False
+            wanted |= bool(np.isfinite(want[i]).all() and np.abs(want[i]).max(initial=0) > 1e-9)
+        return wanted
 
     def windows(self, learner: Any, case: Case, verdicts: Any, got: Any) -> Failure | None:
         """A signal that acts step by step gives the same gradient for every window, where a trace is carried."""
@@ -270,6 +298,11 @@ class Checker:
         loose = 10 * tolerance_of(self.model)
         same = all(close(g, w, loose, loose) for g, w in zip([got[0], *got[1]], [want[0], *want[1]], strict=True))
         return None if same else Failure(case, "a step leaves what a window of one leaves", "what follows differs")
+
+    def outer(self, learner: Any, case: Case) -> Failure | None:
+        """Derivatives of the learner's loss, and of a training run."""
+        found = wrong_derivative(self.run, learner, case, self.built, self.mask(case))
+        return Failure(case, *found) if found else None
 
     def samples(self, case: Case, got: Any) -> Failure | None:
         """Samples one by one; only where BPTT agrees that they do not meet."""
@@ -311,18 +344,6 @@ def _verdicts(learner: Any, built: Built) -> list[Any]:
     """Verdicts in the order of gradients."""
     found = verdicts_of(learner)
     return [found[(name,)] for name, p in sorted(built.params.items()) if inexact(p)]
-
-
-def sample(built: Built, i: int) -> Built:
-    """The model of one sample: the plain step under `vmap`, a batch of one else."""
-    cut = (lambda a: a[i]) if built.one is not None else (lambda a: a[i : i + 1])
-    hidden = jax.tree.map(cut, built.hidden)
-    xs = tuple(np.stack([cut(row) for row in x]) for x in built.xs)
-    return built._replace(step=built.one or built.step, hidden=hidden, xs=xs)
-
-
-def compiled(built: Built, rule: str) -> Any:
-    return etrax.compile(built.step, rule_of(rule), *(x[0] for x in built.xs), params=built.params, hidden=built.hidden)
 
 
 def refused(case: Case, error: Exception) -> Failure | Refusal:

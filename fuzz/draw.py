@@ -64,9 +64,9 @@ class Draw:
         self.params[name] = Leaf(shape, dtype)
         return Value(f"p.{name}", shape, "z" if "complex" in dtype else "w")
 
-    def const(self, shape: tuple[int, ...]) -> Value:
+    def const(self, shape: tuple[int, ...], start: str = "drawn") -> Value:
         name = self.name("k")
-        self.consts[name] = Leaf(shape)
+        self.consts[name] = Leaf(shape, start=start)
         return Value(f"c.{name}", shape, "c")
 
     def emit(

@@ -157,6 +157,17 @@ TAIL_FORMS = {
     "power_of": "jnp.abs({0}) ** 2",
     "unit": "jnp.exp(-jnp.abs({0}.real) + 1j * {0}.imag)",
     "batch_mean": "{0} - 0.5 * {0}.mean(0)",
+    "log_sigmoid": "jax.nn.log_sigmoid({0})",
+    "quotient": "{0} / {1}",
+}
+# Of values that are not negative; the slope has no bound at zero.
+STEEP_FORMS = {
+    "bare_root": "jnp.sqrt({0})",
+    "half_power": "{0} ** 0.5",
+    "cube_root": "jnp.cbrt({0})",
+    "arc": "jnp.arccos(1 - jnp.minimum({0}, 1.0))",
+    "own_log": "jax.scipy.special.xlogy({0}, {0})",
+    "bare_norm": "{0} + jnp.linalg.norm({0}, axis=-1, keepdims=True)",
 }
 # Old state first.
 STATE_FORMS = {
@@ -187,6 +198,14 @@ STATE_FORMS = {
     "normed": "(0.9 * {0} + {1}) / (1 + jnp.abs({1}))",
     "clip_state": "clip_gradient(0.9 * {0} + {1})",
     "narrow_state": "(0.9 * {0} + {1}).astype({0}.dtype)",
+    "kept_by": "{1} * {0} + {2}",
+    "rectified": "jax.nn.relu(0.3 * {0} + {1} - 0.2)",
+    "cleared": "jnp.where({0} > 0.3, 0.0, 0.8 * {0} + {1} ** 2)",
+    "timer": "jnp.where({1}.sum(-1, keepdims=True) > 0, 0.0, {0} + 1)",
+    "running_maximum": "jnp.maximum({0} + {1}, {2})",
+    "log_space": "jnp.logaddexp({0} + {1}, {2})",
+    # A state, its log forget gate, the old and the new stabiliser, the log input gate, what enters.
+    "stabilised": "jnp.exp({1} + {2} - {3}) * {0} + jnp.exp({4} - {3}) * {5}",
 }
 # `f0` and `f1` are inner functions.
 NEST_FORMS = {
@@ -208,4 +227,4 @@ NEST_FORMS = {
     "which": "(jnp.ravel({0})[0] > 0).astype(int) + (jnp.ravel({0})[0] > 0.5)",
 }
 
-FORMS = WEIGHT_FORMS | OP_FORMS | TAIL_FORMS | STATE_FORMS | NEST_FORMS
+FORMS = WEIGHT_FORMS | OP_FORMS | TAIL_FORMS | STEEP_FORMS | STATE_FORMS | NEST_FORMS

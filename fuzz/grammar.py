@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from .cells import CELLS
 from .draw import Draw, Value
 from .nests import chain, fit, piece
 from .ops import matmul, op
@@ -163,84 +164,6 @@ def _read_later(g: Draw, below: Value, hidden: dict[str, Leaf]) -> tuple[Leaf, V
     y = g.emit("matmul", [below, weight(g, (*below.shape, *shape))], shape)
     form = g.weighted([(2, "assign"), (2, "leaky"), (1, "one_leak_differs")])
     return Leaf(shape), g.emit(form, [Value("s.q", shape), y], shape)
-
-
-# States with their new values, and what the output may show of them.
-Cell = tuple[dict[str, tuple[Leaf, Value]], list[Value]]
-
-
-def _drive(g: Draw, u: Value, n: int, count: int) -> list[Value]:
-    """Products of the same data, most often; of one matrix, or one for each."""
-    if g.chance(0.3):
-        y = matmul(g, u, count * n)
-        return [g.emit("part", [y], (n,), a=i * n, b=(i + 1) * n) for i in range(count)]
-    return [matmul(g, u if g.chance(0.85) else g.data((1,)) or u, n) for _ in range(count)]
-
-
-def _vector(g: Draw) -> Value:
-    u = g.data((1, 2)) or g.pool[0]
-    return u if len(u.shape) == 1 else fit(g, u, (g.dim(),))
-
-
-def _gated_cell(g: Draw) -> Cell:
-    """An LSTM: its output is a function of its cell and the last step; near misses keep some of the old output."""
-    n, u = g.dim(), _vector(g)
-    c, m = Value("s.c", (n,)), Value("s.m", (n,))
-    u = g.emit("concat", [u, m], (u.shape[0] + n,)) if g.chance(0.5) else u
-    forget, enter, value, leave = _drive(g, u, n, 4)
-    fresh = g.emit("gate", [enter, g.emit("tanh", [value], (n,))], (n,))
-    cell = g.emit("add", [g.emit("gate", [forget, c], (n,)), fresh], (n,))
-    out = g.emit("gate", [leave, g.emit("tanh", [cell], (n,))], (n,))
-    out = g.emit("leaky", [m, out], (n,)) if g.chance(0.25) else out
-    g.pool += [cell, out]
-    return {"c": (Leaf((n,)), cell), "m": (Leaf((n,)), out)}, [cell, out]
-
-
-def _complex_cell(g: Draw) -> Cell:
-    """A complex state with one real matrix for each of its parts, whose traces are one."""
-    n, u = g.dim(), _vector(g)
-    drive = g.emit("join", _drive(g, u, n, 2), (n,), "z")
-    drive = g.emit("gain", [drive, weight(g, (n,))], (n,), "z") if g.chance(0.4) else drive
-    decay = g.emit("unit", [g.param((n,), "complex128")], (n,), "z")
-    new = g.emit("rotated", [Value("s.u", (n,), "z"), drive, decay], (n,), "z")
-    parts = [g.emit(part, [new], (n,)) for part in ("real", "imag")]
-    g.pool += parts
-    return {"u": (Leaf((n,), "complex128"), new)}, parts
-
-
-def _rotating_cell(g: Draw) -> Cell:
-    """The same with two real states."""
-    n, u = g.dim(), _vector(g)
-    a, b, old = g.param((n,)), g.param((n,)), [Value("s.c", (n,)), Value("s.m", (n,))]
-    first, second = _drive(g, u, n, 2)
-    kept = [[g.emit("gain", [v, w], (n,)) for v in old] for w in (a, b)]
-    left = g.emit("add", [g.emit("subtract", [kept[0][0], kept[1][1]], (n,)), first], (n,))
-    right = g.emit("add", [g.emit("add", [kept[1][0], kept[0][1]], (n,)), second], (n,))
-    g.pool += [left, right]
-    return {"c": (Leaf((n,)), left), "m": (Leaf((n,)), right)}, [left, right]
-
-
-def _fused_cell(g: Draw) -> Cell:
-    """One product whose columns serve several ends: a state, its leak, a second state, the gate of an output."""
-    n, u = g.dim(), _vector(g)
-    count = g.pick((2, 3, 4))
-    y = matmul(g, u, count * n)
-    drive, *rest = g.rng.sample([g.emit("part", [y], (n,), a=i * n, b=(i + 1) * n) for i in range(count)], count)
-    drive = g.emit("tanh", [drive], (n,)) if g.chance(0.7) else drive
-    kept = g.emit("gate", [rest.pop(), Value("s.e", (n,))], (n,)) if len(rest) > 1 else Value("s.e", (n,))
-    new = g.emit("leaky", [kept, drive], (n,))
-    states = {"e": (Leaf((n,)), new)}
-    if len(rest) > 1:
-        second = g.emit("leaky", [Value("s.f", (n,)), g.emit("sin", [rest.pop()], (n,))], (n,))
-        states["f"] = (Leaf((n,)), g.emit("gate", [second, new], (n,)) if g.chance(0.3) else second)
-    return states, [*(v for _, v in states.values()), *(g.emit("gate", [gate, new], (n,)) for gate in rest)]
-
-
-# How far seeds are moved, how many models have such a cell, and which.
-CELLS = (
-    (2**41, 0.2, (_gated_cell, _complex_cell, _rotating_cell)),
-    (2**42, 0.15, (_fused_cell,)),
-)
 
 
 def _rotate(g: Draw, old: Value, y: Value) -> Value:

@@ -11,11 +11,11 @@ import etrax
 
 length = {steps}
 learner = etrax.compile(step, {rule}, *(x[0] for x in xs), params=params, hidden=hidden)
-{mask}
+{changed}{mask}
 (value, grads), state = learner.value_and_grad(loss, window=min({window}, length), reduction="{reduction}")(
     params, learner.init(), xs, None if xs else jnp.zeros(length), mask
 )
-
+{restored}
 
 def bptt(params):
     weight = jnp.ones(length) if mask is None else mask
@@ -42,6 +42,26 @@ for name in params:
 """
 
 
+CHANGED = """before = {name: np.array(a) for name, a in c.items()}
+for a in c.values():
+    if isinstance(a, np.ndarray):
+        a[...] = 0.4 - 1.5 * a
+"""
+RESTORED = "c.update(before)"
+OUTER = """
+
+def learned(p):
+    state = learner.init(p, hidden)
+    run = learner.value_and_grad(loss, window=min({window}, length), reduction="{reduction}")
+    return run(p, state, xs, None if xs else jnp.zeros(length), mask)[0][0]
+
+
+through = jax.grad(learned, allow_int=True)(params)
+for name in params:
+    print("jax.grad through the loss", name, through[name], "by itself", want[name])
+"""
+
+
 def script(model: Model, case: Case, failure: Failure, seed: int) -> str:
     """A program that shows the failure."""
     head = f"# {failure.claim}\n# {failure.detail.splitlines()[0][:110]}\n# seed {seed}, {case}\n"
@@ -49,7 +69,9 @@ def script(model: Model, case: Case, failure: Failure, seed: int) -> str:
     mask = "mask = None"
     if shape:
         mask = f"mask = np.random.RandomState(1).uniform(0.5, 1.5, {shape})\nmask.ravel()[1::3] = 0"
-    check = CHECK.format(
-        steps=model.steps, rule=RULES[case.rule], window=case.window, reduction=case.reduction, mask=mask
-    )
+    changed, restored = (CHANGED, RESTORED) if case.extra == "constants" else ("", "")
+    check = (CHECK + (OUTER if case.extra == "outer" else "")).format(
+        changed=changed, restored=restored, mask=mask, steps=model.steps, rule=RULES[case.rule], window=case.window,
+        reduction=case.reduction,
+    )  # fmt: skip
     return head + source(model) + check

@@ -19,6 +19,7 @@ from .evaluate import Evaluator
 from .grammar import draw_model
 from .report import script
 from .shrink import same_failure, shrink
+from .spec import mutable
 
 SHRUNK = 3  # failures of one claim that are made short
 
@@ -71,7 +72,7 @@ def run_seeds(
     gc.disable()  # there is much to look through and little to free; a sixth of the time
     while (models is None or totals.models < models) and (seconds is None or time.monotonic() - start < seconds):
         model, evaluator = draw_model(seed), Evaluator()
-        cases = draw_cases(seed, model.batched)
+        cases = draw_cases(seed, model.batched, mutable(model))
         outcome = check_model(model, cases, evaluator)
         one = Totals(1, len(cases), zeros=outcome.zeros, without_gradient=outcome.without_gradient)
         totals.add(one)
@@ -86,7 +87,7 @@ def run_seeds(
                 text = script(short, case, failure, seed)
             totals.failures.append((seed, failure, text))
             print(f"seed {seed}, {failure.case.rule}: {failure.claim}: {failure.detail[:200]}", flush=True)
-        if totals.models % 20 == 0:
+        if totals.models % 50 == 0:
             jax.clear_caches()
             gc.collect()
         if totals.models % 250 == 0:

@@ -16,10 +16,24 @@ from .prelude import PRELUDE
 
 
 class Leaf(NamedTuple):
-    """A parameter, state, input or constant: its shape for one sample, and `float`, `int`, `complex`, ... or `key`."""
+    """A parameter, state, input or constant: its shape for one sample, and `float`, `int`, `complex`, ... or `key`.
+
+    `start` says which values it has, one of `STARTS`.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float64"
+    start: str = "drawn"
+
+
+# Random numbers, most often. "numpy" are random numbers in an array of numpy, which can be changed in place.
+STARTS = {
+    "drawn": 'draw({shape}, "{dtype}", {scale})',
+    "numpy": 'np.array(draw({shape}, "{dtype}", {scale}))',
+    "zeros": "jnp.zeros({shape})",
+    "ones": "jnp.ones({shape})",
+    "lowest": "jnp.full({shape}, -jnp.inf)",
+}
 
 
 class Block(NamedTuple):
@@ -120,10 +134,13 @@ def source(model: Model) -> str:
     lead = (model.samples,) if model.batched else ()
     step = step_source(model)
 
-    def tree(leaves: dict[str, Leaf], lead: tuple[int, ...], scale: float = 0.6) -> str:
-        return "{" + ", ".join(f'"{k}": draw({lead + v.shape}, "{v.dtype}", {scale})' for k, v in leaves.items()) + "}"
+    def value(leaf: Leaf, lead: tuple[int, ...], scale: float) -> str:
+        return STARTS[leaf.start].format(shape=lead + leaf.shape, dtype=leaf.dtype, scale=scale)
 
-    xs = "".join(f'draw({(model.steps, *lead, *leaf.shape)}, "{leaf.dtype}", 1.0), ' for leaf in model.inputs)
+    def tree(leaves: dict[str, Leaf], lead: tuple[int, ...], scale: float = 0.6) -> str:
+        return "{" + ", ".join(f'"{name}": {value(leaf, lead, scale)}' for name, leaf in leaves.items()) + "}"
+
+    xs = "".join(f"{value(leaf, (model.steps, *lead), 1.0)}, " for leaf in model.inputs)
     head = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax", ""]
     head.append('jax.config.update("jax_enable_x64", True)')
     prelude = [text for name, text in PRELUDE.items() if name == "draw" or f"{name}(" in step]
@@ -146,14 +163,19 @@ class Built(NamedTuple):
     hidden: Any
     xs: tuple[Any, ...]
     loss: Any
+    consts: dict[str, Any]
 
 
-def build(model: Model) -> Built:
-    """Run the program; JAX's own tracing sees the lines of the text as one file."""
+def build(model: Model, numbers: int = 0) -> Built:
+    """Run the program; JAX's own tracing sees the lines of the text as one file.
+
+    `numbers` is the seed of its random numbers, that of the text by default.
+    """
     space: dict[str, Any] = {"__name__": "model"}
-    exec(compile(source(model), "<model>", "exec"), space)
+    text = source(model).replace("RandomState(0)", f"RandomState({numbers})")
+    exec(compile(text, "<model>", "exec"), space)
     data = (jax.tree.map(on_host, space[name]) for name in ("params", "hidden", "xs"))
-    return Built(model, space["step"], space.get("one"), *data, space["loss"])
+    return Built(model, space["step"], space.get("one"), *data, space["loss"], space.get("c", {}))
 
 
 def on_host(a: Any) -> Any:
@@ -166,6 +188,11 @@ def size(model: Model) -> int:
     leaves = [*model.params.values(), *model.hidden.values(), *model.inputs, *model.consts.values()]
     numbers = sum(sum(leaf.shape) for leaf in leaves) + model.steps + model.samples * model.batched
     return 100 * len(list(statements(model.body))) + 20 * len(leaves) + numbers + 10 * bool(model.wrap)
+
+
+def mutable(model: Model) -> bool:
+    """Whether the step reads arrays of numpy, which can be changed in place."""
+    return any(leaf.start == "numpy" for leaf in model.consts.values())
 
 
 def runs(built: Built) -> bool:

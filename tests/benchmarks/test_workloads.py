@@ -8,6 +8,8 @@ from benchmarks.recursion import per_step
 from benchmarks.rivals import bptt, checkpointed, ours
 from benchmarks.workload import PLAIN, loss
 
+import etrax
+
 from .sizes import SMALL
 
 STEPS = 6
@@ -124,13 +126,25 @@ def single_precision():
     jax.config.update("jax_enable_x64", True)
 
 
+# Products whose outputs are cut into two states: braintrace 0.2.6 keeps no trace of them, and says so.
+WITHOUT_TRACE = {"lru stack": ("b0", "b1")}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ETP primitive")  # it leaves out weights behind other weights, and says so
+@pytest.mark.filterwarnings("ignore:ETP op")
 @pytest.mark.parametrize("name", SMALL)
 def test_peer_windowed_is_d_rtrl(name, single_precision):
-    """Another implementation of the same rule, where it is installed."""
+    """Another implementation of the same rule, where it is installed: it carries nothing past a layer's own states.
+
+    Where it keeps no trace of a product, ours is nearer to BPTT.
+    """
     pytest.importorskip("braintrace", reason="the extra `compare` is not installed")
     from benchmarks.peer import theirs
 
-    workload = SMALL[name]()
-    close(gradients(theirs("D_RTRL", 2), workload), gradients(ours("d_rtrl", 2), workload), 1e-4)
+    workload, left_out = SMALL[name](), WITHOUT_TRACE.get(name, ())
+    peer, own = gradients(theirs("D_RTRL", 2), workload), gradients(ours(etrax.d_rtrl(hops=0), 2), workload)
+    close(*({k: g for k, g in found.items() if k not in left_out} for found in (peer, own)), 1e-4)
+    wanted = by_loop(workload)
+    for k in left_out:
+        assert np.linalg.norm(own[k] - wanted[k]) < 0.5 * np.linalg.norm(peer[k] - wanted[k])

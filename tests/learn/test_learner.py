@@ -238,6 +238,31 @@ def test_trace_dtype():
     assert all(a.dtype == jnp.bfloat16 for a in jax.tree.leaves(learner.init().trace))
 
 
+def elman(p, h, tokens):
+    """A cell whose trace is its last step's data; one of its products looks rows up by whole numbers."""
+    h = jnp.tanh(p["rows"][tokens] + h @ p["u"] + p["b"])
+    return h, h
+
+
+@pytest.mark.parametrize("rule", ["d_rtrl", "e_prop", "ostl"])
+@pytest.mark.parametrize(
+    ("own", "asked", "kept"), [("bfloat16", None, "float32"), ("float16", None, "float32"),
+                               ("bfloat16", "bfloat16", "bfloat16"), ("float64", "float32", "float32")],
+)  # fmt: skip
+def test_every_array_of_a_trace_has_its_type(rule, own, asked, kept):
+    params = {"rows": jnp.ones((5, 4), own), "u": jnp.ones((4, 4), own), "b": jnp.ones(4, own)}
+    options = {} if asked is None else {"trace_dtype": asked}
+    tokens = jnp.arange(6).reshape(3, 2)
+    learner = etrax.compile(elman, rule, tokens[0], params=params, hidden=jnp.zeros((2, 4), own), **options)
+    run = learner.value_and_grad(lambda o, _: o.astype(jnp.float32).sum(), window=2)
+    before = jax.eval_shape(learner.init).trace
+    (_, grads), after = jax.eval_shape(run, params, learner.init(), tokens, None)
+    kinds = [a.dtype for a in jax.tree.leaves(before) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    assert kinds and set(kinds) == {jnp.dtype(kept)}
+    assert jax.tree.map(lambda a: a.dtype, after.trace) == jax.tree.map(lambda a: a.dtype, before)
+    assert all(g.dtype == own for g in jax.tree.leaves(grads))
+
+
 def calls(*args, loss_fn=loss):
     """Call `value_and_grad` of a learner with changed arguments."""
     return lambda L, p: (L.value_and_grad(loss_fn, 2), [a(L, p) if callable(a) else a for a in args])

@@ -184,6 +184,7 @@ def test_uoro(name, k):
     key, signs = jax.random.key(KEY), []
     for _ in papers.windows(T, k):
         now, key = jax.random.split(key)
-        draws = [jax.random.rademacher(jax.random.fold_in(now, n), (2, B, H), float)[0] for n in range(states)]
+        bits = [jax.random.bits(jax.random.fold_in(now, n), (2, B, H), jnp.uint8)[0] for n in range(states)]
+        draws = [jnp.where(b < 128, -1.0, 1.0) for b in bits]
         signs.append(np.stack(draws, 1).reshape(B, -1))
     agrees(name, etrax.uoro(KEY), k, lambda r, b: papers.uoro(r, k, [s[b] for s in signs]))

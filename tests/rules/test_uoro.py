@@ -11,6 +11,7 @@ from tests.learn.oracle import relative_error
 from tests.rules.models import linear, rate, spiking
 
 import etrax
+from etrax.rules._uoro import random_signs
 
 STEPS, DRAWS = 3, 6000
 
@@ -149,3 +150,12 @@ def test_a_derivative_that_can_only_be_run(name):
     want, got = gradient(seen), gradient(hidden_from_jax)
     for key, g in want.items():
         assert relative_error(got[key], g) < 1e-10, key
+
+
+def test_signs_are_the_same_without_float64():
+    """A run is repeated on a machine with another default precision; `jax.random.rademacher` would differ."""
+    wide = random_signs(jax.random.key(3), (2, 50), jnp.float32)
+    with jax.enable_x64(False):
+        narrow = random_signs(jax.random.key(3), (2, 50), jnp.float32)
+    np.testing.assert_array_equal(wide, narrow)
+    assert set(np.unique(wide)) == {-1.0, 1.0} and abs(float(wide.mean())) < 0.4

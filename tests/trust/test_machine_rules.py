@@ -58,6 +58,7 @@ RULES = {
     "snap": lambda: etrax.snap(1),
     "rtrl": etrax.rtrl,
     "uoro": lambda: etrax.uoro(0),
+    "kf_rtrl": lambda: etrax.kf_rtrl(0),
     "ottt": lambda: etrax.ottt(0.9),
     "rflo": lambda: etrax.rflo(0.9),
     "three_factor": etrax.three_factor,

@@ -113,11 +113,15 @@ class _Momentary:
                   for i, sources in zip(self.leaves, self.sources, strict=True)]  # fmt: skip
         rows = [[jnp.zeros(s.y_shape, t) for _ in n] for s, t, n in zip(sites, self.dtypes, self.driven, strict=True)]
         known = [[] if s.rule is ALIGNED else site_math.data_structs(s, 1) for s in sites]  # a bias has no data
-        data = [tuple(jnp.zeros(a.shape[1:], a.dtype) for a in found) for found in known]
+        data = [tuple(jnp.zeros(a.shape[1:], self._data_dtype(a.dtype)) for a in found) for found in known]
         return WithLast(self.inner.init(), LastStep(slopes, rows, data))
 
     def _wide(self, leaf: int) -> np.dtype:
         return wide_dtype(self.facts.states[leaf].aval.dtype, self.trace_dtype)
+
+    def _data_dtype(self, dtype: np.dtype) -> np.dtype:
+        """The type in which the last step's data are kept: that of a trace; indices as they are."""
+        return wide_dtype(dtype, self.trace_dtype) if jnp.issubdtype(dtype, jnp.inexact) else dtype
 
     def read(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
@@ -169,7 +173,7 @@ class _Momentary:
         return window._replace(carry=window.carry[0])
 
     def move(self, trace: WithLast, window: WindowData) -> WithLast:
-        data = [tuple(a[-1] for a in window.data(r.site)) for r in self.relations]
+        data = [tuple(a[-1].astype(self._data_dtype(a.dtype)) for a in window.data(r.site)) for r in self.relations]
         slopes, rows = window.carry[1]
         return WithLast(self.inner.move(trace.inner, self.view(window)), LastStep(slopes, rows, data))
 

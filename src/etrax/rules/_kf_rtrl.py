@@ -52,7 +52,7 @@ from ..ops import ALIGNED
 from ._partition import combined_transport
 from ._rtrl import axis_of, carry_over, dense_transport, pull_all
 from ._rule import Rule
-from ._uoro import balance, next_keys, numbers_of
+from ._uoro import balance, next_keys, numbers_of, random_signs
 from ._verdicts import Kind, Verdict, trivial_verdict, whole_influence_verdict
 from ._words import words_of
 
@@ -113,7 +113,7 @@ class _Product:
         second = jnp.concatenate([carry_over(across, back, axis, self.steep).astype(self.dtype)[None], second])
         of_data, of_outputs, n = self.samples
         norms = _norms(first, of_data, n), _norms(second.swapaxes(0, 1), of_outputs, n)
-        signs = jax.random.rademacher(key, (first.shape[0], n), norms[0].dtype)
+        signs = random_signs(key, (first.shape[0], n), norms[0].dtype)
         one, two = (signs * rho for rho in balance(*norms))
         moved = (first * one[:, of_data].astype(first.dtype)).sum(0)
         return moved, (second * two[:, of_outputs][:, None].astype(second.dtype)).sum(0)

@@ -276,9 +276,14 @@ def _signs(key: Array, like: Mapping[int, Array]) -> dict[int, Array]:
     """Independent signs; a complex state has one for each of its parts."""
     found = {}
     for n, (i, a) in enumerate(sorted(like.items())):
-        real, imaginary = jax.random.rademacher(jax.random.fold_in(key, n), (2, *a.shape), jnp.real(a).dtype)
+        real, imaginary = random_signs(jax.random.fold_in(key, n), (2, *a.shape), jnp.real(a).dtype)
         found[i] = jax.lax.complex(real, imaginary) if jnp.iscomplexobj(a) else real
     return found
+
+
+def random_signs(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Independent signs, from bits: those of `jax.random.rademacher` differ with and without float64."""
+    return jnp.where(jax.random.bits(key, shape, jnp.uint8) < 128, -1, 1).astype(dtype)
 
 
 def _by_sample(group: Group, values: Mapping[int, Array]) -> Array:
