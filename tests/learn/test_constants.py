@@ -147,7 +147,7 @@ def test_a_mutable_array_of_jax_is_refused():
 
 def test_parameters_and_states_as_they_were_given():
     params, hidden = {"w": np.ones((3, 2))}, {"h": np.ones(2)}
-    step = lambda p, s, x: ({"h": 0.9 * s["h"] + x @ p["w"]}, s["h"])  # noqa: E731
+    step = lambda p, s, x: ({"h": 0.9 * s["h"] + x @ p["w"]}, s["h"])
     learner = etrax.compile(step, "d_rtrl", XS[0], params=params, hidden=hidden)
     params["w"][:] = 5
     hidden["h"][:] = 5

@@ -91,7 +91,11 @@ def check_least_windows(step, rule, params, states, xs, ys):
     """How many gradients were below the least window of their parameter."""
     learner = etrax.compile(step, rule, xs[0], params=params, hidden=states)
     verdicts, late = learner.report.verdicts, 0
-    asked = {k for v in verdicts.values() for k in ((1, 7) if v.least_window is None else (v.least_window, v.least_window - 1))}
+    asked = {
+        k
+        for v in verdicts.values()
+        for k in ((1, 7) if v.least_window is None else (v.least_window, v.least_window - 1))
+    }
     whole = jax.grad(lambda p: sum(map(loss, jax.lax.scan(lambda s, x: step(p, s, x), states, xs)[1], ys)))(params)
     for window in sorted(asked - {0}):
         if 2 * window > T:

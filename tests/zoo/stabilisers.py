@@ -263,7 +263,12 @@ def gate_as_state(draw):
         h = jax.nn.sigmoid(g) * s["h"] + x @ p["w"]
         return {"h": h, "g": g}, h
 
-    return step, {"w": draw(I, 4), "g": draw(I, 1)}, {"h": jnp.zeros((B, 4)), "g": jnp.ones((B, 1))}, inputs(normal(B, I))
+    return (
+        step,
+        {"w": draw(I, 4), "g": draw(I, 1)},
+        {"h": jnp.zeros((B, 4)), "g": jnp.ones((B, 1))},
+        inputs(normal(B, I)),
+    )
 
 
 @family({"w": EXACT, "g": REPORTED})

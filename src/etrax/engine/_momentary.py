@@ -149,7 +149,9 @@ class _Momentary:
         own = [bare[i] for i in self.leaves]  # (3,) and (1, 3) may be states of one group
         for bar, sources, slopes in zip(own, self.sources, trace.last.slopes, strict=True):
             for k, slope in zip(sources, slopes, strict=True):
-                found[k] = found[k] + times(slope, bar.reshape(slope.shape).astype(slope.dtype), self.steep).astype(found[k].dtype)
+                found[k] = found[k] + times(slope, bar.reshape(slope.shape).astype(slope.dtype), self.steep).astype(
+                    found[k].dtype
+                )
         return found, own
 
     def credit(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:

@@ -79,9 +79,7 @@ def observe_step(
     """The step, whose ops have given `ys`, ready to pull signals on activity back."""
     facts, old = visible.facts, visible.facts.step.states_of(leaves)
 
-    def run(
-        detach: Detach, h: dict[int, Array], deltas: dict[int, Array]
-    ) -> tuple[list[Array], dict[int, Array]]:
+    def run(detach: Detach, h: dict[int, Array], deltas: dict[int, Array]) -> tuple[list[Array], dict[int, Array]]:
         seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h, ys, detach)
         return seen, {i: new[i] for i in h}
 
