@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from .._compat import CUSTOM, INLINED, JaxprEqn, Literal, bodies_of, inner_jaxpr, is_inexact, open_jaxpr, without_dead_code
+from .._compat import (
+    CUSTOM,
+    INLINED,
+    JaxprEqn,
+    Literal,
+    bodies_of,
+    inner_jaxpr,
+    is_inexact,
+    open_jaxpr,
+    without_dead_code,
+)
 from ..ir import Role, Site, equations, interpret
 from ..primitives import ANY, Range, record_of
 from ._facts import Facts

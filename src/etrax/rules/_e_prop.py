@@ -315,7 +315,9 @@ def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Whole]
                 for b in (suffix, summed)
             )
         )
-        next_suffix, next_behind = ([onward(q, d, plan.steep) for q, d in zip(b, blocks, strict=True)] for b in (suffix, summed))
+        next_suffix, next_behind = (
+            [onward(q, d, plan.steep) for q, d in zip(b, blocks, strict=True)] for b in (suffix, summed)
+        )
         return (next_suffix, next_behind, scale * kappa), found
 
     start = [unit(layout, _real(plan, g)) for g, layout in enumerate(plan.probes.layouts)]

@@ -108,7 +108,9 @@ class _Factors:
         fade, gain = (self.decay, 1 - self.decay) if r.site in self.factored else (1.0, 1.0)
         site = self.plan.facts.sites[r.site]
         if isinstance(block, Sparse):
-            old = stacked_times(Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries), self.plan.steep)
+            old = stacked_times(
+                Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries), self.plan.steep
+            )
             fresh = gain * jax.vmap(lambda f: site_math.sum_loops(site, f[None])[0])(jnp.asarray(row))
             return (fade * old).at[self.plan.probes.drives(k)].add(fresh).astype(jnp.asarray(entries).dtype)
         at = [[None if d is None else gather(d) for d in line] for line in block]
@@ -143,9 +145,7 @@ class _Factors:
         gather = self.plan.gathers[k]
         if not isinstance(entries, tuple):
             return times(entries, jax.vmap(gather)(jnp.asarray(signal)).astype(entries.dtype), self.plan.steep).sum(0)
-        return total(
-            times(e, gather(s).astype(e.dtype), self.plan.steep) for e, s in zip(entries, signal, strict=True)
-        )
+        return total(times(e, gather(s).astype(e.dtype), self.plan.steep) for e, s in zip(entries, signal, strict=True))
 
     def in_product(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData
