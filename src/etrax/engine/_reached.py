@@ -23,7 +23,8 @@ from ._pulls import AnyBlock, Rows
 from ._stacked import Sparse, stacked_times
 from ._zeros import finite_unless
 
-# Per relation (S, …y): whether an element of y has reached a state scalar at its position. Empty unless the step is steep.
+# Per relation (S, …y): whether an element of y has reached a state scalar at its position. Empty unless the step is
+# steep.
 Flags: TypeAlias = tuple[Array, ...]
 
 

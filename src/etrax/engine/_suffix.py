@@ -148,8 +148,8 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
     assert isinstance(whole, list)
     site, fixed, data = plan.site(k), window.fixed[r.site], window.data(r.site)
     if site.rule.moved is not None and not site.loops:
-        at = [[None if p is None else plan.met(k, e, gather(p), window.fixed) for p, e in zip(row, entries, strict=True)]
-              for row in whole]  # fmt: skip
+        pairs = (zip(row, entries, strict=True) for row in whole)
+        at = [[None if p is None else plan.met(k, e, gather(p), window.fixed) for p, e in row] for row in pairs]
         return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
     at = _at_traces(plan, k, whole, entries, window)
     new = []

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..analysis import Facts
+from ..analysis import Facts, is_steep
 from ..ir import Role
 from ._count import count_on
 from ._transport import Transport, WindowData, within
@@ -58,7 +58,11 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
         states = jnp.concatenate([bad[1:, n_params : n_params + n_states], exits[None]])
         sites = old.sites
         for j, parts in inner.parts(moved).items():
-            cause = jnp.stack([broken, *(_bad_steps(u) for u in window.data(j))]).any(0)
+            data = jnp.stack([_bad_steps(u) for u in window.data(j)] or [jnp.zeros_like(broken)]).any(0)
+            cause = broken | data
+            if is_steep(facts):  # a slope that is infinite need not matter: a number that is bad is the likelier cause
+                numbers = data | bad.any(1)
+                cause = jnp.where(numbers.any(), numbers, cause)
             at = jnp.where(cause.any(), jnp.argmax(cause), window.steps - 1)
             new = (sites[j] < 0) & ~is_finite(parts)
             sites = sites.at[j].set(jnp.where(new, count_on(old.step, at.astype(jnp.int32)), sites[j]))

@@ -1,8 +1,8 @@
 """Products with influences in a steep step (`analysis/_steep.py`): 0 · ∞ is 0 there.
 
 A state that has just been set to zero, or that a sequence starts from, owes nothing to a parameter: its influence is
-exactly zero. The slope of a root of it is infinite all the same. Factors are masked before they are multiplied, and only
-where they are not finite, so that derivatives of such products are those of plain ones.
+exactly zero. The slope of a root of it is infinite all the same. Factors are masked before they are multiplied, and
+only where they are not finite, so that derivatives of such products are those of plain ones.
 """
 
 from __future__ import annotations
