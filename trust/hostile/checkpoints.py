@@ -98,6 +98,11 @@ class _Directory:
         name = str(
             rng.choice(["99999999999999999999999", "-1", "\u0663", "1e3", "0x5", EVIL, "7", "3.orbax-checkpoint-tmp"])
         )
+        if rng.random() < 0.2:
+            name = str(rng.choice(["metadata", "_CHECKPOINT_METADATA", "_ROOT_METADATA", "descriptor", "lock"]))
+            (self.broken / name).touch()
+            os.truncate(self.broken / name, 1 << int(rng.integers(30, 44)))
+            return f"{name} beside them is huge"
         act = int(rng.integers(3))
         place = self.broken / name
         if place.exists():
