@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults trust-page docs pages release-check lint clean
+.PHONY: help venv demo test test-slow durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults hostile trust-page docs pages release-check lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -118,6 +118,11 @@ KILLS ?= 200
 
 faults: $(VENV)/.installed  ## kill a training run KILLS times, fill its disk, damage its files; writes trust/results
 	$(VENV)/bin/python -m trust.faults --kills $(KILLS)
+
+FILES ?= 10000
+
+hostile: $(VENV)/.installed  ## damaged and hostile files of every kind that is read: FILES=10000; writes trust/results (half an hour)
+	$(VENV)/bin/python -m trust.hostile --files $(FILES) $(if $(SEED),--seed $(SEED))
 
 trust-page: $(VENV)/.installed  ## write the figures of trust/results into docs/trust.md
 	$(VENV)/bin/python -m trust.page

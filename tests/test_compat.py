@@ -38,6 +38,12 @@ def test_open_and_close():
     assert compat.open_jaxpr(jaxpr)[0] is jaxpr
 
 
+def test_programs_are_told_from_other_values():
+    closed = jax.make_jaxpr(jnp.sin)(X)
+    assert compat.is_jaxpr(closed) and compat.is_jaxpr(compat.open_jaxpr(closed)[0])
+    assert not any(map(compat.is_jaxpr, (jnp.sin, X, "jaxpr", None, [closed])))
+
+
 def test_open_jaxprs_run_on_values_of_their_constvars():
     table = np.arange(3, dtype=np.float32)
     jaxpr, consts = compat.open_jaxpr(jax.make_jaxpr(lambda x: x + table)(X))

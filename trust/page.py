@@ -14,6 +14,7 @@ RESULTS = {
     "fuzz": ROOT / "fuzz" / "results.json",
     "soak": ROOT / "trust" / "results" / "soak.json",
     "faults": ROOT / "trust" / "results" / "faults.json",
+    "hostile": ROOT / "trust" / "results" / "hostile.json",
 }
 
 
@@ -52,6 +53,29 @@ def _faults(found: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
+READ = {
+    "artifact": "artifacts (`etrax.load`)",
+    "save": "saved values (`etrax.restore`)",
+    "run": "checkpoints of a run (`Trainer.fit`)",
+    "nir": "NIR files (`etrax.nir.read`)",
+    "config": "configs (`etrax train`)",
+}
+
+
+def _hostile(found: dict[str, Any]) -> str:
+    rows = [
+        f"| {READ[kind]} | {f['files']:,} | {f['words']:,} | {f['right']:,} | {len(f['wrong'])} |"
+        for kind, f in found.items()
+    ]
+    return "\n".join([
+        f"{sum(f['files'] for f in found.values()):,} files; {sum(len(f['wrong']) for f in found.values())} wrong.",
+        "",
+        "| read as | files | refused in words | read rightly | wrong |",
+        "|---|---|---|---|---|",
+        *rows,
+    ])  # fmt: skip
+
+
 def _fuzz(found: dict[str, Any]) -> str:
     """Whatever numbers the fuzzer wrote at the top of its results, by the names it gave them."""
     shown = {k: v for k, v in found.items() if isinstance(v, int | float | str) and not isinstance(v, bool)}
@@ -63,7 +87,9 @@ def _yes(value: bool) -> str:
     return "yes" if value else "**no**"
 
 
-SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {"fuzz": _fuzz, "soak": _soak, "faults": _faults}
+SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "fuzz": _fuzz, "soak": _soak, "faults": _faults, "hostile": _hostile,
+}  # fmt: skip
 
 
 def figures(name: str) -> str:

@@ -12,7 +12,7 @@ def test_page_and_results_agree():
     assert page.rendered(text) == text, "run `make trust-page`"
 
 
-@pytest.mark.parametrize("name", ["soak", "faults"])
+@pytest.mark.parametrize("name", ["soak", "faults", "hostile"])
 def test_results_hold_nothing_wrong(name):
     found = json.loads(page.RESULTS[name].read_text(encoding="utf-8"))
     parts = found["runs"] if name == "soak" else list(found.values())

@@ -113,14 +113,14 @@ def _differences(was: Mapping[str, object], now: Identity, accept: tuple[str, ..
             continue
         if isinstance(old, dict) and isinstance(new, dict):
             keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
-            found[foreign(word)] = [_line(k, old.get(k), new.get(k)) for k in keys]
+            found[foreign(word)] = [_line(k, old, new) for k in keys]
         else:
-            found[foreign(word)] = [_line(word, old, new)]
+            found[foreign(word)] = [_line(word, was, now)]
     return found
 
 
-def _line(name: object, old: object, new: object) -> str:
-    there, here = ("absent" if v is None else foreign(v) for v in (old, new))
+def _line(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    there, here = (foreign(record[name]) if name in record else "absent" for record in (old, new))
     return f"  {foreign(name)}: {there} there, {here} here"
 
 

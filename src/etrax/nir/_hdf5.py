@@ -143,7 +143,7 @@ class _Reader:
             value = dataset[()]
             self._take(path, len(value))
             return value
-        if dataset.ndim > 2 or max(dataset.shape[1:], default=1) > STRING_COLUMNS:
+        if dataset.ndim > 2 or dataset.shape[0] > OBJECTS or max(dataset.shape[1:], default=1) > STRING_COLUMNS:
             raise self.refuse(path, f"is a table of texts of shape {list(dataset.shape)}")
         rows = max(1, min(1024, LEAST_ROOM // max(self.size, 1)))
         found: list[object] = []

@@ -76,6 +76,11 @@ class Store:
         self._lock.release()
 
     def _manager(self, writes: bool = False) -> Any:
+        for step in self.directory.iterdir():  # a manager reads what every one of them says of itself
+            if step.name.isdigit():
+                check_files(step, META_BYTES, but="arrays")
+            elif step.is_file() and step.stat().st_size > META_BYTES:
+                raise CheckpointError(f"{str(step)!r} is too large for a file beside checkpoints: remove it.")
         # Nobody else writes here, so what an earlier process left unfinished can go. It goes in a thread, which only a
         # manager that writes waits for: that of another would take what the next one has begun.
         options = self.ocp.CheckpointManagerOptions(
@@ -115,7 +120,6 @@ class Store:
             if number is None:
                 return None
             step, arrays = self.directory / str(number), _arrays(like)
-            check_files(step, META_BYTES, but="arrays")
             meta = self._restored(manager, step, meta=self.ocp.args.JsonRestore()).meta
             check(step, meta)
             found = self._restored_arrays(manager, step, arrays) if arrays else {}

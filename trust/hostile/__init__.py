@@ -1,0 +1,1 @@
+"""`make hostile`: damaged and hostile files of every kind that Etrax reads, by the thousand; see ../README.md."""

@@ -1,0 +1,104 @@
+"""`make hostile FILES=10000`: make and feed files of every kind; words or right answers only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from .worker import KINDS
+
+RESULTS = Path(__file__).parents[1] / "results"
+SHARES = {"artifact": 0.3, "save": 0.1, "run": 0.1, "nir": 0.3, "config": 0.2}
+STARTING = 300.0  # seconds that a process may take to its first file
+SILENCE = 60.0  # seconds after which a process is taken to hang
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Fed:
+    """Files of one kind: refused in words, read rightly, or wrong, each wrong one with its number and what it was."""
+
+    files: int = 0
+    words: int = 0
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def feed(kind: str, count: int, seed: int) -> Fed:
+    """In a process that is started anew behind a file that ended it."""
+    found, start = Fed(), 0
+    while start < count:
+        start = _one_process(kind, seed, start, count, found)
+    return found
+
+
+def _one_process(kind: str, seed: int, start: int, stop: int, found: Fed) -> int:
+    command = [sys.executable, "-m", "trust.hostile.worker", kind, str(seed), str(start), str(stop)]
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, bufsize=0) as process,
+    ):
+        assert process.stdout is not None
+        number, last = start - 1, time.monotonic()
+        while True:
+            patience = STARTING if number < start else SILENCE
+            if not select.select([process.stdout], [], [], max(0.0, last + patience - time.monotonic()))[0]:
+                process.kill()
+                break
+            line = process.stdout.readline()
+            if not line:
+                break
+            last = time.monotonic()
+            said = json.loads(line)
+            number = said[1]
+            if said[0] == "end":
+                _count(found, kind, said)
+                if number == stop - 1:
+                    return stop
+        process.kill()
+        if number < start:
+            log.seek(0)
+            raise RuntimeError(f"the process for {kind} ended before its first file:\n{log.read().decode()[-3000:]}")
+        found.files += 1
+        found.wrong.append(f"{kind} {seed}:{number}: the process ended ({process.wait()}) or hung")
+        return number + 1
+
+
+def _count(found: Fed, kind: str, said: list[str]) -> None:
+    _, number, came, what, wrong = said
+    found.files += 1
+    if came == "wrong":
+        found.wrong.append(f"{kind} {number}, {what}: {wrong}")
+        print(found.wrong[-1], flush=True)
+    else:
+        setattr(found, came, getattr(found, came) + 1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trust.hostile", description=__doc__)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "hostile.json")
+    options = parser.parse_args()
+    found = {}
+    for kind in options.kinds:
+        began = time.monotonic()
+        count = max(1, round(options.files * SHARES[kind] / sum(SHARES[k] for k in options.kinds)))
+        found[kind] = asdict(feed(kind, count, options.seed))
+        shown = {k: v if isinstance(v, int) else len(v) for k, v in found[kind].items()}
+        print(f"{kind}: {shown} in {time.monotonic() - began:.0f} s", flush=True)
+    options.out.parent.mkdir(exist_ok=True)
+    options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 1 if any(part["wrong"] for part in found.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
