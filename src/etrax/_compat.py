@@ -304,7 +304,8 @@ def is_installed(file: str) -> bool:
 
 
 # Modelling libraries, also where they are not installed but checked out.
-LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "flax", "equinox", "optax", *PLUMBING)
+LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "brainspike", "braintrace", "flax", "equinox",
+             "optax", *PLUMBING)  # fmt: skip
 
 
 def _traceback(eqn: JaxprEqn) -> Any:

@@ -1,8 +1,11 @@
 """The command line, as a user types it."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import brainstate
 import jax.numpy as jnp
@@ -266,10 +269,24 @@ def test_usage(model, capsys):
 
 
 def test_doctor(capsys, monkeypatch):
-    monkeypatch.setitem(main.__globals__["PACKAGES"], "nothing", "no-such-package")
+    monkeypatch.setitem(main.__globals__["PACKAGES"], "no-such-package", "nothing")
+    monkeypatch.setitem(main.__globals__["OLDEST"], "brainstate", (99, 1))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"etrax {etrax.__version__}" in out and 'no-such-package: missing: pip install "etrax[nothing]"' in out
+    assert 'and 99.1 is needed: pip install "etrax[brainstate]"' in out
+
+
+def test_doctor_looks_for_models_where_they_are():
+    """A package `brainpy.state` of version 0.2 is empty: from Python 3.12 on its models are those of brainpy."""
+    packages = main.__globals__["PACKAGES"]
+    there = {"brainpy.state"} if sys.version_info < (3, 12) else {"brainpy", "brainspikes"}
+    assert {name for name in packages if name.startswith("brain")} == there | {"brainstate"}
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = [r for r in project["optional-dependencies"]["brainpy"] if r.startswith("brain")]
+    early, late = ([r for r in extra if f"python_version {when} '3.12'" in r] for when in ("<", ">="))
+    assert [re.split(r"[<>=]", r)[0] for r in early] == ["brainpy.state"] and "<0.2;" in early[0]
+    assert [re.split(r"[<>=]", r)[0] for r in late] == ["brainpy", "brainspikes"]
 
 
 def test_as_a_module():

@@ -1,6 +1,7 @@
 """Programs written for braintrace: its names, its states' paths, and gradients that are right where its were not."""
 
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -461,6 +462,31 @@ def test_states_and_traces_are_reset_inside_a_vmap(how, kind):
         assert_close(first, bptt(XS[:3]))
 
 
+def test_orders_that_no_compiler_could_serve_are_refused():
+    model = Leaky()
+    brainstate.nn.init_all_states(model, batch_size=B)
+    for order, error in ((True, TypeError), (1.5, TypeError), (0, ValueError), (2, etrax.NotSupportedError)):
+        with pytest.raises(error, match="sparse_n"):
+            braintrace.compile_etrace_graph(model, XS[0], sparse_n=order)
+
+
+def test_a_class_refuses_the_coordinates_of_another():
+    whole = braintrace.ETraceConfig(trace_factorization="random_projection", recurrence_scope="coupled")
+    pair = braintrace.ETraceConfig(trace_factorization="io_factorized", decay=(0.9, 0.5))
+    for make in (
+        lambda: braintrace.ParamDimVjpAlgorithm(Leaky(), config=pair),
+        lambda: braintrace.IODimVjpAlgorithm(Leaky(), 0.9, config=whole),
+        lambda: braintrace.RandomProjectionVjpAlgorithm(Leaky(), config=braintrace.ETraceConfig()),
+    ):
+        with pytest.raises(ValueError, match="trace_factorization"):
+            make()
+    one, two = braintrace.pp_prop(Leaky(), 0.9), braintrace.IODimVjpAlgorithm(Leaky(), 0.9, config=pair)
+    assert (one.decay, one.decay_x, one.decay_f) == (0.9, 0.9, 0.9)
+    assert (two.decay_x, two.decay_f) == (0.9, 0.5)
+    with pytest.raises(AttributeError, match="asymmetric"):
+        two.decay
+
+
 def test_arguments_without_effect_warn():
     """They steer rewrites of that library's own compiler; left at their defaults they say nothing."""
     model = Leaky()
@@ -469,7 +495,7 @@ def test_arguments_without_effect_warn():
     info = braintrace.extract_module_info(model, XS[0])
     calls = {
         "include_recurrent_mixing": lambda **k: braintrace.compile_etrace_graph(model, XS[0], **k),
-        "sparse_n": lambda **k: braintrace.find_hidden_groups_from_module(model, XS[0], **k),
+        "sparse_n": lambda **k: braintrace.compile_etrace_graph(model, XS[0], **k),
         "snap_max_jacobian_elements": lambda **k: braintrace.D_RTRL(model, **k),
         "control_flow": lambda **k: braintrace.pp_prop(model, 0.9, **k),
         "descended_hidden_paths": lambda **k: braintrace.find_hidden_groups_from_minfo(info, **k),
@@ -481,7 +507,10 @@ def test_arguments_without_effect_warn():
     default = {"control_flow": braintrace.ControlFlowPolicy(), "descended_hidden_paths": set(), "sparse_n": None}
     default |= {"snap_max_jacobian_elements": 2**24, "projection_eps": 1e-12, "full_jacobian": False}
     for name, call in calls.items():
-        with pytest.warns(UserWarning, match=f"`{name}=.*has no effect in Etrax") as seen:
-            call(**{name: other[name]})
-        assert len(seen) == 1
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            call(**{name: other[name]}, **({"include_recurrent_mixing": True} if name == "sparse_n" else {}))
+        said = [str(warning.message) for warning in seen]
+        assert len(said) == 1 + (name == "sparse_n")
+        assert any(text.startswith(f"`{name}=") and "has no effect in Etrax" in text for text in said)
         call(**{name: default.get(name, False)})  # a warning is an error

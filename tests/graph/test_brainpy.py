@@ -16,6 +16,7 @@ with warnings.catch_warnings():
 
 from tests.graph.cells import cut, run, values  # noqa: E402
 
+import etrax  # noqa: E402
 from etrax.graph import ETraceGraphExecutor, compile_etrace_graph  # noqa: E402
 
 I, H = 3, 5
@@ -118,3 +119,29 @@ def test_uninitialised_states():
 
     with brainstate.environ.context(dt=0.1 * u.ms), pytest.raises(CompilationError, match="init_all_states"):
         compile_etrace_graph(Net(bps.LIF, bps.Expon, bps.CUBA), jnp.ones(I))
+
+
+def test_neurons_of_brainspike_learn_exactly():
+    """Models with the names of NEST, which came with brainpy.state up to 0.1 and are a package of their own now."""
+    brainspike = pytest.importorskip("brainspike")
+
+    class Spiking(brainstate.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = brainstate.ParamState(jnp.asarray(np.random.RandomState(0).uniform(200, 600, (I, H))))
+            self.neurons = brainspike.iaf_psc_delta(H)
+            self.readout = brainstate.nn.Linear(H, 2)
+
+        def update(self, x):
+            self.neurons.update(x=(x @ self.w.value) * u.pA)
+            return self.readout(self.neurons.V.value.to_decimal(u.mV))
+
+    with brainstate.environ.context(dt=0.1 * u.ms, t=0.0 * u.ms, i=0):
+        model = Spiking()
+        brainstate.nn.init_all_states(model)
+        learner = etrax.compile(model, "d_rtrl", jnp.ones(I))
+        assert {verdict.kind for verdict in learner.report.verdicts.values()} == {"exact"}
+        assert "test_brainpy.py" in learner.report.verdicts["w",].reason
+        xs = jnp.asarray(np.random.RandomState(1).uniform(0, 1, (6, I)))
+        table = etrax.testing.compare(learner, lambda o, y: (o**2).mean(), None, None, xs, window=1)
+        table.check()

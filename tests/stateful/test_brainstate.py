@@ -377,3 +377,48 @@ def test_what_is_masked_may_be_nan(chunk):
     np.testing.assert_allclose(loss, want, rtol=1e-10)
     assert_same(grads, wanted)
     assert np.isfinite(online.module.v.value / unit.mV).all()
+
+
+class Halved(brainstate.nn.Module):
+    """The input goes through a `while_loop`, which has no reverse derivative, or through the same products."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self.loop = loop
+        self.w = brainstate.ParamState(jnp.asarray(np.random.RandomState(1).standard_normal((3, 4))))
+
+    def init_state(self, batch_size=None):
+        self.h = brainstate.HiddenState(jnp.zeros((2, 4)))
+
+    def update(self, x):
+        halve = lambda c: (c[0] + 1, 0.5 * c[1])
+        x = jax.lax.while_loop(lambda c: c[0] < 3, halve, (0, x))[1] if self.loop else x / 8
+        self.h.value = 0.9 * self.h.value + x @ self.w.value
+        return jnp.tanh(self.h.value)
+
+
+def test_a_loop_between_input_and_weight_needs_no_derivative():
+    """Gradients of the weight are BPTT's; only a derivative in the input itself is an error."""
+    xs = jnp.asarray(np.random.RandomState(0).standard_normal((5, 2, 3)))
+
+    def bptt(w):
+        step = lambda h, x: (0.9 * h + (x / 8) @ w,) * 2
+        return (jnp.tanh(jax.lax.scan(step, jnp.zeros((2, 4)), xs)[1]) ** 2).sum()
+
+    model = Halved(loop=True)
+    brainstate.nn.init_all_states(model)
+    online = etrax.Stateful(model, "d_rtrl", xs[0])
+    grads = online.etrace_grad(xs, step_fn=lambda x: (online(x) ** 2).sum(), reduction="sum")
+    np.testing.assert_allclose(grads["w",], jax.grad(bptt)(model.w.value), rtol=1e-10)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        brainstate.transform.grad(lambda x: (online(x) ** 2).sum(), argnums=0)(xs[0])
+
+
+def test_the_derivative_in_the_input_of_a_step():
+    x = jnp.asarray(np.random.RandomState(0).standard_normal((2, 3)))
+    model = Halved(loop=False)
+    brainstate.nn.init_all_states(model)
+    online = etrax.Stateful(model, "d_rtrl", x)
+    found = brainstate.transform.grad(lambda x: (online(x) ** 2).sum(), argnums=0)(x)
+    want = jax.grad(lambda x: (jnp.tanh((x / 8) @ model.w.value) ** 2).sum())(x)
+    np.testing.assert_allclose(found, want, rtol=1e-12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -17,10 +18,15 @@ MODEL = (
     "MODULE:FACTORY or FILE.py:FACTORY, a function that returns a model, (module, inputs), or (step, params, hidden, "
     "inputs)"
 )
+# By package, the extra that brings it. The models of `brainpy.state` are a package of their own on Python 3.11 and a
+# part of brainpy since 2.9, which needs a later Python; a package `brainpy.state` of version 0.2 holds nothing.
 PACKAGES = {
-    "brainstate": "brainstate", "brainpy": "brainpy.state", "flax": "flax", "equinox": "equinox",
-    "train": "orbax-checkpoint", "viz": "matplotlib", "export": "flatbuffers", "nir": "nir", "tasks": "scikit-learn",
+    "brainstate": "brainstate",
+    **({"brainpy.state": "brainpy"} if sys.version_info < (3, 12) else {"brainpy": "brainpy", "brainspikes": "brainpy"}),
+    "flax": "flax", "equinox": "equinox", "orbax-checkpoint": "train", "matplotlib": "viz", "flatbuffers": "export",
+    "nir": "nir", "scikit-learn": "tasks",
 }  # fmt: skip
+OLDEST = {"brainpy": (2, 9)}
 FIRST = """\
 a model for the commands is a function in a file of yours:
 
@@ -263,15 +269,24 @@ def _doctor(options: argparse.Namespace) -> int:
     for device in jax.devices():
         print(f"device: {device.platform} {device.device_kind} ({device.id})")
     print(f"float64: {'on' if jax.config.read('jax_enable_x64') else 'off'}")
-    for extra, package in PACKAGES.items():
-        try:
-            found = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found = f'missing: pip install "etrax[{extra}]"'
-        print(f"{package}: {found}")
+    for package, extra in PACKAGES.items():
+        print(f"{package}: {_version_of(package, extra)}")
     if fault := compiler_fault():
         print(f"compiler: {fault}")
     return 0
+
+
+def _version_of(package: str, extra: str) -> str:
+    """The version that is installed, and what to do if there is none or one that is too old."""
+    remedy = f'pip install "etrax[{extra}]"'
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return f"missing: {remedy}"
+    oldest = OLDEST.get(package, ())
+    if tuple(map(int, re.findall(r"\d+", found)[: len(oldest)])) < oldest:
+        return f"{found}, and {'.'.join(map(str, oldest))} is needed: {remedy}"
+    return found
 
 
 def _completion(options: argparse.Namespace) -> int:

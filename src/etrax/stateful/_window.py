@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from .._compat import is_inexact
 from ..engine import evolve, prepared, run_window
@@ -63,8 +64,17 @@ def online_window(learner: Learner) -> Window:
         end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs)
         return outs, end, trace
 
-    def back(given: tuple[Leaves, Leaves, PyTree, Leaves], bars: tuple[Leaves, Leaves, PyTree]) -> tuple[PyTree, ...]:
-        params, states, trace, inputs = given
+    def forward(*given: PyTree) -> tuple[tuple[Leaves, Leaves, PyTree], PyTree]:
+        values = jax.tree.map(lambda p: p.value, given, is_leaf=_is_primal)
+        # The inputs that are differentiated are the keys of a dictionary: part of the structure, no arrays.
+        asked = {i: () for i, x in enumerate(given[3]) if x.perturbed}
+        return run(*values), (*values, asked)
+
+    def back(
+        given: tuple[Leaves, Leaves, PyTree, Leaves, dict[int, tuple[()]]], bars: tuple[Leaves, Leaves, PyTree]
+    ) -> tuple[PyTree, ...]:
+        params, states, trace, inputs, asked = given
+        bars = jax.tree.map(_number, bars, is_leaf=lambda b: isinstance(b, SymbolicZero))
         moving = [k for k, leaf in enumerate(facts.step.outs[n_states:]) if is_inexact(leaf.aval)]
         along = [bars[0][k] for k in moving]
         exits = {i: bars[1][i] for i, leaf in enumerate(facts.step.outs[:n_states]) if is_inexact(leaf.aval)}
@@ -75,13 +85,15 @@ def online_window(learner: Learner) -> Window:
             facts, program.transport, params, weights, states, trace, inputs, along, loss_of, exit_bars=exits
         )
         grads = jax.tree.leaves(program.param_grads(params, found.grads))
-        to_inputs = _to_inputs(params, states, inputs, along, exits, loss_of)
+        # Without a derivative in the inputs, what stands between them and the states needs none: a `while_loop` may.
+        to_inputs = _to_inputs(params, states, inputs, asked, along, exits, loss_of)
         return _without_integers(params, grads), None, None, to_inputs
 
     def _to_inputs(
-        params: Leaves, states: Leaves, inputs: Leaves, along: Leaves, exits: dict[int, Array], loss_of: Callable
-    ) -> PyTree:
-        varying = {i: x for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
+        params: Leaves, states: Leaves, inputs: Leaves, asked: Iterable[int], along: Leaves, exits: dict[int, Array],
+        loss_of: Callable,
+    ) -> PyTree:  # fmt: skip
+        varying = {i: inputs[i] for i in asked if jnp.issubdtype(inputs[i].dtype, jnp.inexact)}
 
         def total(some: dict[int, Array]) -> Array:
             def step(held: Leaves, xs: tuple[Leaves, Leaves]) -> tuple[Leaves, Array]:
@@ -96,8 +108,17 @@ def online_window(learner: Learner) -> Window:
         return [found.get(i) for i in range(len(inputs))]
 
     window = jax.custom_vjp(run)
-    window.defvjp(lambda *given: (run(*given), given), back)
+    window.defvjp(forward, back, symbolic_zeros=True)
     return jax.jit(window)  # a call outside of a user's own `jit` is compiled once, and so is its derivative
+
+
+def _is_primal(a: object) -> bool:
+    return isinstance(a, CustomVJPPrimal)
+
+
+def _number(bar: PyTree) -> Array:
+    """A cotangent as an array, also where JAX only says that it is zero."""
+    return jnp.zeros(bar.shape, bar.dtype) if isinstance(bar, SymbolicZero) and bar.dtype != jax.dtypes.float0 else bar
 
 
 class _Along:

@@ -121,6 +121,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
     modulator: PyTree = None
     default_config = ETraceConfig()
+    factorization: str | None = None  # of the traces that a class has, where it has one kind of them only
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -138,6 +139,12 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             type(self).__name__, control_flow=control_flow, snap_max_jacobian_elements=snap_max_jacobian_elements
         )
         coordinates = self.default_config if config is None else config
+        if self.factorization not in (None, coordinates.trace_factorization):
+            raise ArgumentError(
+                f"`{type(self).__name__}` has traces of trace_factorization={self.factorization!r}; `config` has "
+                f"{coordinates.trace_factorization!r}: pass the configuration to `compile`, which takes the class that "
+                "it names."
+            )
         # A modulator is given for the new states, so there is no signal that could bypass them.
         bypass = coordinates.learning_signal != "modulatory"
         self._executor = ETraceVjpGraphExecutor(model, vjp_method, include_output_bypass=bypass)

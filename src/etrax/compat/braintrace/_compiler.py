@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from ... import graph
-from ._knobs import KNOBS, warn_without_effect
+from ._knobs import KNOBS, check_order, warn_without_effect
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -16,6 +16,7 @@ _R = TypeVar("_R")
 def _accepting(function: Callable[_P, _R]) -> Callable[..., _R]:
     @wraps(function)
     def accepted(*args, **kwargs) -> _R:
+        check_order(kwargs.get("sparse_n"), kwargs.get("include_recurrent_mixing", False))
         warn_without_effect(function.__name__, **{k: v for k, v in kwargs.items() if k in KNOBS})
         return function(*args, **{k: v for k, v in kwargs.items() if k not in KNOBS})
 

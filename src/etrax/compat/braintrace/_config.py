@@ -81,7 +81,7 @@ class ETraceConfig:
             recursion, decay = _side(self.temporal_recursion, self.decay, "decay")
             self._put(temporal_recursion=recursion, decay=decay)
         if self.sparse_n is not None:
-            self._put(sparse_n=_order(self.sparse_n))
+            self._put(sparse_n=as_order(self.sparse_n))
             if (self.sparse_n, self.recurrence_scope) == (1, "sparse_n"):
                 self._put(sparse_n=None, recurrence_scope="coupled")
         if self.trace_filter == "kappa" and self.kappa == 0:
@@ -207,7 +207,8 @@ def _unit_interval(value, what: str) -> float:
     return float(value)
 
 
-def _order(n) -> int:
+def as_order(n) -> int:
+    """An order of SnAp, a whole number of at least 1."""
     try:
         order = operator.index(n)
     except TypeError:

@@ -32,6 +32,15 @@ REFUSED = {
     "_update_fn": "the step",
     "_update_fn_fwd": "the step",
     "_update_fn_bwd": "the gradients of a step",
+    "_update_impl": "the step",
+    "_make_scan_fn": "the loop over a window",
+    "_wrap_etrace_stepper": "the trace after a step inside a window",
+    "_substitutes_hidden_jacobians": "the Jacobian that the trace follows",
+    "_exit_cotangent_grads": "the gradient at the exit of a window",
+    "_draw_projection": "the random signs of a step",
+    "_initial_projection_key": "the random signs of a step",
+    "_project": "the projection of the parameters' influence",
+    "_contract_trace": "the gradients of a step",
     "_default_config": "the coordinates of the rule",
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from ._config import ControlFlowPolicy
+from ..._errors import NotSupportedError
+from ._config import ControlFlowPolicy, as_order
 
 # By argument: its default, which says nothing, and why another value changes nothing here.
 KNOBS: dict[str, tuple[object, str]] = {
@@ -25,3 +26,11 @@ def warn_without_effect(where: str, **given: object) -> None:
         default, why = KNOBS[name]
         if not (value is None or value == default or value == ControlFlowPolicy() or value in ((), [], set())):
             warnings.warn(f"`{name}={value!r}` of `{where}` has no effect in Etrax: {why}.", stacklevel=3)
+
+
+def check_order(sparse_n: object, include_recurrent_mixing: bool) -> None:
+    """Refuse an order of SnAp that no compiler could serve."""
+    if sparse_n is not None and as_order(sparse_n) and not include_recurrent_mixing:
+        raise NotSupportedError(
+            f"`sparse_n={sparse_n!r}` says how far recurrent mixing is followed: pass `include_recurrent_mixing=True`."
+        )

@@ -26,6 +26,8 @@ DecayOrRank = float | int | tuple[float | int, float | int]
 class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
     """A trace for each parameter. `fast_solve` and `chunked_trace`, which change no result there, do nothing here."""
 
+    factorization = "per_param"
+
     def __init__(
         self, model: brainstate.nn.Module, name: str | None = None, vjp_method: str = "single-step",
         fast_solve: bool = True, trace_dtype: DTypeLike | None = None, chunked_trace: bool = True,
@@ -148,6 +150,8 @@ def _on_positions(value: jax.Array, shape: tuple[int, ...], count: int, index: i
 class IODimVjpAlgorithm(ETraceVjpAlgorithm):
     """A trace of the input and one of the state, `etrax.pp_prop`. A whole number is a rank r, decay (r − 1)/(r + 1)."""
 
+    factorization = "io_factorized"
+
     default_config = None
 
     def __init__(
@@ -165,9 +169,23 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
         self.fast_solve, self.decay_or_rank = fast_solve, decay_or_rank
 
     @property
-    def decay(self) -> float:
+    def decay_x(self) -> float:
         """The decay of the input's trace."""
         return self.config.decay_x
+
+    @property
+    def decay_f(self) -> float:
+        """The decay of the state's trace."""
+        return self.config.decay_f
+
+    @property
+    def decay(self) -> float:
+        """The decay of both traces."""
+        if self.decay_x != self.decay_f:
+            raise AttributeError(
+                f"the decays are asymmetric, {self.decay_x} and {self.decay_f}: read `decay_x` and `decay_f`."
+            )
+        return self.decay_x
 
     @property
     def etrace_xs(self) -> dict[str, EligibilityTrace]:
@@ -224,6 +242,8 @@ class OSTLFeedforward(pp_prop):
 
 class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
     """`etrax.uoro`: an unbiased estimate of rank one of the whole influence."""
+
+    factorization = "random_projection"
 
     default_config = ETraceConfig(trace_factorization="random_projection", recurrence_scope="coupled")
 
