@@ -172,7 +172,8 @@ def test_a_derivative_that_is_zero_is_found():
     assert found[0] == "derivatives through train are those of differences"
 
 
-def test_a_gradient_that_never_arrives_is_found(monkeypatch):
+@pytest.mark.filterwarnings("ignore:`tbptt`. no credit")
+def test_a_gradient_that_never_arrives_is_found():
     """The upper layer reads the old state below, and the rule carries nothing past a layer."""
     body = (
         Statement("v1", "matmul", ("x0", "p.w")), Statement("v2", "leaky", ("s.h", "v1")),
