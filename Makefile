@@ -61,8 +61,8 @@ demo: .venv-demo/.installed  ## learn spoken digits online and by BPTT: a table,
 test: $(VENV)/.installed  ## run the fast tests and the doctests
 	$(call fast,$(VENV))
 
-test-slow: $(VENV)/.installed-bench  ## run the slow tests
-	$(VENV)/bin/python -m pytest -n $(WORKERS) -m slow
+test-slow: $(VENV)/.installed-bench  ## run the slow tests, those beside braintrace too
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 durations: $(VENV)/.installed  ## run all fast tests whole and store how long each row takes, for tests/rows.py
 	@rm -f tests/durations.json

@@ -16,7 +16,7 @@ import etrax
 from etrax.analysis import OpNode, traced_relations
 from etrax.ir import Role
 
-from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, Case
+from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, WHOLE, Case
 from .evaluate import Evaluator
 from .learners import changed, compiled, sample
 from .measure import NARROW, close, relative, tolerance_of
@@ -184,7 +184,10 @@ class Checker:
         names = self.names
         scale = max([float(np.abs(np.asarray(w, complex)).max(initial=0)) for w in want[1]], default=0.0)
         for i, name in enumerate(names):
-            kind = str(verdicts[(name,)].kind)
+            verdict, window = verdicts[(name,)], min(case.window, self.model.steps)
+            kind, arrives = str(verdict.kind_at(window)), window >= (verdict.least_window or WHOLE)
+            if kind in ("approximate", "truncated") and not arrives and np.any(np.asarray(got[1][i], complex)):
+                return Failure(case, "no credit before the least window", f"params.{name}: {verdict.reason}")
             claim = self.leaf_claim(case, kind, got[1][i], want[1][i], i, scale, abs(float(want[0])))
             if claim:
                 inside = claim.startswith("truncated")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from .draw import Draw, Value
+from .spec import Leaf
 
 Shape = tuple[int, ...]
 
 
 def weight(g: Draw, shape: Shape, depth: int = 0) -> Value:
     """A value of a shape that is made of parameters only; most often a parameter."""
-    known = [Value(f"p.{k}", leaf.shape, "w") for k, leaf in g.params.items() if leaf == (shape, "float64")]
+    known = [Value(f"p.{k}", leaf.shape, "w") for k, leaf in g.params.items() if leaf == Leaf(shape)]
     if g.closed:
         inside = [v for v in g.pool if v.kind == "w" and v.shape == shape]
         return g.pick(inside) if inside else g.const(shape)

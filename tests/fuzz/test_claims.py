@@ -4,12 +4,16 @@ import re
 from dataclasses import replace
 from itertools import islice
 
+import jax
 import numpy as np
 import pytest
 from fuzz.cases import Case
 from fuzz.claims import Checker, Failure, Refusal, check_model, refused
 from fuzz.grammar import draw_model
+from fuzz.learners import compiled
 from fuzz.measure import close, tolerance_of
+from fuzz.oracle import bptt
+from fuzz.outer import wrong_derivative
 from fuzz.run import run_seeds
 from fuzz.shrink import same_failure, shrink
 from fuzz.spec import Leaf, Model, Statement, size, statements
@@ -114,6 +118,73 @@ def test_a_false_verdict_is_found(monkeypatch):
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "unused means zero"
     monkeypatch.setattr(d_rtrl_file, "by_position_verdict", lambda *_, **__: Verdict(Kind.TRUNCATED, "no"))
     assert Checker(leaky()).check(Case("d_rtrl", 1)).claim == "truncated is BPTT inside the window"
+
+
+def kept_by(**changes):
+    """h = k h + x @ w with an array of numpy."""
+    body = (Statement("v1", "matmul", ("x0", "p.w")), Statement("v2", "kept_by", ("s.h", "c.k", "v1")))
+    return leaky(body=body, consts={"k": Leaf((3,), start="numpy")}, **changes)
+
+
+def test_a_constant_that_is_read_again_is_found(monkeypatch):
+    """A learner that compiles anew at each call reads the numbers of now."""
+    case, right = Case("d_rtrl", 1, extra="constants"), Checker.gradient
+
+    def anew(self, learner, case, built, *rest):
+        return right(self, compiled(built, case.rule), case, built, *rest)
+
+    monkeypatch.setattr(Checker, "gradient", anew)
+    checker = Checker(kept_by())
+    before = checker.built.consts["k"].copy()
+    assert checker.check(case).claim.startswith("constants are those of compiling")
+    np.testing.assert_array_equal(checker.built.consts["k"], before)
+    assert Checker(kept_by()).check(Case("d_rtrl", 1)) == 0
+
+
+class Stopped:
+    """A learner through which no derivative passes, or none of training."""
+
+    def __init__(self, learner, loss):
+        self.learner, self.loss, self.init = learner, loss, learner.init
+
+    def value_and_grad(self, loss, **options):
+        return self.loss
+
+    def train(self, *given, **options):
+        run = self.learner.train(*given, **options)
+        return lambda params, *rest: jax.lax.stop_gradient(run(params, *rest))
+
+
+def test_a_derivative_that_is_zero_is_found():
+    checker, case = Checker(leaky()), Case("tbptt", 2)
+    learner = compiled(checker.built, case.rule)
+    whole = bptt(checker.built, None, "sum")
+
+    def right(params, state, xs, clock, mask):
+        return whole(params, state.hidden, xs, mask)[:2], state
+
+    def stopped(params, *rest):
+        return right(jax.lax.stop_gradient(params), *rest)
+
+    found = wrong_derivative(checker.run, Stopped(learner, stopped), case, checker.built, None)
+    assert found[0] == "reverse mode through the loss is BPTT"
+    found = wrong_derivative(checker.run, Stopped(learner, right), case, checker.built, None)
+    assert found[0] == "derivatives through train are those of differences"
+
+
+@pytest.mark.filterwarnings("ignore:`tbptt`. no credit")
+def test_a_gradient_that_never_arrives_is_found():
+    """The upper layer reads the old state below, and the rule carries nothing past a layer."""
+    body = (
+        Statement("v1", "matmul", ("x0", "p.w")), Statement("v2", "leaky", ("s.h", "v1")),
+        Statement("v3", "matmul", ("s.h", "p.v")), Statement("v4", "one_leak_differs", ("s.up", "v3")),
+    )  # fmt: skip
+    params, hidden = {"w": Leaf((2, 3)), "v": Leaf((3, 2))}, {"h": Leaf((3,)), "up": Leaf((2,))}
+    model = leaky(params=params, hidden=hidden, body=body, new={"h": "v2", "up": "v4"}, output=("v4",))
+    assert Checker(model).never_credited(Case("tbptt", 1), 1) and not Checker(model).never_credited(Case("tbptt", 2), 1)
+    zero = np.zeros((2, 3))
+    claim = Checker(model).leaf_claim(Case("tbptt", 1), "approximate", zero, zero + 1, 1, 1.0, 1.0)
+    assert claim == "what is approximate has a gradient"
 
 
 @pytest.mark.parametrize("mask", ["", "samples"])
