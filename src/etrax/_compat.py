@@ -272,6 +272,9 @@ def shard_map_parts(eqn: JaxprEqn) -> ShardMapParts:
 def run_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     """Run one equation on values, keeping its source line and context; always a list."""
     params = eqn.primitive.get_bind_params(eqn.params)
+    if eqn.primitive.name in CUSTOM:
+        # Derivative rules are the user's own code and expect arrays of JAX: numpy's cannot be indexed by a tracer.
+        values = [v if isinstance(v, jax.Array) else jax.numpy.asarray(v) for v in values]
     with source_of(eqn), eqn.ctx.manager:
         out = eqn.primitive.bind(*values, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
@@ -367,11 +370,11 @@ def common_dtype(*dtypes: Any) -> Any:
 
 
 def promotes(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function joins types by JAX's standard rules: what a caller forbids is meant for the caller's own code."""
+    """The function joins types and ranks by JAX's standard rules: what a caller forbids is meant for their own code."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.numpy_dtype_promotion("standard"):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return function(*args, **kwargs)
 
     return call

@@ -38,7 +38,7 @@ def sums_go_wrong() -> bool:
     x, c = (rng.integers(0, 4, shape).astype(np.float32) for shape in ((256, 20, 16), (20, 16)))
 
     def spread(x: np.ndarray, c: np.ndarray) -> np.ndarray:
-        return c * (c * x).sum(-1)[..., None]
+        return c[None] * (c[None] * x).sum(-1)[..., None]
 
     with jax.ensure_compile_time_eval():  # also within a function that is being traced
         return bool((np.asarray(jax.jit(spread)(x, c)) != spread(x, c)).any())
