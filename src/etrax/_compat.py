@@ -125,6 +125,13 @@ def renamed(eqn: JaxprEqn, names: Mapping[Any, Any]) -> JaxprEqn:
     return eqn.replace(invars=list(map(new, eqn.invars)), outvars=list(map(new, eqn.outvars)))
 
 
+def without_sources(jaxpr: Jaxpr) -> Jaxpr:
+    """A jaxpr whose equations have no lines of their own: they then have those of the equation around (`within`)."""
+    blank = _sources.new_source_info()
+    eqns = [eqn.replace(source_info=blank) for eqn in jaxpr.eqns]
+    return jaxpr.replace(eqns=eqns)
+
+
 def expanded(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any] | None:
     """One operation that stands for several, written out: same values, same derivatives. None for all others.
 

@@ -108,6 +108,13 @@ class OpenStep:
         return None if enter is None else enter(eqn, values, at, deltas)[0]
 
 
+def run_opened(
+    jaxpr: Jaxpr, args: Sequence[Array], sites: Sequence[WeightSite], cut: frozenset[int], deltas: Mapping[int, Array]
+) -> tuple[list[Array], Seen]:
+    """Outputs of a part of a step, and what was seen at each of its sites; all sites are perturbed."""
+    return _Run(sites, cut, None).body(jaxpr, (), args, (), dict(deltas))
+
+
 def _defined(step: Step, held: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
     """By equation of the step, which of its results are held, and the perturbation of each."""
     new = [(step.jaxpr.outvars[i], delta) for i, delta in held.items()]

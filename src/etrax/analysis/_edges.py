@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from jax import Array
-
 from .._compat import is_inexact
 from ..ir import Role, Step
 from ..primitives import Dep
-from ._cut import OpenStep
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._propagate import Problem
 from ._sites import WeightSite
-from ._transpose import reach_through
+from ._sweep import Sweep
 
 S = TypeVar("S", StateNode, OpNode)
 T = TypeVar("T", StateNode, OpNode, OutputNode)
@@ -64,20 +61,18 @@ def reach_edges(
     step: Step, sites: Sequence[WeightSite], cut: frozenset[int], observe: frozenset[int] | None = None
 ) -> Edges:
     """Edges of the step with the given sites cut; `observe`d sites (by default the cut ones) are targets as well."""
-    opened = OpenStep(step, tuple(sites), cut)
-    seen = sorted(cut if observe is None else observe)
-    states = step.states
+    states, seen = step.states, sorted(cut if observe is None else observe)
     diff = [i for i, leaf in enumerate(states) if is_inexact(leaf.aval)]
     outputs = [k for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
-
-    def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
-        old, deltas = dict(zip(diff, moving, strict=False)), dict(enumerate(moving[len(diff) :]))
-        outs, found = opened(leaves, deltas, states=old)
-        return [outs[i] for i in diff] + [outs[len(states) + k] for k in outputs] + [found[j].y for j in seen]
-
+    targets: dict[Node, int] = {StateNode(i): i for i in diff}
+    targets |= {OutputNode(k): len(states) + k for k in outputs}
+    rows, problems = Sweep(step, sites, cut, seen).run({StateNode(i): step.first_state + i for i in diff}, targets)
     origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]
-    targets: list[Node] = [*map(StateNode, diff), *map(OutputNode, outputs), *map(OpNode, seen)]
-    moving = [*(states[i].aval for i in diff), *(s.y_struct for s in sites)]
-    rows, problems = reach_through(run, moving, [leaf.aval for leaf in step.ins], targets)
-    reached = ((o, t, d) for o, found in zip(origins, rows, strict=True) for t, d in found.items())
-    return Edges({(o, t): d for o, t, d in reached if any((m >= 0).any() for m in d.maps)}, tuple(problems))
+    places = {node: k for k, node in enumerate([*targets, *map(OpNode, seen)])}
+    dep: dict[tuple[Node, Node], Dep] = {}
+    for origin in origins:
+        row = rows[origin]
+        for target in sorted(row, key=places.__getitem__):
+            if any((m >= 0).any() for m in row[target].maps):
+                dep[origin, target] = row[target]
+    return Edges(dep, tuple(problems))

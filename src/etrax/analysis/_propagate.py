@@ -34,7 +34,7 @@ class Problem(NamedTuple, Generic[Key]):
     kept: Precision | None = None
 
 
-class _Value:
+class Value:
     """What the walker carries: dependences, and how to get the value if it is a constant of the model."""
 
     __slots__ = ("_cached", "_thunk", "deps")
@@ -53,37 +53,53 @@ def propagate(
     jaxpr: Jaxpr, consts: Sequence[Any], sources: Mapping[int, Key]
 ) -> tuple[list[dict[Key, Dep]], list[Problem[Key]]]:
     """Dependence of each output on the inputs numbered in `sources`; `consts` are constants of the model."""
-    problems: list[Problem[Key]] = []
+    walk: Propagation[Key] = Propagation()
+    given: list[Deps] = [
+        {sources[i]: identity(v.aval.shape)} if i in sources else {} for i, v in enumerate(jaxpr.invars)
+    ]
+    rows = walk.through(jaxpr, consts, given)
+    find_offsets(jaxpr, consts, sources, walk.note)
+    return [cast("dict[Key, Dep]", deps) for deps in rows], walk.problems
 
-    def note(eqn: JaxprEqn, text: str, met: frozenset[Hashable], kept: Precision | None = None) -> None:
-        found = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, cast("frozenset[Key]", met), kept)
-        if found not in problems:
-            problems.append(found)
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> list[_Value] | None:
+class Propagation(Generic[Key]):
+    """A walk over programs that are linear in their sources; `problems` are where one is not."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem[Key]] = []
+
+    def note(self, eqn: JaxprEqn, text: str, met: frozenset[Hashable], kept: Precision | None = None, /) -> None:
+        problem = Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, cast("frozenset[Key]", met), kept)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def through(
+        self, body: Jaxpr, consts: Sequence[Any], deps: Sequence[Deps], constants: Sequence[Constant | None] = ()
+    ) -> list[Deps]:
+        """Dependences of the outputs of a program, from those of its inputs; `constants` are for the first of these."""
+        wrapped = [known(c) for c in consts]
+        thunks = [*constants, *(None for _ in range(len(deps) - len(constants)))]
+        outs = interpret(body, wrapped, [Value(d, t) for d, t in zip(deps, thunks, strict=True)], self._equation)
+        return [o.deps if isinstance(o, Value) else {} for o in outs]
+
+    def _equation(self, site: Site, eqn: JaxprEqn, values: list[Any]) -> list[Value] | None:
         if eqn.primitive.name in INLINED:
             return None
-        values = [v if isinstance(v, _Value) else _Value({}, lambda v=v: _as_array(v)) for v in values]
+        values = [v if isinstance(v, Value) else known(v) for v in values]
         if not any(v.deps for v in values):
-            return [_Value({}, lambda i=i: _fold(eqn, values, i)) for i in range(len(eqn.outvars))]
-        call = Call(eqn, [v.deps for v in values], lambda i: values[i].constant(), nested, note)
-        return [_Value(deps) for deps in _outputs(call)]
+            return folded(eqn, values)
+        call = Call(eqn, [v.deps for v in values], lambda i: values[i].constant(), self.through, self.note)
+        return [Value(deps) for deps in _outputs(call)]
 
-    def nested(
-        body: Jaxpr, consts: Sequence[Any], deps: Sequence[Deps], constants: Sequence[Constant] = ()
-    ) -> list[Deps]:
-        wrapped = [_Value({}, lambda c=c: _as_array(c)) for c in consts]
-        thunks = [*constants, *(None for _ in range(len(deps) - len(constants)))]
-        outs = interpret(body, wrapped, [_Value(d, t) for d, t in zip(deps, thunks, strict=True)], handle)
-        return [o.deps if isinstance(o, _Value) else {} for o in outs]
 
-    rows = nested(
-        jaxpr,
-        consts,
-        [{sources[i]: identity(v.aval.shape)} if i in sources else {} for i, v in enumerate(jaxpr.invars)],
-    )
-    find_offsets(jaxpr, consts, sources, note)
-    return [cast("dict[Key, Dep]", deps) for deps in rows], problems
+def known(x: Any) -> Value:
+    """A constant of the model."""
+    return Value({}, lambda: _as_array(x))
+
+
+def folded(eqn: JaxprEqn, values: Sequence[Value]) -> list[Value]:
+    """What an equation makes of values without dependences; computed where a value is asked for."""
+    return [Value({}, lambda i=i: _fold(eqn, values, i)) for i in range(len(eqn.outvars))]
 
 
 def _outputs(call: Call) -> list[Deps]:
@@ -105,7 +121,7 @@ def _outputs(call: Call) -> list[Deps]:
     return found
 
 
-def _fold(eqn: JaxprEqn, values: Sequence[_Value], output: int) -> np.ndarray | None:
+def _fold(eqn: JaxprEqn, values: Sequence[Value], output: int) -> np.ndarray | None:
     """The value of an equation all of whose operands are constants of the model."""
     if any(v.aval.size > MAX_CONSTANT for v in eqn.outvars if hasattr(v.aval, "size")):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 from jax import Array
@@ -26,20 +26,25 @@ def reach_through(
 
     Also the places where the way back is not linear in what it is given, or not known.
     """
+    first = len(moving) + len(fixed)
+    closed = pulled_back(run, moving, fixed)
+    return propagate(*open_jaxpr(closed), {first + k: target for k, target in enumerate(targets)})
+
+
+def pulled_back(run: Callable[[list[Array], list[Array]], list[Array]], moving: Shapes, fixed: Shapes) -> Any:
+    """The jaxpr from moving and fixed arrays and cotangents of the outputs of `run` to cotangents of what moves."""
 
     def pull(moving: list[Array], fixed: list[Array], cotangents: list[Array]) -> list[Array]:
         return jax.vjp(lambda some: run(some, fixed), moving)[1](cotangents)[0]
 
     try:
-        closed = jax.make_jaxpr(pull)(list(moving), list(fixed), jax.eval_shape(run, list(moving), list(fixed)))
+        return jax.make_jaxpr(pull)(list(moving), list(fixed), jax.eval_shape(run, list(moving), list(fixed)))
     except (ValueError, NotImplementedError) as error:
         refuse_while(error)
         raise CompilationError(
             "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the "
             f"operation, give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
         ) from error
-    first = len(moving) + len(fixed)
-    return propagate(*open_jaxpr(closed), {first + k: target for k, target in enumerate(targets)})
 
 
 def refuse_while(error: Exception) -> None:
