@@ -21,7 +21,7 @@ from .._compat import (
     scan_parts,
     shape_struct,
 )
-from ..ir import Body, moving_operands, rule_by_cotangents
+from ..ir import Body, moving_operands, rule_of
 from ._partition import Walk, rule
 from ._place import Local, Place, are_bits, merged_dims
 
@@ -126,7 +126,7 @@ def _custom(walk: Walk, eqn: JaxprEqn, operands: list[Local]) -> list[Local]:
     own = frozenset().union(*(o.place.own for o in first))
     ready = [walk.entered(o, own) for o in operands]
     places = [o.place for o in _places(walk, inner_jaxpr(eqn), ready)]
-    whole, back = rule_by_cotangents(eqn, structs, moving)
+    whole, back = rule_of(eqn, structs, moving)
 
     call = jax.custom_vjp(lambda *values: _run(walk, inner_jaxpr(eqn), ready, values, places))
 
