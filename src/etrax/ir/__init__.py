@@ -7,7 +7,7 @@ from ._bound import merged as merged
 from ._check import check_step as check_step
 from ._custom import Body as Body
 from ._custom import moving_operands as moving_operands
-from ._custom import rule_by_cotangents as rule_by_cotangents
+from ._custom import rule_of as rule_of
 from ._detach import Detach as Detach
 from ._detach import detaching_vjp as detaching_vjp
 from ._digest import digest_of as digest_of

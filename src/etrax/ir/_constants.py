@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from .._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, close_jaxpr, open_jaxpr
-from ._custom import call_by_cotangents, call_by_tangents, moving_operands, rule_by_cotangents, rule_by_tangents
+from ._custom import call_with_rule, keeps_rule, moving_operands, rule_of
 
 
 def with_own_constants(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
@@ -70,22 +70,21 @@ def _is_shared(value: np.ndarray) -> bool:
 
 
 def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
-    """A call whose derivative rule closes over arrays, with the rule as it is now; any other as it is."""
+    """A call with its derivative rule as it is now, if that closes over arrays or would be lost."""
     structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     moving = moving_operands(eqn)
-    by_tangents = eqn.primitive.name == "custom_jvp_call"
     try:
-        rule = (rule_by_tangents if by_tangents else rule_by_cotangents)(eqn, structs, moving)
+        rule = rule_of(eqn, structs, moving)
     except Exception:  # the user's rule may raise anything; it is reported where a derivative is asked for
         return eqn
     copying = _Copying()
-    bodies = [copying.body(*body) for body in rule]
-    if not copying.shared:
+    forward, backward = (copying.body(*body) for body in rule)
+    if eqn.params.get("symbolic_zeros") or (keeps_rule(eqn, forward) and not copying.shared):
         return eqn
-    call = (call_by_tangents if by_tangents else call_by_cotangents)(eqn, bodies, moving)
+    call = call_with_rule(eqn, (forward, backward), moving)
     made, consts = open_jaxpr(jax.make_jaxpr(call)(*structs))
     (new,) = made.eqns
     atoms = {v: Literal(c, v.aval) for v, c in zip(made.constvars, consts, strict=True)}
     atoms |= dict(zip(made.invars, eqn.invars, strict=True))
     invars = [v if isinstance(v, Literal) else atoms[v] for v in new.invars]
-    return eqn.replace(params=new.params, invars=invars)
+    return eqn.replace(primitive=new.primitive, params=new.params, invars=invars)

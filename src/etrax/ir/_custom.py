@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import jax
 from jax import Array
 
-from .._compat import Jaxpr, JaxprEqn, inner_jaxpr, is_inexact, open_jaxpr, run_equation, shape_struct
+from .._compat import Jaxpr, JaxprEqn, Literal, inner_jaxpr, is_in, is_inexact, open_jaxpr, run_equation, shape_struct
 from ._walk import interpret
 
 Body: TypeAlias = tuple[Jaxpr, Sequence[Any]]
@@ -37,7 +37,7 @@ def _moved(eqn: JaxprEqn, values: Sequence[Array], moving: Sequence[int]) -> Cal
     return run
 
 
-def rule_by_cotangents(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tuple[Body, Body]:
+def rule_of(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tuple[Body, Body]:
     """The derivative rule of a call, backwards: (operands → outputs, residuals), (residuals, bars → bars)."""
     tree: list[Any] = []
 
@@ -58,41 +58,33 @@ def rule_by_cotangents(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[i
     return whole, open_jaxpr(jax.make_jaxpr(backward)(*held, *outs))
 
 
-def rule_by_tangents(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tuple[Body]:
-    """The derivative rule of a call, forwards: (operands, tangents) → (outputs, tangents)."""
+def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
+    """Whether who differentiates a gradient of the call finds the rule again, in what the call gives.
 
-    def forward(values: Sequence[Array], tangents: Sequence[Array]) -> Any:
-        return jax.jvp(_moved(eqn, values, moving), [values[i] for i in moving], tangents)
+    A gradient runs the rule in the place of the call, and most rules of surrogate spikes give a plain threshold, whose
+    derivative is zero; one that calls the function itself has the rule in turn. JAX drops a `custom_jvp` rule once a
+    loop around it is differentiated. For functions of JAX's own that is no loss: their rules are true derivatives.
+    """
+    if eqn.primitive.name == "custom_jvp_call":
+        return is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
+    jaxpr, _ = forward
+    makers = {v: e.primitive for e in jaxpr.eqns for v in e.outvars}
+    values = jaxpr.outvars[: len(eqn.outvars)]
+    return all(not isinstance(v, Literal) and makers.get(v) is eqn.primitive for v in values)
 
-    return (open_jaxpr(jax.make_jaxpr(forward)(list(structs), [structs[i] for i in moving])),)
 
-
-def call_by_cotangents(eqn: JaxprEqn, rule: Sequence[Body], moving: Sequence[int]) -> Call:
-    """The call with this rule in the place of its own."""
+def call_with_rule(eqn: JaxprEqn, rule: Sequence[Body], moving: Sequence[int]) -> Call:
+    """The call with this rule in the place of its own; its value in the rule is that of a call (`keeps_rule`)."""
     whole, back = rule
     n, count = len(eqn.outvars), len(eqn.invars)
     call = jax.custom_vjp(lambda *values: run_body(inner_jaxpr(eqn), values))
 
     def forward(*values: Array) -> tuple[list[Array], list[Array]]:
-        outs = run_body(whole, values)
-        return outs[:n], outs[n:]
+        return call(*values), run_body(whole, values)[n:]
 
     def backward(held: list[Array], bars: list[Array]) -> tuple[Array | None, ...]:
         found = dict(zip(moving, run_body(back, [*held, *bars]), strict=True))
         return tuple(found.get(i) for i in range(count))
 
     call.defvjp(forward, backward)
-    return call
-
-
-def call_by_tangents(eqn: JaxprEqn, rule: Sequence[Body], moving: Sequence[int]) -> Call:
-    """The call with this rule in the place of its own."""
-    n = len(eqn.outvars)
-    call = jax.custom_jvp(lambda *values: run_body(inner_jaxpr(eqn), values))
-
-    @call.defjvp
-    def push(values: Sequence[Array], tangents: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        outs = run_body(rule[0], [*values, *(tangents[i] for i in moving)])
-        return outs[:n], outs[n:]
-
     return call
