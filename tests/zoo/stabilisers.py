@@ -96,7 +96,7 @@ def maximum_per_position(draw):
 
 @family(dict.fromkeys(GATES, EXACT))
 def maximum_without_gradient(draw):
-    """No gradient passes the maximum, as some public code has it: nothing is left of the difference."""
+    """No gradient passes the maximum, on which the output does not depend: nothing is left of the difference."""
 
     def step(p, s, x):
         i, f = _gates(p, x)
@@ -263,7 +263,12 @@ def gate_as_state(draw):
         h = jax.nn.sigmoid(g) * s["h"] + x @ p["w"]
         return {"h": h, "g": g}, h
 
-    return step, {"w": draw(I, 4), "g": draw(I, 1)}, {"h": jnp.zeros((B, 4)), "g": jnp.ones((B, 1))}, inputs(normal(B, I))
+    return (
+        step,
+        {"w": draw(I, 4), "g": draw(I, 1)},
+        {"h": jnp.zeros((B, 4)), "g": jnp.ones((B, 1))},
+        inputs(normal(B, I)),
+    )
 
 
 @family({"w": EXACT, "g": REPORTED})

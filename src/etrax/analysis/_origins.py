@@ -71,7 +71,9 @@ def rescaled_groups(facts: Facts) -> set[tuple[int, int]]:
 
 
 # What may stand between a new state as the step computes it and as it returns it.
-_RESHAPING = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "transpose", "copy", "convert_element_type"})
+_RESHAPING = frozenset(
+    {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "transpose", "copy", "convert_element_type"}
+)
 
 
 def _name(names: dict[Var, Origins], jaxpr: Jaxpr, var: Any, origins: Origins) -> None:

@@ -74,7 +74,9 @@ def save_artifact(
         "platforms": list(exported.platforms),
         "rule": str(learner.rule),
         "window": window,
-        "verdicts": {format_path(p, "params")[1:-1]: str(v.kind_at(window)) for p, v in learner.report.verdicts.items()},
+        "verdicts": {
+            format_path(p, "params")[1:-1]: str(v.kind_at(window)) for p, v in learner.report.verdicts.items()
+        },
         "arguments": _described(structs),
         "output": _skeleton(_output_struct(learner)),
         "bytes": {part: _size(value) for part, value in zip(PARTS, structs, strict=True)}

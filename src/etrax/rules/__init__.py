@@ -7,8 +7,8 @@ from ._partition import combined_transport as combined_transport
 from ._partition import frozen as frozen
 from ._rule import Rule as Rule
 from ._rule import RuleWarning as RuleWarning
-from ._signals import guided_transport as guided_transport
 from ._rule import without_credit as without_credit
+from ._signals import guided_transport as guided_transport
 from ._verdicts import Kind as Kind
 from ._verdicts import Verdict as Verdict
 from ._verdicts import other_signal_verdict as other_signal_verdict
