@@ -192,3 +192,24 @@ def test_the_forget_gate_of_a_stabilised_cell_is_no_worse_than_without_a_trace()
     for name in ("wi", "bi", "wf", "bf"):
         error = [np.linalg.norm(g[name] - want[name]) for g in (found, none)]
         assert error[0] <= error[1] * (1 + 1e-9), name
+
+
+def test_a_stabiliser_without_a_gradient_is_the_same_model():
+    """The advice of the report: BPTT's gradient does not change, and every parameter is exact."""
+    with_gradient, without = (ZOO[f"stabilisers/{n}"]() for n in ("one_maximum", "maximum_without_gradient"))
+    xs, ys = without.make_inputs(T, 0), without.make_target(T, 0)
+
+    def bptt(step):
+        def loss(p):
+            outputs = lax.scan(lambda s, x: step(p, s, x), without.hidden, *xs)[1]
+            return sum(map(without.loss, outputs, ys)) / T
+
+        return jax.grad(loss)(without.params)
+
+    want, other = bptt(with_gradient.step), bptt(without.step)
+    _, learner = zoo_learner("maximum_without_gradient")
+    run = learner.value_and_grad(without.loss, window=3)
+    found = in_numpy(run, without.params, learner.init(), xs, ys)[0][1]
+    for name, w in want.items():
+        np.testing.assert_allclose(other[name], w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found[name], w, rtol=1e-9, atol=1e-12)

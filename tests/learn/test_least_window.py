@@ -1,5 +1,7 @@
 """From which window on credit arrives: exactly zero below the least window, and not from there on, under every rule."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +51,7 @@ def random_stack(seed):
 
     layers, sizes = [], [2, *rng.randint(2, 4, rng.randint(1, 4))]
     params, states = {}, {}
-    for i, (n, m) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (n, m) in enumerate(pairwise(sizes)):
         delay, how = int(rng.randint(4)), str(rng.choice(["roll", "concatenate", "leaves"]))
         recurrent, old = rng.rand() < 0.3, rng.rand() < 0.5
         leak = jax.nn.sigmoid(draw(m)) if rng.rand() < 0.7 else 0.8
@@ -91,11 +93,8 @@ def check_least_windows(step, rule, params, states, xs, ys):
     """How many gradients were below the least window of their parameter."""
     learner = etrax.compile(step, rule, xs[0], params=params, hidden=states)
     verdicts, late = learner.report.verdicts, 0
-    asked = {
-        k
-        for v in verdicts.values()
-        for k in ((1, 7) if v.least_window is None else (v.least_window, v.least_window - 1))
-    }
+    least = {v.least_window for v in verdicts.values()}
+    asked = {k - d for k in least - {None} for d in (0, 1)} | ({1, 7} if None in least else set())
     whole = jax.grad(lambda p: sum(map(loss, jax.lax.scan(lambda s, x: step(p, s, x), states, xs)[1], ys)))(params)
     for window in sorted(asked - {0}):
         if 2 * window > T:

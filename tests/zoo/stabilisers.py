@@ -96,7 +96,7 @@ def maximum_per_position(draw):
 
 @family(dict.fromkeys(GATES, EXACT))
 def maximum_without_gradient(draw):
-    """No gradient passes the maximum, as some public code has it: nothing is left of the difference."""
+    """No gradient passes the maximum, on which the output does not depend: nothing is left of the difference."""
 
     def step(p, s, x):
         i, f = _gates(p, x)

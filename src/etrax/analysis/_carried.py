@@ -10,8 +10,8 @@ the wrong way. So a trace to z is left out if
 - S has a memory of its own: it acts on itself through the cut step;
 - a factor made of one of them is multiplied with, or divides, something made of the other.
 
-A state may also be kept in the units of another one, M: c' = exp(m - m')·c + …, the running maximum of an mLSTM. What the
-new m' does to c in one step is taken back by what the old m does to it in the next. Where M is one number for many
+A state may also be kept in the units of another one, M: c' = exp(m - m')·c + …, the running maximum of an mLSTM. What
+the new m' does to c in one step is taken back by what the old m does to it in the next. Where M is one number for many
 positions of c, and what the old M does to c is not carried, a trace to c or to M is half of a difference, and both are
 left out for every op that drives M.
 

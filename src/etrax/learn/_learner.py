@@ -393,7 +393,8 @@ class Learner:
             for text in self.rule.warns(self.facts, leaves):
                 warnings.warn(text, RuleWarning, stacklevel=3)
         if not self._warned_of_window:
-            text = without_credit(self.facts, self.rule, min([window, *(a.shape[0] for a in leaves)]))
+            steps = [a.shape[0] for a in leaves if getattr(a, "shape", ())]
+            text = without_credit(self.facts, self.rule, min([window, *steps]))
             if text:
                 self._warned_of_window = True
                 warnings.warn(text, RuleWarning, stacklevel=3)

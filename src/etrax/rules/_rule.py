@@ -99,8 +99,8 @@ def without_credit(facts: Facts, rule: Rule, window: int) -> str:
     advice = f" Take windows of at least {max(needed)} steps." if needed else ""
     advice += " Under this rule no window is long enough for some of them." if len(needed) < len(late) else ""
     return (
-        f"`{rule.name}`: no credit reaches the parameter{many} {names} in {one}, so that the gradient is zero: an output "
-        f"shows what {'they do' if many else 'it does'} only later.{advice} The report says more."
+        f"`{rule.name}`: no credit reaches the parameter{many} {names} in {one}, so that the gradient is zero: an "
+        f"output shows what {'they do' if many else 'it does'} only later.{advice} The report says more."
     )
 
 

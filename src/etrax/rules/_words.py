@@ -50,7 +50,9 @@ def words_of(facts: Facts, lost: LostPath) -> str:
             other = _names(facts, lost.beside)
             return (
                 f"its trace to {there} is left out: one of {there} and {other} is kept in units of the other, which "
-                "change at every step, what that does is not carried, and half of it can point the wrong way"
+                "change at every step, and half of that change can point the wrong way; if the output does not depend "
+                "on these units (a running maximum), `jax.lax.stop_gradient` around the new ones changes no gradient, "
+                "and makes this one exact"
             )
         case LostKind.NONLINEAR:
             rule = "derivative" if lost.detail.startswith("rounds") else "model's own derivative rule"

@@ -66,8 +66,8 @@ class Comparison:
     def check(self) -> Comparison:
         """Raise if a parameter with verdict `exact` or `unused` differs from BPTT; else return itself.
 
-        An `approximate` gradient is not exactly zero where BPTT's is not: that raises, too, if the sequence has at least
-        two windows. In windows shorter than `verdict.least_window` the verdict is `truncated`, and zero is what it says.
+        An `approximate` gradient is not exactly zero where BPTT's is not: that raises, too, if the sequence has at
+        least two windows. In windows shorter than `verdict.least_window` the verdict is `truncated`, which says so.
         """
         wrong = [
             r
