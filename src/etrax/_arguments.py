@@ -95,7 +95,10 @@ def check_function(what: str, value: object, takes: str) -> Callable[..., object
 
 def check_number(rule: str, name: str, value: object, low: float, high: float, text: str, *, ends: str = "[)") -> float:
     """A number between two bounds, as it is; `ends` says which of them are included."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else math.nan
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else math.nan
+    except OverflowError:  # a whole number beyond all floating-point numbers
+        number = math.nan
     above = number >= low if ends[0] == "[" else number > low
     below = number <= high if ends[1] == "]" else number < high
     if not (above and below and math.isfinite(number)):

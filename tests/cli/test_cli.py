@@ -152,7 +152,7 @@ SECTIONS = {
 }
 NONSENSE = [
     *(("optimizer", "learning_rate", v, "`learning_rate` of [optimizer] is") for v in
-      ("nan", "inf", "-1", "0", '"fast"', "true", "[1]", "1e400", "{a = 1}", "2024-01-01")),
+      ("nan", "inf", "-1", "0", "9" * 400, '"fast"', "true", "[1]", "1e400", "{a = 1}", "2024-01-01")),
     ("optimizer", "b1", "2", "`b1` of [optimizer] is 2; expected a number from 0 up to 1"),
     ("optimizer", "eps", "nan", "`eps` of [optimizer] is nan"), ("optimizer", "name", "[]", "`name` of [optimizer]"),
     ("optimizer", "mu_dtype", '"nope"', "[optimizer] does not fit adam"),

@@ -203,6 +203,7 @@ HOSTILE = {
     "no output": {"output": ...}, "an output too deep": {"output": nested(200)}, "an output of numbers": {"output": 3},
     "an output with more arrays": {"output": {"list": ["array"] * 5}}, "a format of text": {"format": "2"},
     "a format that is true": {"format": True}, "flops that are none": {"flops": float("nan")},
+    "flops beyond all numbers": {"flops": 10**400}, "a window beyond all numbers": {"window": 10**400},
     "more fields": {"more": nested(150)}, "verdicts": {"verdicts": [1]},
     "leaves that are numbers": {"arguments": {part: [3] for part in PARTS}},
     "shapes below zero": {"arguments": {

@@ -58,3 +58,8 @@ def test_verdicts():
 def test_bad_decay(decay):
     with pytest.raises(ValueError, match="`ottt` takes a `decay` from 0 to 1"):
         etrax.ottt(decay)
+
+
+def test_a_decay_beyond_all_numbers():
+    with pytest.raises(etrax.ArgumentError, match="takes a `decay` from 0"):
+        etrax.ottt(10**400)

@@ -26,7 +26,7 @@ def check_optimizer_options(options: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, bool | str) or name == "name":
             continue
         number = value if isinstance(value, int | float) else math.nan
-        if not math.isfinite(number) or abs(number) > 1e300 or number < 0 or (name in SHARES and number >= 1):
+        if not 0 <= number <= 1e300 or (name in SHARES and number >= 1):
             kind = "a number from 0 up to 1" if name in SHARES else "a number that is not below zero"
             raise ArgumentError(f"`{foreign(name)}` of [optimizer] is {short(value)}; expected {kind}.")
     rate = options["learning_rate"]

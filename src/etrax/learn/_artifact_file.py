@@ -129,7 +129,7 @@ def _whole(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return value is None or (type(value) in (int, float) and math.isfinite(value))
+    return value is None or _whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _texts(value: object) -> bool:
@@ -145,8 +145,9 @@ def _leaf(value: object) -> bool:
 
 
 def _arguments(value: object) -> bool:
-    listed = isinstance(value, dict) and set(value) == set(PARTS) and all(isinstance(v, list) for v in value.values())
-    return listed and all(_leaf(leaf) for part in value.values() for leaf in part)
+    if not isinstance(value, dict) or set(value) != set(PARTS):
+        return False
+    return all(isinstance(part, list) and all(map(_leaf, part)) for part in value.values())
 
 
 def _sizes(value: object) -> bool:

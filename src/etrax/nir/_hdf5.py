@@ -79,7 +79,7 @@ class _Reader:
             )
         found = group[name]
         if isinstance(found, h5py.Group):
-            return {key: self.child(found, key, path) for key in found}
+            return {str(key): self.child(found, str(key), path) for key in found}
         if not isinstance(found, h5py.Dataset):
             raise self.refuse(path, "is neither a group nor an array")
         value = self._array(found, path)
@@ -102,7 +102,7 @@ class _Reader:
             raise self.refuse(path, f"is of type {foreign(dataset.dtype)}; expected numbers or text")
         self._take(path, dataset.dtype.itemsize * int(np.prod(dataset.shape, dtype=object)))
         if dataset.chunks is not None:
-            self._check_chunks(dataset, path)
+            self._check_chunks(dataset, dataset.chunks, path)
         if text is not None and text.length is None:
             return self._texts(dataset, path)
         return dataset[()]
@@ -118,13 +118,13 @@ class _Reader:
                 "pass the graph",
             )
 
-    def _check_chunks(self, dataset: h5py.Dataset, path: tuple[str, ...]) -> None:
+    def _check_chunks(self, dataset: h5py.Dataset, chunks: tuple[int, ...], path: tuple[str, ...]) -> None:
         """What a chunk unpacks to is what an array of its shape takes: HDF5 itself would unpack whatever comes."""
         plan = dataset.id.get_create_plist()
         filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
         if len(set(filters)) < len(filters) or not set(filters) <= {DEFLATE, SHUFFLE, CHECKSUM, LZF}:
             raise self.refuse(path, "is packed in a way that `nir.write` does not use")
-        size = dataset.dtype.itemsize * int(np.prod(dataset.chunks, dtype=object))
+        size = dataset.dtype.itemsize * int(np.prod(chunks, dtype=object))
         if size > LEAST_ROOM:
             raise self.refuse(path, f"is stored in pieces of {format_bytes(size)}")
         if DEFLATE not in filters:
