@@ -125,7 +125,7 @@ LEARNER = {
     ),
     "online": call(
         lambda **o: learner().online(**o), optimizer=sgd, loss_fn=held(loss), window=2, params=lambda: PARAMS,
-        state=lambda: learner().init(),
+        state=lambda: learner().init(), donate=False,
     ),
     "feed": call(
         lambda inputs, target: learner().online(sgd(), loss, window=2).feed(inputs, target), inputs=lambda: XS[0],

@@ -3,6 +3,7 @@
 WRITE_MESSAGES=1 python -m pytest tests/bad_input/test_messages.py        # write messages.txt anew
 """
 
+import contextlib
 import re
 import warnings
 from pathlib import Path
@@ -36,6 +37,17 @@ def train(optimizer, opt_state):
 
 def stream():
     return learner().online(sgd(), lambda o, t: ((o - t) ** 2).mean(), window=2)
+
+
+def after_failing(feed):
+    """A stream that gives its state away, and what it says when an update fails, or after that."""
+    made = compiled(check_finite=True)
+    found = made.online(sgd(), lambda o, t: ((o - t) ** 2).mean(), window=1, donate=True)
+    trace = jax.tree.map(lambda a: a * jnp.nan if jnp.issubdtype(a.dtype, jnp.inexact) else a, found.state.trace)
+    found.state = found.state._replace(trace=trace)
+    with contextlib.suppress(etrax.NonFiniteError):
+        found.feed(XS[0], YS[0])
+    return feed(found)
 
 
 def module_as_params():
@@ -192,6 +204,12 @@ MISTAKES = {
     "feed: a list": lambda: stream().feed([1.0, 2.0, 3.0], YS[0]),
     "feed: a sequence": lambda: stream().feed(XS, YS),
     "feed: another shape": lambda: stream().feed(XS[0, 0], YS[0]),
+    "feed: a sample that is not finite": lambda: (
+        compiled(check_finite=True).online(sgd(), lambda o, t: ((o - t) ** 2).mean()).feed(XS[0] * jnp.nan, YS[0])
+    ),
+    "feed: a state that was used up": lambda: after_failing(lambda s: s.feed(XS[0], YS[0])),
+    "a stream: another state": lambda: setattr(stream(), "state", HIDDEN),
+    "a stream: another opt_state": lambda: setattr(stream(), "opt_state", ()),
     "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
     "a module that reads the time": lambda: etrax.compile(Clocked(), "d_rtrl", jnp.ones(3)),
     "a module, an input with a unit": lambda: etrax.compile(Leaky(), "d_rtrl", XS[0] * u.mA),

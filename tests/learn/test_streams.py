@@ -97,13 +97,15 @@ def test_an_update_that_fails_leaves_what_was_before_its_window():
     same((a, everything(twin)), (b, everything(stream)))
 
 
+@pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize("window", [1, 2])
-def test_a_callback_that_raises_while_the_step_runs(window):
-    """What fails on the device, after everything was handed over."""
-    fails = [False]
+def test_a_callback_that_raises_while_the_step_runs(window, call):
+    """What fails on the device, after everything was handed over: in the step (the first call), or in the update."""
+    calls = [-1000]
 
     def look(a):
-        if fails[0]:
+        calls[0] += 1
+        if calls[0] == call:
             raise RuntimeError("the sensor is gone")
         return np.asarray(a)
 
@@ -114,10 +116,15 @@ def test_a_callback_that_raises_while_the_step_runs(window):
     learner = learner_of(sensed)
     stream = stream_of(learner, window)
     found = [stream.feed(XS[t], YS[t]).output for t in range(window)]
-    fails[0] = True
+    before = everything(stream)
+    if call == 2:  # the update is that of the last sample of a window
+        for t in range(window, 2 * window - 1):
+            stream.feed(XS[t], YS[t])
+    calls[0] = 0
     with pytest.raises(Exception, match="the sensor is gone"):
         stream.feed(XS[0], YS[0])
-    fails[0] = False
+    calls[0] = -1000
+    same(everything(stream), before)
     found += [stream.feed(XS[t], YS[t]).output for t in range(window, 4)]
     outputs, want = clean(learner, window, range(4))
     same((found, everything(stream)), (outputs, want))

@@ -263,11 +263,12 @@ class Learner:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
 
         The loss is the mean of `loss_fn(output, target)` over the steps, weighed by the mask if there is one;
-        `reduction="sum"` adds them up. `window="auto"` takes 64 steps, more where the trace is larger than the buffers
-        of so many steps (moving it once a window would take most of the time), fewer where the memory budget asks for
-        it; `f.window` says which. With `donate=True` the given state is used up: its trace is moved in its place, and
-        there is one less in memory. Asked again with the same loss and options, it returns the same function: nothing
-        is compiled twice.
+        `reduction="sum"` adds them up. Where the mask is zero, targets and inputs may be NaN: the loss is not looked
+        at, and NaN of an input is read as zero, since hidden state and trace evolve there too. `window="auto"` takes 64
+        steps, more where the trace is larger than the buffers of so many steps (moving it once a window would take most
+        of the time), fewer where the memory budget asks for it; `f.window` says which. With `donate=True` the given
+        state is used up: its trace is moved in its place, and there is one less in memory. Asked again with the same
+        loss and options, it returns the same function: nothing is compiled twice.
         """
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)

@@ -154,10 +154,11 @@ class Online:
         `step_fn(*slices)` calls `online` once and returns the loss of the step, or `(loss, aux)` with `has_aux`; it may
         read parameters and states as well. For an NNX module it is `step_fn(online, *slices)`: as everywhere in NNX,
         what is differentiated is an argument. With `chunk_size=k` it is given k steps at a time, passes them on as
-        `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum. Returns
-        gradients with the keys of `weights` (by default all of the module's parameters; of NNX a filter), then what was
-        asked for: the losses (`loss_output`: "per_step", "masked", or their "scalar"), and aux. In a loop, call it
-        under `brainstate.transform.jit` or `nnx.jit`: outside of them it is compiled at every call.
+        `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum, and what is
+        NaN in a sequence where the mask is zero is read as zero. Returns gradients with the keys of `weights` (by
+        default all of the module's parameters; of NNX a filter), then what was asked for: the losses (`loss_output`:
+        "per_step", "masked", or their "scalar"), and aux. In a loop, call it under `brainstate.transform.jit` or
+        `nnx.jit`: outside of them it is compiled at every call.
         """
         check_function("step_fn", step_fn, "(*slices)")
         run = Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask)
