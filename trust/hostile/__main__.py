@@ -45,17 +45,8 @@ def _one_process(kind: str, seed: int, start: int, stop: int, found: Fed) -> int
         tempfile.TemporaryFile() as log,
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, bufsize=0) as process,
     ):
-        assert process.stdout is not None
-        number, last = start - 1, time.monotonic()
-        while True:
-            patience = STARTING if number < start else SILENCE
-            if not select.select([process.stdout], [], [], max(0.0, last + patience - time.monotonic()))[0]:
-                process.kill()
-                break
-            line = process.stdout.readline()
-            if not line:
-                break
-            last = time.monotonic()
+        number = start - 1
+        while line := _heard(process, STARTING if number < start else SILENCE):
             said = json.loads(line)
             number = said[1]
             if said[0] == "end":
@@ -69,6 +60,18 @@ def _one_process(kind: str, seed: int, start: int, stop: int, found: Fed) -> int
         found.files += 1
         found.wrong.append(f"{kind} {seed}:{number}: the process ended ({process.wait()}) or hung")
         return number + 1
+
+
+def _heard(process: subprocess.Popen[bytes], patience: float) -> bytes:
+    """The next line; nothing if the process has ended, or says nothing for long.
+
+    Waited for in four parts: whoever stops both processes for a while, and lets them go on, ends one part at most.
+    """
+    assert process.stdout is not None
+    for _ in range(4):
+        if select.select([process.stdout], [], [], patience / 4)[0]:
+            return process.stdout.readline()
+    return b""
 
 
 def _count(found: Fed, kind: str, said: list[str]) -> None:

@@ -74,8 +74,9 @@ def value(rng: Rng) -> Any:
     kinds: list[Callable[[], Any]] = [
         lambda: None, lambda: True, lambda: -1, lambda: 0, lambda: 1e308, lambda: float("nan"), lambda: float("-inf"),
         lambda: 2**63, lambda: 10**30, lambda: 10**400, lambda: -(2**70), lambda: "", lambda: EVIL,
-        lambda: "../../etc/passwd", lambda: "x" * 10_000, list, dict, lambda: nested(150), lambda: [EVIL] * 3, lambda: {EVIL: EVIL},
-        lambda: int(rng.integers(-5, 50)), lambda: float(rng.standard_normal()), lambda: [1, 2, 3], lambda: "array",
+        lambda: "../../etc/passwd", lambda: "x" * 10_000, list, dict, lambda: nested(150), lambda: [EVIL] * 3,
+        lambda: {EVIL: EVIL}, lambda: int(rng.integers(-5, 50)), lambda: float(rng.standard_normal()),
+        lambda: [1, 2, 3], lambda: "array",
     ]  # fmt: skip
     return kinds[int(rng.integers(len(kinds)))]()
 

@@ -23,7 +23,7 @@ import numpy as np
 import etrax
 
 MEMORY = 600 << 20  # bytes that one file may take
-SECONDS = 20.0
+SECONDS = 20.0  # of computing: the machine may be busy with something else
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 KINDS = ("artifact", "save", "run", "nir", "config")
 
@@ -40,7 +40,7 @@ def outcome(kind: Any, seed: tuple[int, int]) -> tuple[str, str, str]:
     """`words`, `right` or `wrong`; what was fed, and what is wrong about it."""
     what, feed = kind.attempt(np.random.default_rng(seed))
     _forget_peak()
-    before, began = _peak(), time.monotonic()
+    before, began = _peak(), time.process_time()
     try:
         wrong, came = feed(), "right"
     except etrax.EtraxError as error:
@@ -49,8 +49,8 @@ def outcome(kind: Any, seed: tuple[int, int]) -> tuple[str, str, str]:
         wrong, came = f"{type(error).__name__}: {str(error)[:300]}", "wrong"
     if wrong is None and _peak() - before > MEMORY:
         wrong = f"took {(_peak() - before) >> 20} MB"
-    if wrong is None and time.monotonic() - began > SECONDS:
-        wrong = f"took {time.monotonic() - began:.0f} s"
+    if wrong is None and time.process_time() - began > SECONDS:
+        wrong = f"took {time.process_time() - began:.0f} s"
     return ("wrong" if wrong else came), what, wrong or ""
 
 
