@@ -54,7 +54,8 @@ def traced_relations(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Relati
 def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
     """Relations that could be carried, but are half of a product with a state to which none can be."""
     possible = _possible(facts, fan_out)
-    pairs = [Half(r, s) for r in possible for s in _not_carried(facts, r.site, fan_out) if _keeps_itself(facts, s)]
+    beside = {j: _not_carried(facts, j, fan_out) for j in {r.site for r in possible}}
+    pairs = [Half(r, s) for r in possible for s in beside[r.site] if _keeps_itself(facts, s)]
     if not pairs:
         return ()
     made_of, factors = _origins(facts)
@@ -97,11 +98,12 @@ def _not_carried(facts: Facts, site: int, fan_out: FanOut) -> list[int]:
     seen: set[Node] = set()
     todo: list[Node] = [OpNode(site)]
     while todo:
-        new = set(facts.edges.out(todo.pop())) - seen
+        new = facts.edges.out(todo.pop()).keys() - seen
         seen |= new
         todo += [node for node in new if isinstance(node, OpNode)]
     reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
-    own = {r.group for r in facts.relations if r.site == site and (r.representable or fanned_out(facts, r, fan_out))}
+    relations = facts.relations_of.get(site, ())
+    own = {r.group for r in relations if r.representable or fanned_out(facts, r, fan_out)}
     return sorted(g for g in reached - own if g is not None and facts.matters(g))
 
 
@@ -126,7 +128,8 @@ def _origins(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
             factors.update(frozenset((i, j)) for i in a for j in b if i != j and (j not in a or i not in b))
         return [o | new.get(v, _NONE) for v, o in zip(eqn.outvars, _outputs(eqn, operands, handle), strict=True)]
 
-    values = [*step.consts, *(own.get(i - step.first_state, _NONE) for i in range(len(step.ins)))]
+    first = step.first_state
+    values = [*step.consts, *(own.get(i - first, _NONE) for i in range(len(step.ins)))]
     outs = interpret(step.jaxpr, [], values, handle)
     return [_NONE.union(*(o for i in g.leaves if isinstance(o := outs[i], frozenset))) for g in facts.groups], factors
 
