@@ -168,10 +168,10 @@ def test_functions_of_jax_have_no_line_of_their_own():
     """JAX traces its own functions apart from the caller: their equations show the line of the call around them."""
     eqn = named(eqns_of(lambda x: jnp.take(x, 1), X), "jit")
     inner = compat.inner_jaxpr(eqn)[0].eqns[0]
-    assert compat.source_frames(inner) == []
+    assert compat.source_frames(inner) == ()
     with compat.within(eqn):
         assert compat.source_frames(inner)[0][0] == __file__
-    assert compat.source_frames(inner) == []
+    assert compat.source_frames(inner) == ()
 
 
 def test_bind_returns_a_list():

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -117,6 +117,16 @@ def is_call(eqn: JaxprEqn) -> bool:
 
 def _is_marker(eqn: JaxprEqn) -> bool:
     return type(eqn.primitive).__name__ == "ETPPrimitive"
+
+
+def new_variable(aval: Any) -> Var:
+    """A variable that no jaxpr holds yet."""
+    return _core.Var(aval)
+
+
+def is_unread(v: Any) -> bool:
+    """Whether a result of an equation has no name, since nothing reads it."""
+    return isinstance(v, _core.DropVar)
 
 
 def renamed(eqn: JaxprEqn, names: Mapping[Any, Any]) -> JaxprEqn:
@@ -300,7 +310,11 @@ _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist
 
 def is_in(file: str, packages: Sequence[str]) -> bool:
     """Whether a file is part of one of these packages as they are imported here, wherever that may be."""
-    return _stands_in(file, tuple(getattr(sys.modules.get(name), "__file__", None) for name in packages))
+    return _stands_in(file, _files_of(packages))
+
+
+def _files_of(packages: Sequence[str]) -> tuple[str | None, ...]:
+    return tuple(getattr(sys.modules.get(name), "__file__", None) for name in packages)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -310,7 +324,21 @@ def _stands_in(file: str, modules: tuple[str | None, ...]) -> bool:
 
 def is_installed(file: str) -> bool:
     """Whether a file is a library's: it stands where packages are installed, or belongs to Python."""
-    return any(folder in file for folder in _INSTALLED) or file.startswith(_STANDARD) or is_in(file, LIBRARIES)
+    return _is_installed(file, library_files())
+
+
+def library_files() -> tuple[str | None, ...]:
+    """Where the modelling libraries that are imported by now are."""
+    return _library_files(len(sys.modules))
+
+
+@functools.lru_cache(maxsize=1)
+def _library_files(_number_of_modules: int) -> tuple[str | None, ...]:
+    return _files_of(LIBRARIES)
+
+
+def _is_installed(file: str, libraries: tuple[str | None, ...]) -> bool:
+    return any(folder in file for folder in _INSTALLED) or file.startswith(_STANDARD) or _stands_in(file, libraries)
 
 
 # Modelling libraries, also where they are not installed but checked out.
@@ -320,26 +348,43 @@ LIBRARIES = ("brainstate", "braintools", "brainpy", "brainpy_state", "brainspike
 
 def _traceback(eqn: JaxprEqn) -> Any:
     """Where the equation was written, or the innermost equation around it that the user wrote."""
-    own = eqn.source_info.traceback
-    around, outer = [own], _around.get()
+    around, outer = [eqn.source_info.traceback], _around.get()
     while outer is not None:
         around.append(outer[0])
         outer = outer[1]
-    for skipped in (is_installed, lambda file: is_in(file, PLUMBING), lambda file: False):
-        for found in around:
-            if any(not skipped(frame.file_name) for frame in _sources.user_frames(found)):
-                return found
-    return own
+    return around[0] if len(around) == 1 else _written(tuple(around), library_files())
 
 
-@contextlib.contextmanager
-def within(eqn: JaxprEqn) -> Iterator[None]:
+@functools.lru_cache(maxsize=4096)
+def _written(around: tuple[Any, ...], libraries: tuple[str | None, ...]) -> Any:
+    """The first of these tracebacks with a file of the user's; failing that of a library; failing that of any."""
+    plumbing = _files_of(PLUMBING)
+    skips = (lambda file: _is_installed(file, libraries), lambda file: _stands_in(file, plumbing), lambda file: False)
+    for skipped in skips:
+        for traceback in around:
+            if any(not skipped(file) for file, *_ in _user_frames(traceback)):
+                return traceback
+    return around[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def _user_frames(traceback: Any) -> tuple[tuple[str, int, str], ...]:
+    return tuple((f.file_name, f.start_line, f.function_name) for f in _sources.user_frames(traceback))
+
+
+class within:
     """Within it, equations of a body that have no line of their own have that of `eqn`."""
-    token = _around.set((eqn.source_info.traceback, _around.get()))
-    try:
-        yield
-    finally:
-        _around.reset(token)
+
+    __slots__ = ("_token", "_traceback")
+
+    def __init__(self, eqn: JaxprEqn):
+        self._traceback = eqn.source_info.traceback
+
+    def __enter__(self) -> None:
+        self._token = _around.set((self._traceback, _around.get()))
+
+    def __exit__(self, *_: object) -> None:
+        _around.reset(self._token)
 
 
 def source_of(eqn: JaxprEqn) -> contextlib.AbstractContextManager[Any]:
@@ -348,9 +393,14 @@ def source_of(eqn: JaxprEqn) -> contextlib.AbstractContextManager[Any]:
     return _sources.user_context(_traceback(eqn), name_stack=stack)
 
 
-def source_frames(eqn: JaxprEqn) -> list[tuple[str, int, str]]:
+def source_frames(eqn: JaxprEqn) -> tuple[tuple[str, int, str], ...]:
     """File, line and function of the code that made the equation, innermost first, without JAX's own frames."""
-    return [(f.file_name, f.start_line, f.function_name) for f in _sources.user_frames(_traceback(eqn))]
+    return _user_frames(_traceback(eqn))
+
+
+def with_source(eqn: JaxprEqn) -> JaxprEqn:
+    """The equation, with the line of the equation around it (`within`) if it has none of its own."""
+    return eqn.replace(source_info=eqn.source_info.replace(traceback=_traceback(eqn)))
 
 
 def is_inexact(aval: Any) -> bool:

@@ -54,7 +54,8 @@ def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
     """Relations that could be carried, but are half of a product with a state to which none can be."""
     possible = _possible(facts, fan_out)
     found = _of_differences(facts, possible)
-    pairs = [Half(r, s) for r in possible for s in _not_carried(facts, r.site, fan_out) if _keeps_itself(facts, s)]
+    beside = {j: _not_carried(facts, j, fan_out) for j in {r.site for r in possible}}
+    pairs = [Half(r, s) for r in possible for s in beside[r.site] if _keeps_itself(facts, s)]
     if pairs:
         made_of, factors = factors_of(facts)
         for half in pairs:
@@ -110,7 +111,7 @@ def _driven(facts: Facts, site: int) -> set[int]:
     seen: set[Node] = set()
     todo: list[Node] = [OpNode(site)]
     while todo:
-        new = set(facts.edges.out(todo.pop())) - seen
+        new = facts.edges.out(todo.pop()).keys() - seen
         seen |= new
         todo += [node for node in new if isinstance(node, OpNode)]
     reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
@@ -119,7 +120,8 @@ def _driven(facts: Facts, site: int) -> set[int]:
 
 def _not_carried(facts: Facts, site: int, fan_out: FanOut) -> list[int]:
     """Groups that an op reaches in its own step, with no representable relation."""
-    own = {r.group for r in facts.relations if r.site == site and (r.representable or fanned_out(facts, r, fan_out))}
+    relations = facts.relations_of.get(site, ())
+    own = {r.group for r in relations if r.representable or fanned_out(facts, r, fan_out)}
     return sorted(g for g in _driven(facts, site) - own if facts.matters(g))
 
 

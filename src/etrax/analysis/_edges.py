@@ -7,7 +7,7 @@ cut weight op. It is read off the transposed step: the derivative program itself
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -39,8 +39,27 @@ class Edges:
             found.setdefault(s, {})[t] = d
         return found
 
-    def out(self, node: Node) -> dict[Node, Dep]:
-        return dict(self._from.get(node, {}))
+    def out(self, node: Node) -> Mapping[Node, Dep]:
+        """What a node reaches, and how."""
+        return self._from.get(node, {})
+
+    def before(self, ends: Iterable[Node], through: type = object) -> frozenset[Node]:
+        """These nodes, and all from which one of them is reached by way of nodes of a kind."""
+        found, todo = set(ends), list(ends)
+        while todo:
+            node = todo.pop()
+            if isinstance(node, through):
+                new = self._into.get(node, set()) - found
+                found |= new
+                todo += new
+        return frozenset(found)
+
+    @cached_property
+    def _into(self) -> dict[Node, set[Node]]:
+        found: dict[Node, set[Node]] = {}
+        for s, t in self.dep:
+            found.setdefault(t, set()).add(s)
+        return found
 
     def between(self, source: type[S], target: type[T]) -> Iterator[tuple[S, T, Dep]]:
         """Edges from nodes of one kind to nodes of another."""

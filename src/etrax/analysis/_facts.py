@@ -87,14 +87,24 @@ class Facts:
         return {leaf: g.index for g in self.groups for leaf in g.leaves}
 
     @cached_property
+    def relations_of(self) -> dict[int, list[Relation]]:
+        """The relations of each site that has any."""
+        found: dict[int, list[Relation]] = {}
+        for r in self.relations:
+            found.setdefault(r.site, []).append(r)
+        return found
+
+    @cached_property
     def live(self) -> frozenset[Node]:
         """Nodes from which an output can be reached, now or later."""
-        live: set[Node] = {t for _, t in self.edges.dep if isinstance(t, OutputNode)}
-        while True:
-            new = {s for s, t in self.edges.dep if t in live} - live
-            if not new:
-                return frozenset(live)
-            live |= new
+        return self.edges.before({t for _, t in self.edges.dep if isinstance(t, OutputNode)})
+
+    @cached_property
+    def _remembered(self) -> frozenset[Node]:
+        """Nodes from which a hidden state that matters is reached within the step."""
+        states = {t for _, t in self.edges.dep if isinstance(t, StateNode) and t in self.live}
+        ends = {s for s, t in self.edges.dep if t in states}
+        return self.edges.before(ends, through=OpNode)
 
     @cached_property
     def unreached(self) -> frozenset[int]:
@@ -121,15 +131,7 @@ class Facts:
 
     def remembers(self, node: Node) -> bool:
         """Whether a hidden state that matters is reached from here within the step."""
-        seen, todo = {node}, [node]
-        while todo:
-            for target in self.edges.out(todo.pop()):
-                if isinstance(target, StateNode) and target in self.live:
-                    return True
-                if isinstance(target, OpNode) and target not in seen:
-                    seen.add(target)
-                    todo.append(target)
-        return False
+        return node in self._remembered
 
     def carries(self, source: int, target: int) -> bool:
         """Whether the edge between two states stays within positions of one group."""

@@ -96,8 +96,8 @@ def lost_within_step(facts: Facts, site: int, fan_out: FanOut) -> list[LostPath]
     """Paths from a weight op to hidden states that are not carried, within its own step."""
     here = OpNode(site)
     lost = [facts.nonlinear[0]] if facts.nonlinear and facts.remembers(here) else []
-    for r in facts.relations:
-        if r.site != site or r.representable or not facts.matters(r.group) or fanned_out(facts, r, fan_out):
+    for r in facts.relations_of.get(site, ()):
+        if r.representable or not facts.matters(r.group) or fanned_out(facts, r, fan_out):
             continue
         nbytes = bytes_over_pairs(facts, r) if can_fan_out(facts, r) else None
         ends = state_nodes(facts.groups[r.group].leaves)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
@@ -69,7 +70,7 @@ class WeightSite:
         first = place[tuple(slice(None) if own else slice(0, 1) for own in self.sliced)]
         return first.reshape((*self.slices, *self.call.out.shape)) if bool((place == first).all()) else None
 
-    @property
+    @cached_property
     def label(self) -> str:
         where = f" at {self.source}" if self.source else ""
         return f"`{self.call.primitive}`{where}"
@@ -110,6 +111,9 @@ _CONST = _Origin()
 
 
 def _merge(origins: Sequence[_Origin]) -> _Origin:
+    made = [o for o in origins if o is not _CONST]
+    if all(o is made[0] for o in made[1:]):  # most equations read values of one origin, and constants
+        return made[0] if made else _CONST
     return _Origin(
         frozenset().union(*(o.params for o in origins)),
         any(o.data for o in origins),

@@ -76,7 +76,8 @@ def bind_brainstate(
     if batch_size is not None:
         renew_states(model, batch_size=batch_size)
     arguments = Arguments(abstract(tuple(args)), abstract(dict(kwargs or {})))
-    step, touched, output = _trace(brainstate, model, arguments)
+    states = model.states()
+    step, touched, output = _trace(brainstate, model, states, arguments)
     by_path = {s.path: s for s in touched}
 
     def read() -> tuple[Any, Any, Any]:
@@ -87,7 +88,7 @@ def bind_brainstate(
     return Bound(
         step=step,
         states=_in_model_order(touched, step),
-        known=model.states(),
+        known=states,
         read=read,
         encode=arguments.encode,
         decode_output=lambda out: attach(output, jax.tree.leaves(out)),
@@ -96,13 +97,14 @@ def bind_brainstate(
     )
 
 
-def _trace(brainstate: ModuleType, model: Module, arguments: Arguments) -> tuple[Step, list[_State], Any]:
+def _trace(
+    brainstate: ModuleType, model: Module, known: Mapping[Path, State], arguments: Arguments
+) -> tuple[Step, list[_State], Any]:
     """Trace with all states of the module as inputs, and keep the parameters and what the step touched.
 
     One trace is enough, unless the step touches a state outside its module, which is not known before, or a
     transformation around the caller shows another shape of a state once it is read.
     """
-    known = dict(model.states())
     paths = {id(state): path for path, state in known.items()}
 
     def place(state: State, value: object) -> _State:

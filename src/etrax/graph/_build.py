@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._compat import Jaxpr, Literal, Primitive, Var
 from .._errors import CompilationError
-from ..analysis import Facts, Group, Relation, colours
+from ..analysis import Facts, Group, colours
 from ..engine import layout_of
 from ..ir import Bound, Path, Role, format_path
 from ._columns import Columns
@@ -18,7 +18,7 @@ from ._group import HiddenGroup
 from ._module_info import HiddenLeaf, ModuleInfo, module_info_of
 from ._perturb import perturb
 from ._relation import OUTPUT, HiddenParamOpRelation
-from ._slices import Slice, inner_equation, slice_between, slice_from_inside
+from ._slices import Slice, Slicer, inner_equation
 from ._stand_in import loops
 
 
@@ -41,13 +41,13 @@ def build_groups(
 ) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
     """The hidden groups, and the group of each hidden state; `jaxpr` has the equations that `facts` are of."""
     number = {leaf.path: k for k, leaf in enumerate(hidden)}
-    groups = []
+    slicer, groups = Slicer(jaxpr, facts), []
     for g in facts.groups:
         rank = [number[facts.states[i].path] for i in g.leaves]
         g = _reordered(g, sorted(range(len(rank)), key=rank.__getitem__))
         members = [hidden[k] for k in sorted(rank)]
         paths, states, invars, outvars = (list(field) for field in zip(*members, strict=True))
-        jaxpr_of_group, rest = slice_between(jaxpr, invars, outvars, facts)
+        jaxpr_of_group, rest = slicer.between(invars, outvars)
         more = Columns(layout_of(facts, g), tuple(states)), colours(facts, g), str(facts.tags[g.index])
         groups.append(HiddenGroup(g.index, paths, states, invars, outvars, jaxpr_of_group, list(rest), *more))
     by_path: dict[Path, HiddenGroup] = {}
@@ -75,13 +75,12 @@ def build_relations(
     paths, params = _weight_paths(info), facts.step.select(Role.PARAM)
     numbers = [i for e in info.bound.states if e.role is Role.PARAM for i in e.leaves]
     invars = dict(zip(numbers, info.weight_invars, strict=True))
-    representable: dict[int, list[Relation]] = {}
-    for r in facts.relations:
-        if r.representable:
-            representable.setdefault(r.site, []).append(r)
-    out = []
-    for j, relations in sorted(representable.items()):
-        site, op = facts.sites[j], _op(info, facts, j)
+    slicer, out = Slicer(info.jaxpr, facts), []
+    for j, found in sorted(facts.relations_of.items()):
+        relations = [r for r in found if r.representable]
+        if not relations:
+            continue
+        site, op = facts.sites[j], _op(info, slicer, j)
         reached = tuple(groups[r.group] for r in relations)
         parts = [op.slice_to(g.hidden_outvars) for g in reached]
         leaves = sorted(site.params)
@@ -134,19 +133,18 @@ class _Op(NamedTuple):
     slice_to: Callable[[Sequence[Var]], Slice]
 
 
-def _op(info: ModuleInfo, facts: Facts, j: int) -> _Op:
+def _op(info: ModuleInfo, slicer: Slicer, j: int) -> _Op:
+    facts = slicer.facts
     site, count = facts.sites[j], len(facts.step.jaxpr.eqns)
     if site.at[0] >= count:
         y = info.hidden_path_to_outvar[facts.step.outs[site.at[0] - count].path]
-        return _Op(OUTPUT, {}, None, y, lambda targets: slice_between(info.jaxpr, [y], targets, facts))
+        return _Op(OUTPUT, {}, None, y, lambda targets: slicer.between([y], targets))
     eqn = inner_equation(info.jaxpr, site.at)
     varying = () if not site.rule.mixes else site.rule.varying(site.call)
     x, y = eqn.invars[varying[0]] if varying else None, eqn.outvars[0]
     if len(site.at) > 1:
-        slice_to = lambda targets: slice_from_inside(info.jaxpr, j, targets, facts)  # noqa: E731
-    else:
-        slice_to = lambda targets: slice_between(info.jaxpr, [y], targets, facts)  # noqa: E731
-    return _Op(eqn.primitive, dict(eqn.params), x, y, slice_to)
+        return _Op(eqn.primitive, dict(eqn.params), x, y, lambda targets: slicer.from_inside(j, targets))
+    return _Op(eqn.primitive, dict(eqn.params), x, y, lambda targets: slicer.between([y], targets))
 
 
 def _read_by(groups: Sequence[HiddenGroup], relations: Sequence[HiddenParamOpRelation], info: ModuleInfo) -> list[Var]:

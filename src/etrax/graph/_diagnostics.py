@@ -168,12 +168,14 @@ def _hidden_paths(facts: Facts, groups: Sequence[int]) -> tuple[Path, ...]:
 
 def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[CompilationRecord]:
     site, primitive = facts.sites[j], facts.sites[j].call.primitive
-    kept = [r.group for r in facts.relations if r.site == j and r.representable]
-    lost = [r.group for r in facts.relations if r.site == j and not r.representable]
+    relations = facts.relations_of.get(j, ())
+    kept = [r.group for r in relations if r.representable]
+    lost = [r.group for r in relations if not r.representable]
     names = ", ".join(facts.params_of(j))
     missing = lost_from_op(facts, j)
+    params = facts.step.select(Role.PARAM)
     for p in sorted(site.params):
-        path, leaf = weight_paths[p], facts.step.select(Role.PARAM)[p]
+        path, leaf = weight_paths[p], params[p]
         context = {"op": j, "group_indices": tuple(kept), "leaf_path": leaf.path, "source": site.source}
         about = {"primitive": primitive, "weight_path": path, "hidden_paths": _hidden_paths(facts, kept)}
         if kept:

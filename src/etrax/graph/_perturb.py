@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+from jax import lax
+from jax.typing import DTypeLike
 
 from .._compat import (
     JaxprEqn,
     Literal,
     Var,
     build_closed,
-    close_jaxpr,
     is_inexact,
+    new_variable,
     open_jaxpr,
-    run_equation,
-    shape_struct,
+    renamed,
     zeros_of,
 )
-from .._errors import CompilationError
-from ..ir import Path, Site, format_path, interpret
+from ..ir import Path, format_path, interpret
 from ._bypass import Bypass
 from ._group import HiddenGroup
 from ._module_info import HiddenLeaf, ModuleInfo
@@ -158,44 +159,30 @@ def perturb_jaxpr(closed_jaxpr: Any, hidden: Sequence[HiddenLeaf], originals: in
     """
     jaxpr, consts = open_jaxpr(closed_jaxpr)
     leaves = [leaf for leaf in hidden if is_inexact(leaf.invar.aval)]
-    number = {leaf.outvar: k for k, leaf in enumerate(leaves)}
-
-    def run(values: Sequence[object], flat: Sequence[jax.Array], p: Sequence[jax.Array]) -> list[jax.Array]:
-        clean: dict[Any, Any] = {}
-
-        def handle(site: Site, eqn: JaxprEqn, operands: list[jax.Array]) -> list[jax.Array] | None:
-            hit = [k for k, v in enumerate(eqn.outvars) if v in number]
-            if not hit:
-                return None
-            if site[0] >= originals:  # a state's own copy of a value: of the value before it was perturbed for another
-                operands = [
-                    clean.get(v, x) if not isinstance(v, Literal) else x
-                    for v, x in zip(eqn.invars, operands, strict=True)
-                ]
-            outs = run_equation(eqn, operands)
-            for k in hit:
-                var = eqn.outvars[k]
-                clean[var] = outs[k]
-                outs[k] = outs[k] + p[number[var]]
-            return outs
-
-        return interpret(jaxpr, values, flat, handle)
-
-    avals = [shape_struct(v.aval) for v in jaxpr.invars]
-    moves = [shape_struct(leaf.outvar.aval) for leaf in leaves]
-    found, captured = open_jaxpr(jax.make_jaxpr(run)([shape_struct(c) for c in consts], avals, moves))
-    if captured:
-        raise CompilationError(
-            f"perturbing the hidden states captured {len(captured)} constants; please report this model"
-        )
-    closed = _with_constants(found, consts)
-    perturb_vars = list(open_jaxpr(closed)[0].invars[len(avals) :])
-    return HiddenPerturbation(perturb_vars, [leaf.path for leaf in leaves], [leaf.state for leaf in leaves], closed)
+    moves = {leaf.outvar: new_variable(leaf.outvar.aval) for leaf in leaves}
+    clean: dict[Var, Var] = {}  # a state before it is perturbed
+    eqns: list[JaxprEqn] = []
+    for i, eqn in enumerate(jaxpr.eqns):
+        if i >= originals:  # a state's own copy of a value: of the value before it was perturbed for another
+            eqn = renamed(eqn, {v: clean[v] for v in eqn.invars if not isinstance(v, Literal) and v in clean})
+        hit = [v for v in eqn.outvars if v in moves]
+        clean.update((v, new_variable(v.aval)) for v in hit)
+        eqns.append(renamed(eqn, {v: clean[v] for v in hit}) if hit else eqn)
+        eqns += [_plus(clean[v], moves[v], v) for v in hit]
+    closed = build_closed([*jaxpr.invars, *moves.values()], jaxpr.outvars, eqns, jaxpr, jaxpr.constvars, consts)
+    paths, states = [leaf.path for leaf in leaves], [leaf.state for leaf in leaves]
+    return HiddenPerturbation(list(moves.values()), paths, states, closed)
 
 
-def _with_constants(jaxpr: Any, consts: Sequence[jax.Array]) -> Any:
-    """Its first inputs become constants."""
-    if not consts:
-        return close_jaxpr(jaxpr)
-    n = len(consts)
-    return build_closed(jaxpr.invars[n:], jaxpr.outvars, jaxpr.eqns, jaxpr, jaxpr.invars[:n], consts)
+def _plus(a: Var, b: Var, result: Var) -> JaxprEqn:
+    """The equation result = a + b."""
+    eqn = _sum_of(result.aval.shape, result.aval.dtype)
+    return renamed(eqn, {**dict(zip(eqn.invars, (a, b), strict=True)), eqn.outvars[0]: result})
+
+
+@lru_cache(maxsize=256)
+def _sum_of(shape: tuple[int, ...], dtype: DTypeLike) -> JaxprEqn:
+    """An equation that adds two arrays."""
+    aval = jax.ShapeDtypeStruct(shape, dtype)
+    (eqn,) = open_jaxpr(jax.make_jaxpr(lax.add)(aval, aval))[0].eqns
+    return eqn

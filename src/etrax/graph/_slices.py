@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,76 +36,95 @@ class Slice(NamedTuple):
     constvars: tuple[Var, ...]
 
 
-def slice_between(jaxpr: Jaxpr, sources: Sequence[Var], targets: Sequence[Var], facts: Facts) -> Slice:
-    """Targets as a function of sources along every path that passes no cut weight op.
+class Slicer:
+    """Cuts parts out of one jaxpr, whose equations `facts` describe; who reads a variable is looked up once."""
 
-    Values that a cut op computes from the sources are constvars: they are inputs of the slice, not part of it. Cut ops
-    inside an inner loop or branch stay where they are, with the gradient through them stopped.
-    """
-    kept, constvars = _kept(jaxpr, set(sources), targets, facts)
-    part = build_jaxpr(sources, targets, [jaxpr.eqns[i] for i in kept], jaxpr, constvars)
-    cut = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
-    if not cut.intersection(kept):
-        return Slice(part, constvars)
-    opened = OpenStep(facts.step, facts.sites, facts.cut)
+    def __init__(self, jaxpr: Jaxpr, facts: Facts):
+        self.jaxpr, self.facts = jaxpr, facts
+        self.closed = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) == 1}
+        self.cut_inside = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
+        self.readers: dict[Var, list[int]] = {}
+        self.makers: dict[Var, int] = {}
+        for i, eqn in enumerate(jaxpr.eqns):
+            self.makers.update(dict.fromkeys(eqn.outvars, i))
+            for v in _variables(eqn.invars):
+                self.readers.setdefault(v, []).append(i)
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
-        number = kept[site[0]]
-        return opened.inside(eqn, values, number) if number in cut else None
+    def between(self, sources: Sequence[Var], targets: Sequence[Var]) -> Slice:
+        """Targets as a function of sources along every path that passes no cut weight op.
 
-    avals = [shape_struct(v.aval) for v in (*part.constvars, *part.invars)]
-    return Slice(_traced(lambda *args: eval_slice(part, (), args, handle), avals, len(constvars)), constvars)
+        Values that a cut op computes from the sources are constvars: they are inputs of the slice, not part of it. Cut
+        ops inside an inner loop or branch stay where they are, with the gradient through them stopped.
+        """
+        kept, constvars = self._kept(sources, targets)
+        part = build_jaxpr(sources, targets, [self.jaxpr.eqns[i] for i in kept], self.jaxpr, constvars)
+        if not self.cut_inside.intersection(kept):
+            return Slice(part, constvars)
+        opened = OpenStep(self.facts.step, self.facts.sites, self.facts.cut)
+
+        def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+            number = kept[site[0]]
+            return opened.inside(eqn, values, number) if number in self.cut_inside else None
+
+        avals = [shape_struct(v.aval) for v in (*part.constvars, *part.invars)]
+        return Slice(_traced(lambda *args: eval_slice(part, (), args, handle), avals, len(constvars)), constvars)
+
+    def from_inside(self, op: int, targets: Sequence[Var]) -> Slice:
+        """Targets as a function of what a weight op inside a loop or branch computes, in all iterations of its loops.
+
+        It takes an array with an axis for each loop around the op, outermost first, before those of the op's result.
+        """
+        facts = self.facts
+        site, first = facts.sites[op], facts.sites[op].at[0]
+        kept, constvars = self._kept((), targets, first)
+        part = build_jaxpr([], targets, [self.jaxpr.eqns[i] for i in kept], self.jaxpr, constvars)
+        opened = OpenStep(facts.step, facts.sites, facts.cut)
+        inner = {s.at[0] for s in facts.sites if len(s.at) > 1}
+
+        def run(*args: jax.Array) -> list[jax.Array]:
+            def handle(at: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+                number = kept[at[0]]
+                outputs = {op: args[-1]} if number == first else {}
+                return opened.inside(eqn, values, number, outputs) if number in inner else None
+
+            return eval_slice(part, (), args[:-1], handle)
+
+        result = shape_struct(inner_equation(self.jaxpr, site.at).outvars[0].aval)
+        y = jax.ShapeDtypeStruct((*(n for _, n in site.loops), *result.shape), result.dtype)
+        return Slice(_traced(run, [*(shape_struct(v.aval) for v in constvars), y], len(constvars)), constvars)
+
+    def _kept(
+        self, sources: Sequence[Var], targets: Sequence[Var], first: int | None = None
+    ) -> tuple[list[int], tuple[Var, ...]]:
+        """Numbers of the equations between sources, or the results of equation `first`, and targets; what else is read.
+
+        Cut weight ops are not among them.
+        """
+        eqns, moving = self.jaxpr.eqns, set(sources)
+        numbers = set() if first is None else {first}
+        todo = [v for v in sources] if first is None else list(eqns[first].outvars)
+        moving.update(todo)
+        while todo:
+            for i in self.readers.get(todo.pop(), ()):
+                if i not in numbers and i not in self.closed:
+                    numbers.add(i)
+                    new = [v for v in eqns[i].outvars if v not in moving]
+                    moving.update(new)
+                    todo += new
+        kept: set[int] = set()
+        needed = [v for v in _variables(targets) if v not in sources]
+        while needed:
+            i = self.makers.get(needed.pop())
+            if i in numbers and i not in kept:
+                kept.add(i)
+                needed += [v for v in _variables(eqns[i].invars) if v not in sources]
+        ordered = sorted(kept)
+        read = _variables([*(v for i in ordered for v in eqns[i].invars), *targets])
+        return ordered, tuple(dict.fromkeys(v for v in read if v not in moving))
 
 
-def slice_from_inside(jaxpr: Jaxpr, op: int, targets: Sequence[Var], facts: Facts) -> Slice:
-    """Targets as a function of what a weight op inside a loop or branch computes, in all iterations of its loops.
-
-    It takes an array with an axis for each loop around the op, outermost first, before those of the op's own result.
-    """
-    site, first = facts.sites[op], facts.sites[op].at[0]
-    kept, constvars = _kept(jaxpr, set(), targets, facts, first)
-    part = build_jaxpr([], targets, [jaxpr.eqns[i] for i in kept], jaxpr, constvars)
-    opened = OpenStep(facts.step, facts.sites, facts.cut)
-    inner = {s.at[0] for s in facts.sites if len(s.at) > 1}
-
-    def run(*args: jax.Array) -> list[jax.Array]:
-        def handle(at: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
-            number = kept[at[0]]
-            outputs = {op: args[-1]} if number == first else {}
-            return opened.inside(eqn, values, number, outputs) if number in inner else None
-
-        return eval_slice(part, (), args[:-1], handle)
-
-    result = shape_struct(inner_equation(jaxpr, site.at).outvars[0].aval)
-    y = jax.ShapeDtypeStruct((*(n for _, n in site.loops), *result.shape), result.dtype)
-    return Slice(_traced(run, [*(shape_struct(v.aval) for v in constvars), y], len(constvars)), constvars)
-
-
-def _kept(
-    jaxpr: Jaxpr, sources: set[Var], targets: Sequence[Var], facts: Facts, first: int | None = None
-) -> tuple[list[int], tuple[Var, ...]]:
-    """Numbers of the equations between sources, or the results of equation `first`, and targets; what else they read.
-
-    Cut weight ops are not among them.
-    """
-    closed = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) == 1}
-    moving = set(sources)
-    numbers = []
-    for i, eqn in enumerate(jaxpr.eqns):
-        moves = i not in closed and any(not isinstance(v, Literal) and v in moving for v in eqn.invars)
-        if moves or i == first:
-            moving.update(v for v in eqn.outvars if v not in sources)
-            numbers.append(i)
-    needed = {v for v in targets if not isinstance(v, Literal)}
-    kept = []
-    for i in reversed(numbers):
-        eqn = jaxpr.eqns[i]
-        if any(v in needed and v not in sources for v in eqn.outvars):
-            kept.append(i)
-            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
-    kept.reverse()
-    read = [v for i in kept for v in jaxpr.eqns[i].invars] + list(targets)
-    return kept, tuple(dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in moving))
+def _variables(atoms: Sequence[Any]) -> list[Var]:
+    return [v for v in atoms if not isinstance(v, Literal)]
 
 
 def eval_slice(

@@ -26,8 +26,8 @@ def check_step(step: Step) -> Step:
         ("output", step.outs, jaxpr.outvars),
     ):
         for leaf, v in zip(leaves, found, strict=True):
-            same = (v.aval.shape, v.aval.dtype) == (leaf.aval.shape, leaf.aval.dtype)
-            _require(same, f"{side} leaf {leaf.path} is {leaf.aval} and its variable {v.aval}")
+            if (v.aval.shape, v.aval.dtype) != (leaf.aval.shape, leaf.aval.dtype):
+                _require(False, f"{side} leaf {leaf.path} is {leaf.aval} and its variable {v.aval}")
     _check_order(step)
     for role, tree in step.trees.items():
         _require(tree.num_leaves == len(step.select(role)), f"the tree of {role.value} has another number of leaves")
@@ -37,11 +37,9 @@ def check_step(step: Step) -> Step:
 def _check_order(step: Step) -> None:
     known: set[Var] = set(step.jaxpr.invars)
     for eqn in step.jaxpr.eqns:
-        _require(eqn.primitive.name not in INLINED, f"`{eqn.primitive.name}` is not inlined")
-        _require(
-            all(isinstance(v, Literal) or v in known for v in eqn.invars),
-            f"`{eqn.primitive.name}` reads an undefined variable",
-        )
+        name = eqn.primitive.name
+        _require(name not in INLINED, f"`{name}` is not inlined")
+        _require(known.issuperset(v for v in eqn.invars if not isinstance(v, Literal)), f"`{name}` reads the undefined")
         known.update(eqn.outvars)
     _require(all(isinstance(v, Literal) or v in known for v in step.jaxpr.outvars), "an output is undefined")
 

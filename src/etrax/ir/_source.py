@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from .._compat import PLUMBING, JaxprEqn, is_in, is_installed, source_frames
+from .._compat import PLUMBING, JaxprEqn, is_in, is_installed, library_files, source_frames
 from .._errors import visible
 
 # Files of a library that say nothing about the model.
@@ -33,8 +34,14 @@ def source_of_eqn(eqn: JaxprEqn) -> Source | None:
 
     A model that is wholly a library's (a stock GRU cell) is shown with the outermost line of the library's model.
     """
+    return _source(source_frames(eqn), library_files())
+
+
+@lru_cache(maxsize=4096)
+def _source(all_frames: tuple[tuple[str, int, str], ...], _libraries: tuple[str | None, ...]) -> Source | None:
+    """The line to show of a stack of frames; which of them are a library's depends on where libraries are."""
     frames = []
-    for file, line, function in source_frames(eqn):
+    for file, line, function in all_frames:
         if file.startswith(OWN_FILES) and not file.startswith(OWN_MODELS):
             break  # what lies outside is the call of the compiler, not the model
         if not is_in(file, PLUMBING):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -58,7 +59,12 @@ class Step:
 
     def select(self, role: Role) -> tuple[Leaf, ...]:
         """Input leaves of a role (output leaves for `Role.OUTPUT`), in order."""
-        return tuple(leaf for leaf in (self.outs if role is Role.OUTPUT else self.ins) if leaf.role is role)
+        return self._by_role[role]
+
+    @cached_property
+    def _by_role(self) -> dict[Role, tuple[Leaf, ...]]:
+        leaves = [*self.ins, *(leaf for leaf in self.outs if leaf.role is Role.OUTPUT)]
+        return {role: tuple(leaf for leaf in leaves if leaf.role is role) for role in Role}
 
     def invars(self, role: Role) -> list[Var]:
         leaf_vars = self.jaxpr.invars[len(self.consts) :]
@@ -74,7 +80,7 @@ class Step:
     @property
     def first_state(self) -> int:
         """The number of the first state among the input leaves."""
-        return sum(leaf.role is Role.PARAM for leaf in self.ins)
+        return len(self.select(Role.PARAM))
 
     @property
     def states(self) -> list[Leaf]:

@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from .._compat import build_jaxpr, open_jaxpr, shape_struct
+from .._compat import open_jaxpr, shape_struct
 from .._errors import CompilationError, EtraxError
 from ._check import check_step
 from ._constants import with_own_constants
 from ._explain import explain, explained
+from ._inline import without_calls
 from ._paths import Path, format_path, leaves_with_paths
 from ._step import Leaf, Role, Step
 from ._types import PyTree
-from ._walk import inline
 
 # Facts that a front end attaches to a leaf, by path: its own object, and whether the last axis counts states.
 Handles = Mapping[Path, tuple[Any, bool]]
@@ -52,13 +52,7 @@ def trace_step(
     )
     outs += tuple(_leaves(Role.OUTPUT, jax.tree.map(shape_struct, output), {}))
     _refuse_mutable(closed)
-    jaxpr, consts = with_own_constants(closed)
-    flat, found = open_jaxpr(
-        jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))([shape_struct(c) for c in consts], [leaf.aval for leaf in ins])
-    )
-    if found:  # arrays that jitted helpers close over, which only inlining brings to light
-        flat = build_jaxpr([*flat.constvars, *flat.invars], flat.outvars, flat.eqns, flat)
-        consts = (*found, *consts)
+    flat, consts = without_calls(*with_own_constants(closed))
     trees = {role: jax.tree.structure(tree) for role, tree in structs.items()} | {
         Role.OUTPUT: jax.tree.structure(output)
     }

@@ -150,12 +150,23 @@ def union(deps: Sequence[Dep]) -> Dep:
     part, cause = first.part, first.cause
     for dep in rest:
         part, cause = _join(part, dep.part), cause or dep.cause
+    if all(dep.part is part and _same_maps(first, dep) for dep in rest):
+        return replace(first, cause=cause)
     maps: list[np.ndarray] = []
     for dep in deps:
         for m in _refit(dep, part):
             _add_map(maps, m)
     joined = Dep(part, tuple(maps), cause)
     return coarsen(joined) if len(maps) > MAX_MAPS else joined
+
+
+def _same_maps(a: Dep, b: Dep) -> bool:
+    """Whether two patterns are written with the same maps in the same order."""
+    if len(a.maps) != len(b.maps):
+        return False
+    return all(m is n for m, n in zip(a.maps, b.maps, strict=True)) or bool(
+        (np.array(a.maps) == np.array(b.maps)).all()
+    )
 
 
 def coarsen(dep: Dep) -> Dep:
@@ -187,8 +198,11 @@ def reduce(dep: Dep, axes: Sequence[int], cause: Cause) -> Dep:
     moved = [np.moveaxis(m, axes, range(-len(axes), 0)) for m in dep.maps]
     rows = [m.reshape(*m.shape[: m.ndim - len(axes)], width) for m in moved]
     if width * len(rows) <= MAX_MAPS:
-        columns = [replace(dep, maps=(m[..., i],), cause=cause) for m in rows for i in range(width)]
-        return union(columns)
+        columns = [m[..., i] for m in rows for i in range(width)]
+        ordered = np.sort(rows[0], axis=-1)
+        if len(rows) == 1 and ordered.size and ordered.min() >= 0 and (ordered[..., 1:] != ordered[..., :-1]).all():
+            return Dep(dep.part, tuple(columns), cause)  # all different everywhere, so that none is part of another
+        return union([Dep(dep.part, (m,), cause) for m in columns])
     wide = np.concatenate(rows, axis=-1)
     return Dep(*_coarse_rows(dep.part, wide), cause)
 

@@ -60,11 +60,10 @@ def _slice(call: Call) -> list[Deps]:
 
 
 def _split(call: Call) -> list[Deps]:
-    edges = np.cumsum(call.params["sizes"])[:-1]
-    axis = call.params["axis"]
-    pieces = {s: [dep.relocate(lambda m, i=i: np.split(m, edges, axis)[i], call.cause) for i in range(len(edges) + 1)]
-              for s, dep in call.deps[0].items()}  # fmt: skip
-    return [{s: found[i] for s, found in pieces.items()} for i in range(len(edges) + 1)]
+    ends = np.cumsum(call.params["sizes"])
+    lead = (slice(None),) * call.params["axis"]
+    pieces = [(*lead, slice(end - n, end)) for end, n in zip(ends, call.params["sizes"], strict=True)]
+    return [{s: dep.relocate(lambda m, at=at: m[at], call.cause) for s, dep in call.deps[0].items()} for at in pieces]
 
 
 def _unstack(call: Call) -> list[Deps]:
