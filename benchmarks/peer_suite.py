@@ -1,6 +1,6 @@
 """braintrace's own tests through `etrax.compat.braintrace`, and through that library itself as the control.
 
-    python -m benchmarks.peer_suite CHECKOUT [--control] [-o results.jsonl] [pytest arguments]
+    python -m benchmarks.peer_suite CHECKOUT [--control] [-o results.jsonl] [--only tests.txt] [pytest arguments]
 
 CHECKOUT is a source distribution of that library, or a clone; its tests are read there and never copied into this
 repository. They are imported with our module in the place of theirs. Helpers for tests are taken from the checkout; of
@@ -32,6 +32,7 @@ PEER = "braintrace"
 CHECKOUT = "PEER_SUITE_CHECKOUT"
 CONTROL = "PEER_SUITE_CONTROL"
 OUT = "PEER_SUITE_OUT"
+ONLY = "PEER_SUITE_ONLY"
 # Private names by which whole files of tests reach public ones, and what we have for them.
 EQUIVALENT = {
     "_ALGORITHM_REGISTRY": ("_compile", "BY_NAME"),
@@ -127,6 +128,11 @@ def pytest_configure(config):
     for marker in ("slow", "diagnostic", "oracle", "xfail_known"):
         config.addinivalue_line("markers", marker)
     jax.config.update("jax_enable_x64", False)
+    install()
+
+
+def install() -> None:
+    """Put our module, or for the control the library of the checkout, where the tests look for theirs."""
     if os.environ.get(CONTROL):
         sys.path.insert(0, os.environ[CHECKOUT])
         return
@@ -185,6 +191,13 @@ def pytest_collectreport(report):
         note(report.nodeid, "uncollected", report.longreprtext[-800:])
 
 
+def pytest_collection_modifyitems(config, items):
+    """Of a list of tests those that are on it; the others are not even deselected, since they ran elsewhere."""
+    if os.environ.get(ONLY):
+        chosen = set(Path(os.environ[ONLY]).read_text().split("\n"))
+        items[:] = [item for item in items if item.nodeid.removeprefix("suite/") in chosen]
+
+
 def pytest_deselected(items):
     for item in items:
         note(item.nodeid, "deselected", "")
@@ -230,8 +243,9 @@ def main(argv: list[str]) -> int:
     os.environ[CHECKOUT] = str(Path(checkout).resolve())
     if rest[:1] == ["--control"]:
         os.environ[CONTROL], rest = "1", rest[1:]
-    if rest[:1] == ["-o"]:
-        os.environ[OUT], rest = str(Path(rest[1]).resolve()), rest[2:]
+    for flag, variable in (("-o", OUT), ("--only", ONLY)):
+        if rest[:1] == [flag]:
+            os.environ[variable], rest = str(Path(rest[1]).resolve()), rest[2:]
     with tempfile.TemporaryDirectory() as folder:
         for file in Path(checkout, PEER).rglob("*"):
             if file.name.endswith(("_test.py", ".npz")):

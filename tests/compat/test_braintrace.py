@@ -288,9 +288,27 @@ def test_a_synthesizer_is_trained_to_what_windows_find():
     learner = braintrace.compile(Leaky(), "dni", XS[0], batch_size=B)
     with pytest.raises(RuntimeError, match="synthesizer"):
         learner(XS[0])
-    learner.attach_synthesizer(braintrace.SyntheticGradient(learner.group_signal_shapes()))
+    with pytest.warns(UserWarning, match="changes no gradient"):
+        learner.attach_synthesizer(braintrace.SyntheticGradient(learner.group_signal_shapes()))
     errors = braintrace.train_synthetic_gradient(learner, XS, chunk_size=2, lr=0.05, epochs=8)
     assert errors[-1] < errors[0]
+
+
+def test_a_synthesizer_acts_on_weights_without_a_trace_alone():
+    """The reset gate of a GRU has none. A loss that reads the last step only owes the weights of a window all that an
+    exact estimate says; weights with a trace would have it twice."""
+    grads = {}
+    for scale in (0.0, 0.3):
+        brainstate.random.seed(0)
+        learner = braintrace.compile(braintrace.nn.GRUCell(I, H), "dni", XS[0], batch_size=B)
+        shapes = learner.group_signal_shapes()
+        learner.attach_synthesizer(braintrace.SyntheticGradient(shapes, scale=scale))  # a warning is an error
+        step = lambda x, learner=learner: (learner(braintrace.MultiStepData(x)) ** 2).sum((1, 2))
+        grads[scale] = learner.etrace_grad(XS, step_fn=step, chunk_size=2, reduction="sum")
+    changed = {path for path in grads[0.0] if not np.allclose(
+        jax.flatten_util.ravel_pytree(grads[0.0][path])[0], jax.flatten_util.ravel_pytree(grads[0.3][path])[0]
+    )}  # fmt: skip
+    assert changed == {("Wr", "weight")}
 
 
 def test_another_algorithm_is_named_by_its_coordinates():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -77,7 +78,20 @@ class DNI(ParamDimVjpAlgorithm):
         self.synthesizer = synthesizer
 
     def attach_synthesizer(self, synthesizer: SyntheticGradient) -> None:
+        """Use this synthesizer; if every parameter that acts on the states has a trace, warn that it has no effect.
+
+        The losses of later windows reach such a parameter through its trace, each once: with an estimate of them at the
+        end of a window they would count twice.
+        """
         self.synthesizer = synthesizer
+        if self.online is None:
+            return
+        if not any(verdict.kind == "truncated" for verdict in self.online.report.verdicts.values()):
+            warnings.warn(
+                "the synthesizer changes no gradient: every parameter of this model that acts on its states has a "
+                "trace, which carries what later losses owe to it.",
+                stacklevel=2,
+            )
 
     def group_signal_shapes(self) -> dict[int, tuple[int, ...]]:
         """By group, the shape of its states as one array."""
