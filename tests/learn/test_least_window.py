@@ -111,7 +111,6 @@ def check_least_windows(step, rule, params, states, xs, ys):
     return late
 
 
-@pytest.mark.filterwarnings("ignore:.*no credit reaches")
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_layer_that_reads_the_old_state_below(rule):
     check_least_windows(reads_old_state, rule, OLD, START, XS, YS)
@@ -132,7 +131,6 @@ def test_the_least_window_by_rule():
 
 
 @pytest.mark.fast_seconds(4)
-@pytest.mark.filterwarnings("ignore:.*no credit reaches")
 @pytest.mark.parametrize("rule", ["tbptt()", "d_rtrl()", "ostl()", "rflo(decay=0.9)"])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_random_delays(seed, rule):
@@ -140,7 +138,6 @@ def test_random_delays(seed, rule):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*no credit reaches")
 @pytest.mark.parametrize("seed", range(40))
 def test_random_delays_under_every_rule(seed):
     model = random_stack(seed)
@@ -226,7 +223,6 @@ def test_streams_and_trainers_warn():
         train(OLD, optax.sgd(0.1).init(OLD), learner.init(), XS, YS)
 
 
-@pytest.mark.filterwarnings("ignore:.*no credit reaches")
 def test_compare_judges_by_the_window():
     learner = etrax.compile(reads_old_state, "d_rtrl", XS[0], params=OLD, hidden=START)
     short, longer = (etrax.testing.compare(learner, loss, OLD, START, XS, YS, window=k).check() for k in (1, 2))

@@ -47,7 +47,6 @@ def runner(windows):
 MANY = [pytest.param(n, marks=pytest.mark.slow if n == "size/two_hundred" else ()) for n in ZOO]
 
 
-@pytest.mark.filterwarnings("ignore:.*no credit reaches")  # which is what is told below
 @pytest.mark.fast_seconds(6)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", MANY)

@@ -82,17 +82,17 @@ def _of_differences(facts: Facts, possible: list[Relation]) -> list[Half]:
 
 def lost_from_op(facts: Facts, site: int, fan_out: FanOut = NO_FAN_OUT) -> list[LostPath]:
     """Paths from a weight op to hidden states that have no trace, within its own step."""
-    halved = [
-        LostPath(
-            LostKind.RESCALED if half.rescaled else LostKind.HALF,
-            source=OpNode(site),
-            targets=state_nodes(facts.groups[half.relation.group].leaves),
-            beside=state_nodes(facts.groups[half.beside].leaves),
-        )
-        for half in halves(facts, fan_out)
-        if half.relation.site == site
-    ]
+    halved = [_lost(facts, half) for half in halves(facts, fan_out) if half.relation.site == site]
     return list(dict.fromkeys([*lost_within_step(facts, site, fan_out), *halved]))
+
+
+def _lost(facts: Facts, half: Half) -> LostPath:
+    """Both halves of a difference are left out, which is one path."""
+    pair = (half.relation.group, half.beside)
+    group, beside = sorted(pair) if half.rescaled else pair
+    kind = LostKind.RESCALED if half.rescaled else LostKind.HALF
+    ends, others = (state_nodes(facts.groups[g].leaves) for g in (group, beside))
+    return LostPath(kind, source=OpNode(half.relation.site), targets=ends, beside=others)
 
 
 def _possible(facts: Facts, fan_out: FanOut) -> list[Relation]:

@@ -43,8 +43,8 @@ class Verdict(NamedTuple):
     """`kind`, and `reason`: a sentence that a user can act on.
 
     In windows of fewer than `least_window` steps no credit reaches the parameter, and its gradient is exactly zero;
-    None says that it is so in every window. `kind` is what holds for all windows, and `kind_at(window)` for one of them: a
-    parameter whose trace needs two steps to be seen is truncated, and approximate from windows of two steps on.
+    None says that it is so in every window. `kind` is what holds for all windows, and `kind_at(window)` for one of
+    them: a parameter whose trace needs two steps to be seen is truncated, and approximate from windows of two steps on.
     """
 
     kind: Kind

@@ -49,10 +49,10 @@ def words_of(facts: Facts, lost: LostPath) -> str:
         case LostKind.RESCALED:
             other = _names(facts, lost.beside)
             return (
-                f"its trace to {there} is left out: one of {there} and {other} is kept in units of the other, which "
-                "change at every step, and half of that change can point the wrong way; if the output does not depend "
-                "on these units (a running maximum), `jax.lax.stop_gradient` around the new ones changes no gradient, "
-                "and makes this one exact"
+                f"its traces to {there} and {other} are left out: one is kept in units of the other, which change at "
+                "every step, and half of that change can point the wrong way (if the output does not depend on these "
+                "units, as on a running maximum, `jax.lax.stop_gradient` around the new ones changes no gradient, and "
+                "is all that is needed)"
             )
         case LostKind.NONLINEAR:
             rule = "derivative" if lost.detail.startswith("rounds") else "model's own derivative rule"
