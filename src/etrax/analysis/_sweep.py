@@ -16,6 +16,7 @@ from jax import Array
 
 from .._compat import (
     CUSTOM,
+    INLINED,
     Jaxpr,
     JaxprEqn,
     Literal,
@@ -28,8 +29,8 @@ from .._compat import (
     within,
     without_sources,
 )
-from ..ir import Step
-from ..primitives import Deps, identity, union
+from ..ir import Step, equations
+from ..primitives import Deps, identity, is_own, union
 from ._cut import run_opened
 from ._differentiable import mark_moving
 from ._nodes import Node, OpNode
@@ -71,7 +72,7 @@ class _Opened(NamedTuple):
 class _PullBack(NamedTuple):
     """The program from (moving operands, perturbations of sites, other operands, cotangents) to those of the first two.
 
-    It is `plain` if the equation is a primitive whose derivative JAX knows itself: then it is linear.
+    It is `plain` if the equation and its derivative are made of primitives that Etrax knows: then it is linear.
     """
 
     jaxpr: Jaxpr
@@ -189,21 +190,27 @@ def _sum(a: Bar, b: Bar) -> Bar:
 
 def _pull_back(opened: _Opened, like: Jaxpr) -> _PullBack:
     """The pull-back of an equation; that of a plain primitive is kept for the next equation of its kind."""
-    plain = opened.eqn.primitive.name not in CUSTOM and not bodies_of(opened.eqn)
-    kind = _kind(opened) if plain else None
+    kind = _kind(opened)
     if kind is not None and kind in _KEPT:
         return _KEPT[kind]
     jaxpr, consts = open_jaxpr(_transposed(opened, like))
-    pull = _PullBack(jaxpr if kind is None else without_sources(jaxpr), consts, plain)
-    if kind is not None and is_concrete(consts):
-        if len(_KEPT) >= MAX_KEPT:
-            _KEPT.clear()
-        _KEPT[kind] = pull
-    return pull
+    if kind is None or not is_concrete(consts) or not all(map(_is_linear, equations(jaxpr))):
+        return _PullBack(jaxpr, consts, plain=False)
+    if len(_KEPT) >= MAX_KEPT:
+        _KEPT.clear()
+    _KEPT[kind] = _PullBack(without_sources(jaxpr), consts, plain=True)
+    return _KEPT[kind]
+
+
+def _is_linear(eqn: JaxprEqn) -> bool:
+    """Whether an equation of a derivative that JAX wrote is known: what a user registered may be affine, and change."""
+    return eqn.primitive.name in INLINED or is_own(eqn.primitive.name)
 
 
 def _kind(opened: _Opened) -> Hashable | None:
-    """What the pull-back of a plain primitive depends on; None if that cannot be compared."""
+    """What the pull-back of a plain primitive depends on; None for others, and if that cannot be compared."""
+    if opened.eqn.primitive.name in CUSTOM or bodies_of(opened.eqn) or not is_own(opened.eqn.primitive.name):
+        return None
     eqn, number = opened.eqn, {v: i for i, v in enumerate(opened.operands)}
     args = tuple((v.aval, np.asarray(v.val).tobytes()) if isinstance(v, Literal) else number[v] for v in eqn.invars)
     avals = tuple(v.aval for v in opened.operands)

@@ -37,6 +37,7 @@ from ._record import all_zero as all_zero
 from ._record import any_zero as any_zero
 from ._record import conservative as conservative
 from ._record import define as define
+from ._record import is_own as is_own
 from ._record import never_zero as never_zero
 from ._record import on_operand as on_operand
 from ._record import record_of as record_of

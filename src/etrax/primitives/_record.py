@@ -137,6 +137,11 @@ def record_of(name: str) -> Primitive:
     return TABLE.get(name, _UNKNOWN)
 
 
+def is_own(name: str) -> bool:
+    """Whether Etrax knows a primitive itself, so that its record never changes."""
+    return name in TABLE and name not in _REGISTERED
+
+
 def register_primitive(name: str, record: Primitive) -> None:
     """Tell the analysis what a primitive of your own does, so that gradients through it can be proved exact.
 
@@ -159,7 +164,7 @@ def register_primitive(name: str, record: Primitive) -> None:
             f"`register_primitive` takes a `Primitive`, got {type(record).__name__}: "
             "`etrax.Primitive(pattern=..., zero=...)`."
         )
-    if name in INLINED or (name in TABLE and name not in _REGISTERED):
+    if name in INLINED or is_own(name):
         raise ArgumentError(
             f"`register_primitive`: Etrax knows `{name}` itself, and its verdicts rest on that. Give a primitive of "
             "your own another name."
