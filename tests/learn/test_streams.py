@@ -221,6 +221,18 @@ def test_an_assigned_state_is_that_of_the_next_output(window):
     same((outputs, everything(stream)), clean(learner, window, range(4)))
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_buffer_that_is_filled_again(window):
+    """Samples that wait are those that were fed, also if all of them came in one array of numpy."""
+    learner = learner_of()
+    stream, x, y = stream_of(learner, window), np.zeros((B, I)), np.zeros((B, 2))
+    outputs = []
+    for t in range(6):
+        x[:], y[:] = XS[t], YS[t]
+        outputs.append(stream.feed(x, y).output)
+    same((outputs, everything(stream)), clean(learner, window, range(6)))
+
+
 def test_a_stream_that_gives_its_state_away_says_so():
     learner = learner_of(check_finite=True)
     stream = stream_of(learner, donate=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._arguments import check_arrays, check_flag
 from .._compat import shape_struct, staged_copy
@@ -42,6 +43,11 @@ class _Held(NamedTuple):
 
     def before_window(self) -> _Held:
         return self._replace(hidden=self.state.hidden, waiting=())
+
+
+def _kept(a: PyTree) -> PyTree:
+    """An array that stays as it is until the window ends; a caller may fill one buffer of numpy again and again."""
+    return a.copy() if isinstance(a, np.ndarray) else a
 
 
 class Online:
@@ -139,7 +145,7 @@ class Online:
             hidden, output, flags = jax.block_until_ready(self._step(held.params, held.hidden, inputs, target))
             if flags is not None:
                 raise_if_bad_sample(self.learner.facts, flags, self.step)
-            held = held._replace(waiting=(*held.waiting, (inputs, target)))
+            held = held._replace(waiting=(*held.waiting, jax.tree.map(_kept, (inputs, target))))
             if len(held.waiting) == self.window:
                 return OnlineResult(output, self._learn(held))
             self._held = held._replace(hidden=hidden)
