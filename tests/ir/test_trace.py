@@ -113,11 +113,12 @@ def test_derivative_rules_are_kept():
     by_vjp = jax.custom_vjp(lambda v: (v > 0).astype(v.dtype))
     by_vjp.defvjp(lambda v: (by_vjp(v), None), lambda _, ct: (5.0 * ct,))
     traced = step_of(lambda w, h, x: (h + by_jvp(x @ w), jax.jit(by_vjp)(h)))
-    assert {"custom_jvp_call", "custom_vjp_call"} <= set(names(traced))
+    assert names(traced).count("custom_vjp_call") == 2  # a rule by tangents would be lost behind a loop
     loss = lambda h: traced.run([W, h, X])[1].sum()
     np.testing.assert_allclose(jax.grad(loss)(H), 5.0)
     total = lambda x: traced.run([W, H, x])[0].sum()
     np.testing.assert_allclose(jax.grad(total)(X), 3.0 * 4)
+    np.testing.assert_allclose(jax.grad(lambda x: jax.value_and_grad(total)(x)[0])(X), 3.0 * 4)
 
 
 def test_source_lines():

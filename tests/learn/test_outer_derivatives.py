@@ -88,3 +88,114 @@ def test_gradient(rule, name, window):
         return learner.value_and_grad(loss, window=window)(params, state, x, targets, mask)
 
     check_derivatives(run, (case.params, some_state(learner, case), x, targets, mask))
+
+
+def compiled(name, rule="d_rtrl", **options):
+    case = CASES[name]
+    return case, etrax.compile(case.model, rule, case.x[0], params=case.params, hidden=case.hidden, **options)
+
+
+@pytest.mark.parametrize("window", [2, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 3, T))])
+def test_training(window):
+    """Parameters, optimizer and losses, in the learning rate and everything else that is given."""
+    case, learner = compiled("gru")
+    optimizer = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
+    x, targets, mask = sequences(case)
+
+    def run(params, opt_state, state, x, targets, mask):
+        return learner.train(optimizer, loss, window=window)(params, opt_state, state, x, targets, mask)
+
+    # Behind the first updates: at moments of zero the square root of Adam has no derivative.
+    params, opt_state, state, _ = in_numpy(run, case.params, optimizer.init(case.params), learner.init(), x, targets, mask)
+    check_derivatives(run, (params, opt_state, state, x, targets, mask))
+
+
+def test_learning_rate_that_the_optimizer_closes_over():
+    case, learner = compiled("vanilla")
+
+    def last_loss(rate):
+        run = learner.train(optax.sgd(rate), loss, window=2)
+        return run(case.params, optax.sgd(rate).init(case.params), learner.init(), case.x, case.targets)[3][-1]
+
+    want = (last_loss(0.1 + SIZE) - last_loss(0.1 - SIZE)) / (2 * SIZE)
+    assert abs(want) > 1e-3
+    np.testing.assert_allclose(jax.grad(last_loss)(0.1), want, rtol=1e-6)
+
+
+def test_one_step():
+    case, learner = compiled("lstm")
+    check_derivatives(learner.step, (case.params, some_state(learner, case), case.x[0]))
+
+
+def bptt_loss(case, params):
+    def body(h, xy):
+        h, output = case.model(params, h, xy[0])
+        return h, loss(output, xy[1])
+
+    return jax.lax.scan(body, case.hidden, (case.x, case.targets))[1].mean()
+
+
+@pytest.mark.parametrize("rule", [n if n in ("d_rtrl()", "uoro()") else pytest.param(n, marks=pytest.mark.slow) for n in ROWS])
+@pytest.mark.parametrize("name", ["gru", "alif_vjp", "alif_jvp"])
+def test_the_loss_of_a_fresh_learner_has_the_gradient_of_bptt(rule, name):
+    """Surrogate derivatives count as they do in BPTT; a trace of zero makes no NaN."""
+    case, learner = compiled(name, ROWS[rule].rule)
+
+    def value(params):
+        return learner.value_and_grad(loss, window=2)(params, learner.init(), case.x, case.targets)[0][0]
+
+    got, want = (in_numpy(jax.grad(f), case.params) for f in (value, lambda p: bptt_loss(case, p)))
+    for path, w in want.items():
+        assert relative_error(got[path], w) < 1e-10, path
+
+
+def test_gradients_of_a_fresh_learner_have_finite_derivatives():
+    for rule in ("uoro()", "kf_rtrl()", "pp_prop(decay=0.9)"):
+        case, learner = compiled("vanilla", ROWS[rule].rule)
+
+        def size(params, case=case, learner=learner):
+            (_, grads), _ = learner.value_and_grad(loss, window=2)(params, learner.init(), case.x, case.targets)
+            return sum((g**2).sum() for g in jax.tree.leaves(grads))
+
+        check_derivatives(size, (case.params,))
+
+
+def test_a_frozen_parameter_counts_for_who_differentiates_the_learner():
+    rule = etrax.partition({"wo": etrax.frozen()}, default=etrax.d_rtrl())
+    case, learner = compiled("gru", rule)
+
+    def run(params):
+        return learner.value_and_grad(loss, window=2)(params, learner.init(), case.x, case.targets)
+
+    assert not in_numpy(run, case.params)[0][1]["wo"].any()
+    check_derivatives(run, (case.params,))
+
+
+@pytest.mark.parametrize("spike", ["by its own rule", "by a threshold"])
+def test_forward_mode_through_a_surrogate_is_refused(spike):
+    case, learner = compiled("alif_vjp")
+    value = lambda p: learner.value_and_grad(loss, window=2)(p, learner.init(), case.x, case.targets)[0][0]
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(value, (case.params,), (case.params,))
+
+
+def test_higher_derivatives():
+    """The Hessian of the loss is that of BPTT, and is the Jacobian of exact gradients."""
+    step = lambda p, h, x: (jax.nn.sigmoid(p["a"]) * h + jnp.tanh(x @ p["w"]),) * 2
+    rng = np.random.default_rng(0)
+    params = {"a": jnp.asarray(rng.normal(size=2)), "w": jnp.asarray(rng.normal(size=(3, 2)))}
+    x, targets = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(rng.normal(size=(5, 2)))
+    learner = etrax.compile(step, "d_rtrl", x[0], params=params, hidden=jnp.zeros(2))
+
+    def run(p):
+        return learner.value_and_grad(loss, window=2)(p, learner.init(), x, targets)[0]
+
+    def total(p):
+        return jax.lax.scan(lambda h, xy: (step(p, h, xy[0])[0], loss(step(p, h, xy[0])[1], xy[1])), jnp.zeros(2),
+                            (x, targets))[1].mean()  # fmt: skip
+
+    want = in_numpy(jax.hessian(total), params)
+    for got in (in_numpy(jax.hessian(lambda p: run(p)[0]), params), in_numpy(jax.jacfwd(lambda p: run(p)[1]), params),
+                in_numpy(jax.jacrev(lambda p: run(p)[1]), params)):  # fmt: skip
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

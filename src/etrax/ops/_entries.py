@@ -244,7 +244,12 @@ def plan_product(at: Entries, shape: tuple[int, int]) -> Callable[[Any], Callabl
     def product(weights: Any, u: Any) -> Any:
         return forth(weights[0], u)
 
-    product.defvjp(lambda weights, u: (product(weights, u), weights), lambda weights, g: (None, back(weights[1], g)))
+    def pull(held: Any, g: Any) -> Any:
+        (forward, backward), u = held
+        # The weights' share is dead code unless somebody differentiates the learner that holds the product.
+        return (jax.vjp(lambda w: forth(w, u), forward)[1](g)[0], None), back(backward, g)
+
+    product.defvjp(lambda weights, u: (forth(weights[0], u), (weights, u)), pull)
 
     def with_weights(w: Any) -> Callable[[Any], Any]:
         weights = forth.weights(w[counts]), back.weights(w[counts])
