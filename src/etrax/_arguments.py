@@ -124,7 +124,7 @@ def check_key(what: str, key: Any) -> jax.Array:
         raise ArgumentError(
             f"{what} needs `key=`, a whole number of 32 bits or a key such as `jax.random.key(0)`; got {short(key)}."
         )
-    return jnp.array(key)  # a copy: an array of numpy may change
+    return jnp.array(key) if isinstance(key, np.ndarray) else jnp.asarray(key)  # an array of numpy may change
 
 
 def check_path(what: str, value: object) -> Path_:

@@ -106,7 +106,9 @@ def test_training(window):
         return learner.train(optimizer, loss, window=window)(params, opt_state, state, x, targets, mask)
 
     # Behind the first updates: at moments of zero the square root of Adam has no derivative.
-    params, opt_state, state, _ = in_numpy(run, case.params, optimizer.init(case.params), learner.init(), x, targets, mask)
+    params, opt_state, state, _ = in_numpy(
+        run, case.params, optimizer.init(case.params), learner.init(), x, targets, mask
+    )
     check_derivatives(run, (params, opt_state, state, x, targets, mask))
 
 
@@ -135,7 +137,9 @@ def bptt_loss(case, params):
     return jax.lax.scan(body, case.hidden, (case.x, case.targets))[1].mean()
 
 
-@pytest.mark.parametrize("rule", [n if n in ("d_rtrl()", "uoro()") else pytest.param(n, marks=pytest.mark.slow) for n in ROWS])
+@pytest.mark.parametrize(
+    "rule", [n if n in ("d_rtrl()", "uoro()") else pytest.param(n, marks=pytest.mark.slow) for n in ROWS]
+)
 @pytest.mark.parametrize("name", ["gru", "alif_vjp", "alif_jvp"])
 def test_the_loss_of_a_fresh_learner_has_the_gradient_of_bptt(rule, name):
     """Surrogate derivatives count as they do in BPTT; a trace of zero makes no NaN."""

@@ -121,7 +121,8 @@ def _part(unit: complex, key: Hashable) -> Name:
 
 
 _RULES: dict[str, _Rule] = {
-    "stop_gradient": _same, "detach": _same, "copy": _same, "neg": _neg, "mul": _mul, "add": _sum, "add_any": _sum, "sub": _sum,
+    "stop_gradient": _same, "detach": _same, "copy": _same, "neg": _neg, "mul": _mul, "add": _sum, "add_any": _sum,
+    "sub": _sum,
     "real": _real, "imag": _imag,
     **dict.fromkeys(("broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "convert_element_type",
                      "reduce_sum", "rev"), _linear),

@@ -17,7 +17,6 @@ from ..analysis import Facts
 from ..engine import Transport, Weights, param_grads, prepared, weights
 from ..ir import PyTree, Role, TreeDef, leaves_with_paths
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
-from ._masks import without_masked_nans
 from ._sequence import Losses
 
 
@@ -138,7 +137,7 @@ class Program:
         length = check_length(length, targets, mask)
         check_targets(targets, length)
         weight = check_mask(mask, length)
-        found = Arguments(self.params(params), self.states(hidden), without_masked_nans(x, weight), weight)
+        found = Arguments(self.params(params), self.states(hidden), x, weight)
         losses.check(targets, weight)
         return found
 

@@ -15,7 +15,7 @@ from .._errors import ArgumentError, EtraxError
 from ..engine import live_sites, run_window
 from ..ir import LossFunction, PyTree, Role, Step, describe, explain, explained
 from ._checks import Optimizer, told
-from ._masks import differentiated_where, weighed
+from ._masks import differentiated_where, weighed, without_masked_nans
 
 if TYPE_CHECKING:
     from ._program import Arguments, Program
@@ -164,6 +164,7 @@ def run_sequence(
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[()]]:
         states, trace, total, grads = carry
         x, extra = xs
+        x = without_masked_nans(x, extra[1])
         out = run_window(
             facts, program.transport, given.params, w, states, trace, x, extra, losses, share, so_far=grads
         )
@@ -189,6 +190,7 @@ def train_sequence(
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[jax.Array, list[jax.Array]]]:
         params, opt_state, states, trace = carry
         x, extra = xs
+        x = without_masked_nans(x, extra[1])
         p = program.params(params)
         w = program.prepared(p)
         scale = losses.total(extra, steps_of(x, extra))
