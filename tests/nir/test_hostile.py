@@ -228,3 +228,21 @@ def test_a_graph_with_many_edges_is_read_in_time(tmp_path):
     edges = list(pairwise(chain))
     with pytest.raises(etrax.ArgumentError, match="is there twice"):
         etrax.nir.read(nir.NIRGraph(nodes, [*edges, edges[-1]], type_check=False))
+
+
+def test_a_text_that_says_it_is_long(file):
+    """Four bytes say how long a text is: gigabytes would be taken for it before its bytes are looked for."""
+    with h5py.File(file) as h:
+        place = h["node/nodes/linear/type"].id.get_offset()
+    data = bytearray(file.read_bytes())
+    data[place : place + 4] = (2**32 - 1).to_bytes(4, "little")
+    file.write_bytes(data)
+    with pytest.raises(etrax.ArgumentError, match=r"`type` of node 'linear' .*is longer than the file"):
+        etrax.nir.read(file)
+
+
+def test_names_of_nodes_are_cut_short():
+    nodes = {"in": nir.Input(np.array([2])), "out": nir.Output(np.array([2]))}
+    with pytest.raises(etrax.ArgumentError, match="it has no node 'x") as found:
+        etrax.nir.read(nir.NIRGraph(nodes, [("in", "x" * 50_000)], type_check=False))
+    assert len(str(found.value)) < 600

@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 
+import jax
 import optax
 import pytest
 from tests.train.common import data, same, trainer
 
 from etrax.train import CheckpointError
 from etrax.train._lock import Lock
+from etrax.train._stored import digest
 
 # Orbax reads in threads, of which some see their loop closed once another has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -55,6 +57,12 @@ def test_last_two_are_kept_and_damage_is_refused(made, copied):
     same(go_on(made, copied, 4).params, made.fit(data(), 4, progress=False).params)
 
 
+def stored_tree(made, directory):
+    """What the last checkpoint holds, as it was written."""
+    found = go_on(made, directory, 2)
+    return {"params": found.last_params, "opt_state": found.opt_state, "learned": (), "best_params": None}
+
+
 DAMAGES = {
     "torn": (lambda d: (d / "meta" / "metadata").write_text('{"format": 2, "ru'), "it cannot be read"),
     "no record": (lambda d: (d / "meta" / "metadata").write_text("[1, 2]"), "does not say what run it is of"),
@@ -81,6 +89,14 @@ def test_damage(made, copied, what):
     damage(copied / "2")
     with pytest.raises(CheckpointError, match=f"is damaged: .*{message}"):
         go_on(made, copied)
+
+
+def test_record_without_a_best_epoch(made, copied):
+    """A field left out under a digest that is right: nothing was monitored, so that there is no best one."""
+    path = copied / "2" / "meta" / "metadata"
+    arrays = {str(i): a for i, a in enumerate(jax.tree.leaves(stored_tree(made, copied)))}
+    change(path, lambda m: (m.pop("best"), m.update(digest=digest(m, arrays))))
+    assert go_on(made, copied).best is None
 
 
 def test_text_from_a_file_is_made_harmless(made, copied):

@@ -8,6 +8,8 @@ from trust.hostile import __main__ as hostile
 from trust.hostile.worker import KINDS, kind_of, outcome
 
 import etrax
+from etrax.cli import _limits
+from etrax.tasks import _shared
 
 FILES = {"artifact": 20, "save": 8, "run": 4, "nir": 15, "config": 10}
 
@@ -22,6 +24,8 @@ pytestmark = [
 @pytest.mark.parametrize("name", KINDS)
 def test_files(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for module in (_shared, _limits):  # which the configs replace: put back afterwards
+        monkeypatch.setattr(module, "default_budget", module.default_budget)
     with jax.enable_x64(False):  # as in the process of the script
         kind = kind_of(name, tmp_path)
         found = [(number, *outcome(kind, (77, number))) for number in range(FILES[name])]

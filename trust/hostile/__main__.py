@@ -65,13 +65,23 @@ def _one_process(kind: str, seed: int, start: int, stop: int, found: Fed) -> int
 def _heard(process: subprocess.Popen[bytes], patience: float) -> bytes:
     """The next line; nothing if the process has ended, or says nothing for long.
 
-    Waited for in four parts: whoever stops both processes for a while, and lets them go on, ends one part at most.
+    Waited for in parts, of which those do not count in which somebody has stopped the process (SIGSTOP): that is no
+    hang.
     """
     assert process.stdout is not None
-    for _ in range(4):
+    left = 4
+    while left:
         if select.select([process.stdout], [], [], patience / 4)[0]:
             return process.stdout.readline()
+        left -= not _is_stopped(process.pid)
     return b""
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:  # not on this system
+        return False
 
 
 def _count(found: Fed, kind: str, said: list[str]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from etrax import ArgumentError
-from etrax.cli import _config, main
+from etrax.cli import _config, _limits, main
+from etrax.tasks import _shared
 
 from .damage import Rng, damaged
 
@@ -40,6 +41,7 @@ VALUES = (
     "2147483647", "-9223372036854775808", "0x7fffffffffffffff", '["a", "a"]', '["batch"]', '"batch"', "[[[[[]]]]]",
     '"../x"', "1e-320",
 )  # fmt: skip
+BUDGET = 256 << 20  # bytes that data and network may take: more is a config's good right on a machine that has it
 COMPILED = 0.01  # share of the configs that fit whose learner is compiled and whose run begins
 
 
@@ -52,6 +54,7 @@ class Configs:
 
     def __init__(self, place: Path):
         os.chdir(place)
+        _shared.default_budget = _limits.default_budget = lambda: float(BUDGET)
         self.file, self.compile = place / "file.toml", _config.compile_learner
 
     def attempt(self, rng: Rng) -> tuple[str, Callable[[], str | None]]:

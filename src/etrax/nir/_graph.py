@@ -66,7 +66,8 @@ def nir_package() -> ModuleType:
 
 
 def shown(name: Iterable[str]) -> str:
-    return repr(".".join(name))
+    """A node by its name, which is whatever a file says."""
+    return f"'{foreign('.'.join(name))}'"
 
 
 def kind_of(node: object) -> str:
@@ -165,7 +166,10 @@ def flat(graph: Graph, prefix: Name = ()) -> Flat:
     for pair in graph.edges:
         for key in pair:
             if key not in ends:
-                raise ArgumentError(f"edge {pair} of the graph {shown(prefix)}: it has no node {key!r}.")
+                raise ArgumentError(
+                    f"edge ({shown(pair[:1])}, {shown(pair[1:])}) of the graph {shown(prefix)}: it has no node "
+                    f"{shown([key])}."
+                )
         edges.append((_end(ends, prefix, pair[0], "Output"), _end(ends, prefix, pair[1], "Input")))
     doubled = [edge for edge, times in Counter(edges).items() if times > 1]
     if doubled:

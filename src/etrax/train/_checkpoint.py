@@ -70,7 +70,7 @@ class Saver:
             return None
         number, meta, tree = found
         history = epochs_of(self.store.directory / str(number), meta)
-        return Point(best_params=tree.pop("best_params"), live=Live(**tree), best=meta["best"], history=history)
+        return Point(best_params=tree.pop("best_params"), live=Live(**tree), best=meta.get("best"), history=history)
 
     def _run(self, point: Point) -> Identity:
         arrays = {name: f"{a.dtype}{list(a.shape)}" for name, a in named_leaves(_tree(point))}
