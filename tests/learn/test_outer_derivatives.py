@@ -7,10 +7,11 @@ with its trace, inputs, targets and mask. Reverse mode is held against forward m
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from tests.learn.cases import CASES, T, loss
 from tests.learn.harness import in_numpy
-from tests.learn.oracle import moving, put
+from tests.learn.oracle import moving, put, relative_error
 from tests.learn.table import ROWS
 
 import etrax
