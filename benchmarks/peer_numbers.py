@@ -45,9 +45,7 @@ def differences(model, inputs) -> dict:
         up, down = (loss(start | {path: jnp.asarray(start[path] + s * move)}) for s in (1, -1))
         return (up - down) / (2 * STEP)
 
-    return {
-        path: np.array([slope(path, i) for i in np.ndindex(a.shape)]).reshape(a.shape) for path, a in start.items()
-    }
+    return {path: np.array([slope(path, i) for i in np.ndindex(a.shape)]).reshape(a.shape) for path, a in start.items()}
 
 
 def main(argv: list[str]) -> None:

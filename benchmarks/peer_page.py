@@ -22,9 +22,9 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "peer_suite.md"
 HEAD = """# The tests of braintrace, through Etrax
 
-`python -m benchmarks.peer_suite CHECKOUT` runs the tests of braintrace with `etrax.compat.braintrace` in the place of it;
-with `--control` it runs the library of the checkout itself. `python -m benchmarks.peer_page` makes this page of what they
-found. Nothing of braintrace is part of this repository, and nothing of this is part of `make test`.
+`python -m benchmarks.peer_suite CHECKOUT` runs the tests of braintrace with `etrax.compat.braintrace` in the place of
+it; with `--control` it runs the library of the checkout itself. `python -m benchmarks.peer_page` makes this page of
+what they found. Nothing of braintrace is part of this repository, and nothing of this is part of `make test`.
 
 Every test that the control collects is accounted for:
 

@@ -1,8 +1,9 @@
-"""The page about braintrace's tests: each collected test is counted once, and a failure without a judgement is named."""
+"""The page about braintrace's tests: each collected test is counted once, a failure without a judgement is named."""
 
 import json
 
 import pytest
+
 from benchmarks import peer_page
 
 CONTROL = {

@@ -95,6 +95,6 @@ def test_the_linear_recurrent_unit_starts_on_its_ring_with_products_of_variance_
     np.testing.assert_allclose(np.quantile(squared, [0, 0.5, 1]), [0.16, (0.16 + 0.81) / 2, 0.81], atol=0.02)
     np.testing.assert_allclose(np.exp(2 * cell.gamma_log.value), 1 - squared, rtol=1e-4)
     phase = np.exp(cell.theta_log.value)
-    assert 0 < phase.min() and phase.max() < 1.5
+    assert phase.min() > 0 and phase.max() < 1.5
     assert phase.mean() == pytest.approx(0.75, rel=0.05)
     assert float(cell.D.value.std()) == pytest.approx(1, rel=0.2)

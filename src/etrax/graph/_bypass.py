@@ -86,7 +86,11 @@ class Bypass:
         return frozenset().union(*(outs[k] for k in self._slots if isinstance(outs[k], frozenset)))
 
     def attach(
-        self, outs: list[jax.Array], inputs: Sequence[jax.Array], params: Sequence[jax.Array], hidden: Sequence[jax.Array]
+        self,
+        outs: list[jax.Array],
+        inputs: Sequence[jax.Array],
+        params: Sequence[jax.Array],
+        hidden: Sequence[jax.Array],
     ) -> list[jax.Array]:
         """The outputs of a step with their derivatives in the copies; no number changes."""
         jaxpr, consts = open_jaxpr(self.info.closed_jaxpr)
