@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import time
@@ -30,6 +31,13 @@ def _best(run: Callable[..., Any], *args: Any, times: int) -> float:
     return min(found)
 
 
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def measure_machine(side: int = 2048, elements: int = 1 << 25, times: int = 20) -> Machine:
     """A square product, and a ← b + 2 c over arrays much larger than the caches (two read, one written)."""
     a = jnp.ones((side, side), jnp.float32)
@@ -44,6 +52,6 @@ def measure_machine(side: int = 2048, elements: int = 1 << 25, times: int = 20) 
         found.append(time.perf_counter() - start)
     about = {
         "python": platform.python_version(), "jax": jax.__version__, "processor": platform.machine(),
-        "cores": str(os.cpu_count()),
+        "cores": str(os.cpu_count()), "braintrace": _version("braintrace"),
     }  # fmt: skip
     return Machine(2 * side**3 / product, 12 * elements / min(found[1:]), about)

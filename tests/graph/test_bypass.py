@@ -64,7 +64,7 @@ def perturbation_of(step):
 
 @pytest.mark.parametrize("step", BYPASS)
 def test_paths_around_the_new_states_are_found(step):
-    info, found = perturbation_of(step)
+    _, found = perturbation_of(step)
     params, hidden = BYPASS[step]
     assert sorted(p[-1] for p in found.bypass_param_paths) == sorted(params)
     assert [p[-1] for p in found.bypass_hidden_paths] == hidden
@@ -138,7 +138,7 @@ def test_copies_are_counted_and_put_into_groups():
         found.eval_jaxpr(inputs, zeros, [], [HIDDEN["v"]])
     with pytest.raises(ValueError, match="0 copies of hidden states, expected 1"):
         found.eval_jaxpr(inputs, zeros, [PARAMS[p[-1]] for p in found.bypass_param_paths])
-    groups, by_path = etrax.find_hidden_groups_from_minfo(info)
+    groups, _ = etrax.find_hidden_groups_from_minfo(info)
     data = found.bypass_hidden_data_to_hidden_group_data([HIDDEN["v"]], groups)
     for group, array in zip(groups, data, strict=True):
         for path, column in zip(group.hidden_paths, group.split_hidden(array), strict=True):

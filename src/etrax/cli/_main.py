@@ -20,9 +20,9 @@ MODEL = (
 )
 # By package, the extra that brings it. The models of `brainpy.state` are a package of their own on Python 3.11 and a
 # part of brainpy since 2.9, which needs a later Python; a package `brainpy.state` of version 0.2 holds nothing.
+SPIKING = ("brainpy.state",) if sys.version_info < (3, 12) else ("brainpy", "brainspikes")
 PACKAGES = {
-    "brainstate": "brainstate",
-    **({"brainpy.state": "brainpy"} if sys.version_info < (3, 12) else {"brainpy": "brainpy", "brainspikes": "brainpy"}),
+    "brainstate": "brainstate", **dict.fromkeys(SPIKING, "brainpy"),
     "flax": "flax", "equinox": "equinox", "orbax-checkpoint": "train", "matplotlib": "viz", "flatbuffers": "export",
     "nir": "nir", "scikit-learn": "tasks",
 }  # fmt: skip

@@ -324,7 +324,7 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
                 "the gradient of the whole batch, where braintrace gives it that of each sample: compile with "
                 "`vmap=False`, where both give it the gradient of the batch."
             )
-        super().__init__(module, *args, **kwargs)
+        super().__init__(module, *args, **kwargs)  # pyright: ignore[reportCallIssue]
 
     def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         self.calls += 1

@@ -117,8 +117,7 @@ class HookedStateful(Stateful):
 def gradient_hook(solver: Solver, online: Stateful, index: jax.Array) -> Callable[[list[jax.Array]], list[jax.Array]]:
     """The identity on the leaves of the parameters, whose derivative is what the hook makes of their gradients."""
 
-    @jax.custom_vjp
-    def passed(leaves: list[jax.Array], index: jax.Array) -> list[jax.Array]:
+    def same(leaves: list[jax.Array], index: jax.Array) -> list[jax.Array]:
         return leaves
 
     def back(given: tuple[list[jax.Array], jax.Array], bars: list[jax.Array]) -> tuple[list[jax.Array], None]:
@@ -131,6 +130,7 @@ def gradient_hook(solver: Solver, online: Stateful, index: jax.Array) -> Callabl
         )
         return _leaves(online, changed, grads, bars), None
 
+    passed = jax.custom_vjp(same)
     passed.defvjp(lambda leaves, index: (passed(leaves, index), (leaves, index)), back)
     return lambda leaves: passed(leaves, jnp.asarray(index))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import jax
@@ -35,7 +36,14 @@ class ETPPrimitive:
         self.register_etp_rules(init_pp=fn)
 
     def register_etp_rules(self, **rules: Callable | None) -> None:
-        """Rules of its traces, kept and not used."""
+        """Rules of its traces, kept and not used; the first one of an operation warns."""
+        if not self.rules:
+            warnings.warn(
+                f"the rules of {self.name!r} are not used: Etrax reads the derivatives and the trace of an operation "
+                "off its implementation. A rule that says anything else has no effect; `etrax.register_weight_op` "
+                "takes a rule that has.",
+                stacklevel=3,
+            )
         self.rules.update(rules)
 
     def __repr__(self) -> str:
