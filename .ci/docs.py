@@ -38,7 +38,7 @@ def api() -> list[str]:
     from etrax.rules import RULES
 
     names = {n: getattr(etrax, n) for n in dir(etrax) if not n.startswith("_")}
-    folders = sorted(n for n, v in names.items() if inspect.ismodule(v) and n not in ("report", "rules", "sharding"))
+    folders = sorted(n for n, v in names.items() if inspect.ismodule(v) and n not in ("report", "rules"))
     pages: dict[str, list[Any]] = {"learning": [], "rules": [], "compiler": [], "errors": []}
     for name, thing in names.items():
         if inspect.ismodule(thing):
