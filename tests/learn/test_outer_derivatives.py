@@ -100,17 +100,14 @@ def compiled(name, rule="d_rtrl", **options):
 def test_training(window):
     """Parameters, optimizer and losses, in the learning rate and everything else that is given."""
     case, learner = compiled("gru")
-    optimizer = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
+    optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1, momentum=0.5)
     x, targets, mask = sequences(case)
 
     def run(params, opt_state, state, x, targets, mask):
         return learner.train(optimizer, loss, window=window)(params, opt_state, state, x, targets, mask)
 
-    # Behind the first updates: at moments of zero the square root of Adam has no derivative.
-    params, opt_state, state, _ = in_numpy(
-        run, case.params, optimizer.init(case.params), learner.init(), x, targets, mask
-    )
-    check_derivatives(run, (params, opt_state, state, x, targets, mask))
+    opt_state = optimizer.init(case.params)
+    check_derivatives(run, (case.params, opt_state, some_state(learner, case), x, targets, mask))
 
 
 def test_learning_rate_that_the_optimizer_closes_over():
@@ -138,9 +135,7 @@ def bptt_loss(case, params):
     return jax.lax.scan(body, case.hidden, (case.x, case.targets))[1].mean()
 
 
-@pytest.mark.parametrize(
-    "rule", [n if n in ("d_rtrl()", "uoro()") else pytest.param(n, marks=pytest.mark.slow) for n in ROWS]
-)
+@pytest.mark.parametrize("rule", [n if n in ("d_rtrl()", "uoro()") else pytest.param(n, marks=pytest.mark.slow) for n in ROWS])
 @pytest.mark.parametrize("name", ["gru", "alif_vjp", "alif_jvp"])
 def test_the_loss_of_a_fresh_learner_has_the_gradient_of_bptt(rule, name):
     """Surrogate derivatives count as they do in BPTT; a trace of zero makes no NaN."""

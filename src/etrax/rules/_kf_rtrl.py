@@ -52,7 +52,7 @@ from ..ops import ALIGNED
 from ._partition import combined_transport
 from ._rtrl import axis_of, carry_over, dense_transport, pull_all
 from ._rule import Rule
-from ._uoro import balance, next_keys, numbers_of, random_signs
+from ._uoro import balance, next_keys, numbers_of, random_signs, root, square
 from ._verdicts import Kind, Verdict, trivial_verdict, whole_influence_verdict
 from ._words import words_of
 
@@ -122,9 +122,9 @@ class _Product:
 def _norms(a: Array, samples: np.ndarray, count: int) -> Array:
     """|a| by term and sample, (terms, samples), of an array (…, terms, …elements)."""
     lead = a.ndim - samples.ndim
-    squares = (jnp.abs(a) ** 2).sum(tuple(range(lead - 1)))
+    squares = square(a).sum(tuple(range(lead - 1)))
     flat = squares.reshape(squares.shape[0], -1)
-    return jnp.sqrt(jnp.zeros((flat.shape[0], count), flat.dtype).at[:, samples.reshape(-1)].add(flat))
+    return root(jnp.zeros((flat.shape[0], count), flat.dtype).at[:, samples.reshape(-1)].add(flat))
 
 
 def _samples_of_data(site: WeightSite, fixed: Sequence[Array | None], places: np.ndarray) -> np.ndarray | None:

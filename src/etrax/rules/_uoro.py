@@ -158,10 +158,10 @@ class _Estimate:
         """|θ̃| of each sample."""
         total = jnp.zeros(n)
         for j in sites:
-            squares = (jnp.abs(theta[j]) ** 2).astype(total.dtype)
+            squares = square(theta[j]).astype(total.dtype)
             here = j in self.aligned
             total = total.at[self.aligned[j]].add(squares) if here else total + squares.reshape(n, -1).sum(1)
-        return jnp.sqrt(total)
+        return root(total)
 
     def _per_sample(self, relation: Relation, delta: Array, window: WindowData) -> Array:
         """The weight's gradient of each sample apart, (samples, …); of an elementwise weight as it is."""
@@ -295,7 +295,17 @@ def _by_sample(group: Group, values: Mapping[int, Array]) -> Array:
 
 
 def _norm(group: Group, values: Mapping[int, Array]) -> Array:
-    return jnp.sqrt(_by_sample(group, {i: jnp.abs(values[i]) ** 2 for i in group.leaves}))
+    return root(_by_sample(group, {i: square(values[i]) for i in group.leaves}))
+
+
+def square(a: Array) -> Array:
+    """|a|², with a derivative at zero too."""
+    return jnp.real(a) ** 2 + jnp.imag(a) ** 2 if jnp.iscomplexobj(a) else a**2
+
+
+def root(squares: Array) -> Array:
+    """A square root whose derivative at zero, where a trace begins, counts as zero."""
+    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
 
 
 def balance(state: Array, theta: Array) -> tuple[Array, Array]:
