@@ -26,7 +26,9 @@ def with_own_constants(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
 class _Copying:
     """One pass; an array that is read in two places is one array in the copy too."""
 
-    def __init__(self) -> None:
+    def __init__(self, inside_rule: bool = False) -> None:
+        # A rule may call its own function (that of `odeint` does), so that rules inside of rules have no end.
+        self.inside_rule = inside_rule
         self.copies: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.shared = False
 
@@ -46,7 +48,7 @@ class _Copying:
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         params = {key: self.param(value) for key, value in eqn.params.items()}
         eqn = eqn.replace(invars=self.atoms(eqn.invars), params=params)
-        return _with_own_rule(eqn) if eqn.primitive.name in CUSTOM else eqn
+        return _with_own_rule(eqn) if eqn.primitive.name in CUSTOM and not self.inside_rule else eqn
 
     def param(self, value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -77,7 +79,7 @@ def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
         rule = rule_of(eqn, structs, moving)
     except Exception:  # the user's rule may raise anything; it is reported where a derivative is asked for
         return eqn
-    copying = _Copying()
+    copying = _Copying(inside_rule=True)
     forward, backward = (copying.body(*body) for body in rule)
     if eqn.params.get("symbolic_zeros") or (keeps_rule(eqn, forward) and not copying.shared):
         return eqn
