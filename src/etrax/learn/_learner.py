@@ -32,6 +32,7 @@ from ._online import Online
 from ._processes import place_batch
 from ._program import LearnerState, Program, check_like
 from ._sequence import Losses, run_sequence, steps_of, train_sequence
+from ._surrogates import has_user_rules, refuse_derivatives
 
 Window = int | Literal["auto"]
 _NEEDS_MESH = "needs a model compiled for many devices: `etrax.compile(..., mesh=, shard=)`."
@@ -78,6 +79,7 @@ class Learner:
         self.check_finite, self.trace_dtype = check_finite, trace_dtype
         self._warned = self._warned_of_window = False
         self._budget, self._at_batch = memory_budget, at_batch
+        self._refuses_derivatives = has_user_rules(facts.step)
         self.mesh, self._shard = mesh, shard
         self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, mesh, shard)
         if self._meshed is not None:
@@ -281,6 +283,8 @@ class Learner:
         @partial(jax.jit, donate_argnums=1 if donate else ())
         @self._on_mesh
         def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
+            if self._refuses_derivatives:
+                params, state, inputs = refuse_derivatives((params, state, inputs))
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
             steps = steps_of(given.inputs, (targets, given.weight))
@@ -325,6 +329,8 @@ class Learner:
             params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
             mask: jax.Array | None,
         ) -> PyTree:  # fmt: skip
+            if self._refuses_derivatives:
+                params, state, inputs = refuse_derivatives((params, state, inputs))
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
             start = params, opt_state, state.trace

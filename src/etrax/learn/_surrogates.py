@@ -1,0 +1,43 @@
+"""Derivatives of a learner's results, where the step has derivative rules of the user's.
+
+JAX loses such a rule, or gives it the residuals of another iteration, once a loop around it has been differentiated and
+the result is differentiated again. A wrong number would come out without a word, so that it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from .._compat import CUSTOM, JaxprEqn, inner_jaxpr, is_in
+from .._errors import NotSupportedError
+from ..ir import PyTree, Step, equations
+
+
+def has_user_rules(step: Step) -> bool:
+    """Whether a step calls functions with derivative rules that are not JAX's own."""
+    return any(_is_user_rule(eqn) for eqn in equations(step.jaxpr))
+
+
+def _is_user_rule(eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name not in CUSTOM:
+        return False
+    return not is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
+
+
+@jax.custom_vjp
+def refuse_derivatives(tree: PyTree) -> PyTree:
+    """The same values, which cannot be differentiated."""
+    return tree
+
+
+def _refuse(_: Any, cotangents: PyTree) -> Any:
+    raise NotSupportedError(
+        "the result of a learner is differentiated, but its step has derivative rules of its own (a surrogate spike by "
+        "`jax.custom_vjp` or `jax.custom_jvp`), which JAX loses in a second derivative. Use the gradients that "
+        "`value_and_grad` returns, or write the surrogate as `x + jax.lax.stop_gradient(spike(x) - x)`."
+    )
+
+
+refuse_derivatives.defvjp(lambda tree: (tree, None), _refuse)
