@@ -329,11 +329,6 @@ def is_installed(file: str) -> bool:
 
 def library_files() -> tuple[str | None, ...]:
     """Where the modelling libraries that are imported by now are."""
-    return _library_files(tuple(getattr(sys.modules.get(name), "__file__", None) for name in LIBRARIES))
-
-
-@functools.lru_cache(maxsize=1)
-def _library_files(_imported: tuple[str | None, ...]) -> tuple[str | None, ...]:
     return _files_of(LIBRARIES)
 
 
