@@ -330,7 +330,7 @@ class Learner:
             mask: jax.Array | None,
         ) -> PyTree:  # fmt: skip
             if self._refuses_derivatives:
-                params, state, inputs = refuse_derivatives((params, state, inputs))
+                params, opt_state, state, inputs = refuse_derivatives((params, opt_state, state, inputs))
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
             start = params, opt_state, state.trace
