@@ -4,8 +4,8 @@
 
 FOLDER holds, by version of braintrace, `ours-VERSION.jsonl` and `control-VERSION.jsonl` (what the suite wrote; the
 control has at least what it collected), and `numbers-ours-VERSION.jsonl`, `numbers-control-VERSION.jsonl`. The last
-result of a test counts. Every collected test is on the page; a test that fails without a judgement
-(benchmarks/peer_judgements.toml) is named there as such, and makes the command fail.
+result of a test counts; a file `note.md` there says how the runs were made. Every collected test is on the page; a test
+that fails without a judgement (benchmarks/peer_judgements.toml) is named there as such, and makes the command fail.
 """
 
 from __future__ import annotations
@@ -198,7 +198,9 @@ def main(argv: list[str]) -> int:
     versions = sorted(f.stem.removeprefix("ours-") for f in folder.glob("ours-*.jsonl"))
     suites = [Suite(folder, version) for version in versions]
     judged, unjudged = judged_text(suites)
-    parts = [HEAD, table(suites), "\n", control_text(suites), numbers_text(folder, versions), judged]
+    note = folder / "note.md"
+    said = f"\n{note.read_text(encoding='utf-8').strip()}\n" if note.exists() else ""
+    parts = [HEAD, table(suites), "\n", control_text(suites), said, numbers_text(folder, versions), judged]
     PAGE.write_text("".join([*parts, private_text(suites)]), encoding="utf-8")
     print(f"{PAGE}: {unjudged} tests without a judgement")
     return unjudged > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -76,17 +77,22 @@ class Store:
         self._lock.release()
 
     def _manager(self, writes: bool = False) -> Any:
-        for step in self.directory.iterdir():  # a manager reads what every one of them says of itself
-            if step.name.isdigit():
-                check_files(step, META_BYTES, but="arrays")
-            elif step.is_file() and step.stat().st_size > META_BYTES:
-                raise CheckpointError(f"{str(step)!r} is too large for a file beside checkpoints: remove it.")
+        self._check_all()
         # Nobody else writes here, so what an earlier process left unfinished can go. It goes in a thread, which only a
         # manager that writes waits for: that of another would take what the next one has begun.
         options = self.ocp.CheckpointManagerOptions(
             max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=writes
         )
         return self.ocp.CheckpointManager(self.directory, options=options)
+
+    def _check_all(self) -> None:
+        """No save is larger than one can be: a manager reads what every one of them says of itself."""
+        for step in self.directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process of the same run removes old ones
+                if step.name.isdigit():
+                    check_files(step, META_BYTES, but="arrays")
+                elif step.is_file() and step.stat().st_size > META_BYTES:
+                    raise CheckpointError(f"{str(step)!r} is too large for a file beside checkpoints: remove it.")
 
     def latest(self) -> int | None:
         """The number of the last tree."""

@@ -42,7 +42,7 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
     Of the whole step or a part of it; `but` names a directory in it that is left out.
     """
     pending, total = [part or step], 0
-    if step.is_symlink() or not step.is_dir():
+    if step.is_symlink() or step.is_file():
         raise damaged(step, "it is a link" if step.is_symlink() else "it is no directory")
     while pending:
         with os.scandir(pending.pop()) as entries:

@@ -16,7 +16,7 @@ KNOBS: dict[str, tuple[object, str]] = {
     "descended_scan_eqn_ids": ((), "loops are read as they are"),
     "descended_hidden_paths": ((), "loops are read as they are"),
     "full_jacobian": (False, "Jacobians have the structure that the step has"),
-    "projection_eps": (1e-12, "`etrax.uoro` never divides by a norm that is zero"),
+    "projection_eps": (1e-12, "`etrax.uoro` has no such number"),
 }
 
 
