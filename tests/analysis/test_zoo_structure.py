@@ -18,7 +18,10 @@ from .check import check_facts
 from .oracle import step_of
 
 FILES = {path.name for path in Path(zoo_file).parent.glob("*.py")}
-CAUSES = r"reaches several|act on other|acts on|feeds back|passes through|derivative rule|rounds a gradient|units of the other"
+CAUSES = (
+    r"reaches several|act on other|acts on|feeds back|passes through|derivative rule|rounds a gradient|"
+    r"units of the other"
+)
 REPORTS = {Kind.EXACT: "exact", Kind.UNUSED: UNUSED, Kind.APPROXIMATE: REPORTED, Kind.TRUNCATED: REPORTED}
 
 

@@ -181,7 +181,7 @@ def named(invars, outvars):
 
 def test_calls_are_written_out():
     closed, invars, outvars = traced(two_layers, HIDDEN, HIDDEN, W, R, X)
-    groups, by_path = api.find_hidden_groups_from_jaxpr(closed, *named(invars, outvars))
+    groups, _by_path = api.find_hidden_groups_from_jaxpr(closed, *named(invars, outvars))
     step = lambda p, h, x: (lambda a, b, o: ({"a": a, "b": b}, o))(*two_layers(h["a"], h["b"], p["w"], p["r"], x))
     values = {"params": {"w": W, "r": R}, "hidden": {"a": HIDDEN, "b": HIDDEN}}
     expected, _ = etrax.find_hidden_groups_from_module(step, X, **values)
@@ -198,7 +198,7 @@ def test_calls_are_written_out():
 
 def test_transitions_of_a_jaxpr_with_calls_run():
     closed, invars, outvars = traced(two_layers, HIDDEN, HIDDEN, W, R, X)
-    groups, by_path = api.find_hidden_groups_from_jaxpr(closed, *named(invars, outvars))
+    _groups, by_path = api.find_hidden_groups_from_jaxpr(closed, *named(invars, outvars))
     group = by_path["a",]
     zeros = [jnp.zeros(v.aval.shape) for v in group.transition_jaxpr_constvars]
     start = [jnp.zeros(N)] * len(group.hidden_paths)
@@ -212,7 +212,7 @@ def test_a_state_that_a_call_passes_on():
         k, h = jax.jit(lambda h, k: (k, 0.5 * h + x))(h, k)
         return h, k
 
-    closed, (h, k, x), (nh, nk) = traced(step, HIDDEN, HIDDEN, HIDDEN)
+    closed, (h, k, _x), (nh, nk) = traced(step, HIDDEN, HIDDEN, HIDDEN)
     given = {nh: h, nk: k}, set(), {h: ("h",), k: ("k",)}, {nh: ("h",), nk: ("k",)}, {("h",): HIDDEN, ("k",): HIDDEN}
     groups, by_path = api.find_hidden_groups_from_jaxpr(closed, *given)
     assert set(by_path) == {("h",), ("k",)}
@@ -256,12 +256,12 @@ def test_what_does_not_fit_is_refused(name):
     for call in (api.find_hidden_groups_from_jaxpr, api.add_hidden_perturbation_in_jaxpr):
         with pytest.raises(ValueError, match=message):
             call(closed, *given)
-        with pytest.raises(ValueError, match="jax.make_jaxpr"):
+        with pytest.raises(ValueError, match=r"jax\.make_jaxpr"):
             call("not a jaxpr", *given)
 
 
 def test_a_state_that_no_equation_makes_cannot_be_perturbed():
-    closed, (h, k, x), (nh, nk) = traced(lambda h, k, x: (0.9 * h + x, k), HIDDEN, HIDDEN, HIDDEN)
+    closed, (h, k, _x), (nh, nk) = traced(lambda h, k, x: (0.9 * h + x, k), HIDDEN, HIDDEN, HIDDEN)
     assert nk is k
     given = {nh: h, k: k}, set(), {h: ("h",), k: ("kept",)}, {nh: ("h",), k: ("kept",)}
     states = {("h",): HIDDEN, ("kept",): HIDDEN}

@@ -155,7 +155,7 @@ def test_a_signal_that_does_not_fit(case):
 
 
 def test_equations_and_leaves(case):
-    _, params, _, _, executor = case
+    _, _params, _, _, executor = case
     info = executor.graph.module_info
     variables = {p: vs for p, vs in info.weight_path_to_invars.items()}
     for r in executor.graph.hidden_param_op_relations:

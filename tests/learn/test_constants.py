@@ -1,7 +1,7 @@
 """Arrays of numpy that are changed in place after `compile` change nothing: a learner keeps what it was compiled with.
 
-Everything is compiled with the values of then, whatever sequence lengths come later; the oracle is BPTT over a step that
-was never changed.
+Everything is compiled with the values of then, whatever sequence lengths come later; the oracle is BPTT over a step
+that was never changed.
 """
 
 import jax
@@ -141,7 +141,7 @@ def test_a_model_that_is_compiled_again_has_the_values_of_then():
 
 def test_a_mutable_array_of_jax_is_refused():
     leak = jax.new_ref(jnp.full(2, 0.9))
-    with pytest.raises(etrax.CompilationError, match="reads a mutable array .* as an input or a state"):
+    with pytest.raises(etrax.CompilationError, match=r"reads a mutable array .* as an input or a state"):
         etrax.compile(lambda w, h, x: (leak[...] * h + x @ w,) * 2, "d_rtrl", XS[0], params=W, hidden=H0)
 
 
