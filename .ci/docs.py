@@ -29,7 +29,7 @@ BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?"
 COMMAND = re.compile(r"`(etrax [^`\n]+)`")
 MODEL = "command_line.md"
 RETURNED = ("Learner", "Artifact", "Report")
-COMPILER = ("etrax.graph", "etrax.ops", "etrax.primitives")
+COMPILER = ("etrax.graph", "etrax.compiler.ops", "etrax.compiler.primitives")
 
 
 def api() -> list[str]:

@@ -35,7 +35,7 @@ def case(build: Callable) -> Callable:
 
 
 def traced_step(step: Callable, params, hidden, inputs):
-    from etrax.ir import trace_step
+    from etrax.compiler.ir import trace_step
 
     def fn(params, hidden, other, *inputs):
         hidden, output = step(params, hidden, *inputs)
@@ -183,8 +183,8 @@ def sparse_csr():
 
 def measure(name: str) -> dict:
     """Time the analysis of one case; run in a process of its own."""
-    from etrax.analysis import analyse
-    from etrax.ir import Role
+    from etrax.compiler.analysis import analyse
+    from etrax.compiler.ir import Role
     from etrax.rules._verdicts import by_position_verdict
 
     trace = CASES[name]()

@@ -22,13 +22,13 @@ import numpy as np  # noqa: E402
 from benchmarks.half_carried_models import MODELS, B, Build, I  # noqa: E402
 
 import etrax  # noqa: E402
-from etrax.analysis import Facts, StateNode  # noqa: E402
-from etrax.analysis._carried import halves  # noqa: E402
-from etrax.engine import Transport  # noqa: E402
-from etrax.engine._probes import plan_probes  # noqa: E402
-from etrax.ir import Role  # noqa: E402
+from etrax.compiler.analysis import Facts, StateNode  # noqa: E402
+from etrax.compiler.analysis._carried import halves  # noqa: E402
+from etrax.compiler.ir import Role  # noqa: E402
 from etrax.rules import diagonal_transport  # noqa: E402
 from etrax.rules._verdicts import by_position_verdict  # noqa: E402
+from etrax.runtime import Transport  # noqa: E402
+from etrax.runtime._probes import plan_probes  # noqa: E402
 
 T, SEEDS, WINDOWS = 24, 16, (1, 2, 4)
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import etrax
-from etrax.analysis import OpNode, traced_relations
-from etrax.ir import Role
+from etrax.compiler.analysis import OpNode, traced_relations
+from etrax.compiler.ir import Role
 
 from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, WHOLE, Case
 from .evaluate import Evaluator

@@ -8,7 +8,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from etrax import _compat as compat
-from etrax.ir import inline
+from etrax.compiler.ir import inline
 
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
 

@@ -13,7 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 import etrax
-from etrax.primitives import along, any_zero
+from etrax.compiler.primitives import along, any_zero
 
 
 def filtered(x, w):

@@ -11,6 +11,10 @@ from ._errors import MissingPackageError as MissingPackageError
 from ._errors import NotSupportedError as NotSupportedError
 from ._sums import avoid_wrong_sums as _avoid_wrong_sums
 from ._version import __version__ as __version__
+from .compiler.ops import OpRule as OpRule
+from .compiler.ops import register_weight_op as register_weight_op
+from .compiler.primitives import Primitive as Primitive
+from .compiler.primitives import register_primitive as register_primitive
 from .frontends import write_back as write_back
 from .graph import CompilationRecord as CompilationRecord
 from .graph import CompilationWarning as CompilationWarning
@@ -39,10 +43,6 @@ from .learn import LearnerState as LearnerState
 from .learn import NonFiniteError as NonFiniteError
 from .learn import align_entries as align_entries
 from .learn import load as load
-from .ops import OpRule as OpRule
-from .ops import register_weight_op as register_weight_op
-from .primitives import Primitive as Primitive
-from .primitives import register_primitive as register_primitive
 from .report import Report as Report
 from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
@@ -73,5 +73,5 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """What users need: public names, those that are imported on use, and no folder of the inside."""
-    inside = {"analysis", "annotations", "engine", "frontends", "graph", "ir", "learn", "ops", "primitives", "stateful"}
+    inside = {"annotations", "compiler", "frontends", "graph", "learn", "runtime", "stateful"}
     return sorted({name for name in globals() if not name.startswith("_")} - inside | set(_ON_USE) | {"__version__"})

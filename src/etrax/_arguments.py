@@ -16,8 +16,8 @@ import numpy as np
 
 from ._compat import is_concrete, is_inexact, shape_struct
 from ._errors import ArgumentError, ArgumentTypeError, visible
-from .ir import Path, PyTree, format_path, leaves_with_paths
-from .ir import Role as Role
+from .compiler.ir import Path, PyTree, format_path, leaves_with_paths
+from .compiler.ir import Role as Role
 
 
 def struct_of(what: str, value: object) -> jax.ShapeDtypeStruct:

@@ -15,14 +15,14 @@ from ._arguments import check_flag, format_bytes, parse_bytes
 from ._compat import is_live, shape_struct
 from ._errors import ArgumentError, CompilationError
 from ._sums import warn_of_wrong_sums
-from .analysis import Facts, analyse
-from .engine import planned
+from .compiler.analysis import Facts, analyse
+from .compiler.ir import Bound, Path, PyTree, Role, Step, format_path
 from .frontends import bind, check_kernels, compiling
 from .graph import build_graph
-from .ir import Bound, Path, PyTree, Role, Step, format_path
 from .learn import Learner, check_mesh, check_trace_dtype
 from .report import Report
 from .rules import Rule, RuleWarning, as_rule
+from .runtime import planned
 
 
 def compile(

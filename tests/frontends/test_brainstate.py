@@ -13,9 +13,9 @@ u = pytest.importorskip("saiunit")
 
 import etrax.nn  # noqa: E402
 from etrax._errors import CompilationError  # noqa: E402
+from etrax.compiler.ir import Role  # noqa: E402
 from etrax.frontends._brainstate import OUTSIDE, bind_brainstate, is_brainstate_module  # noqa: E402
 from etrax.graph import compile_etrace_graph  # noqa: E402
-from etrax.ir import Role  # noqa: E402
 
 I, H = 3, 4
 

@@ -103,8 +103,8 @@ def test_variables():
     module = Leaky(nnx.Rngs(0))
     before = jax.tree.map(lambda a: a, nnx.state(module))
     learner = etrax.compile(module, "d_rtrl", XS[0])
-    assert {leaf.path for leaf in learner.facts.step.select(etrax.ir.Role.HIDDEN)} == {("v",)}
-    others = {leaf.path for leaf in learner.facts.step.select(etrax.ir.Role.OTHER)}
+    assert {leaf.path for leaf in learner.facts.step.select(etrax.compiler.ir.Role.HIDDEN)} == {("v",)}
+    others = {leaf.path for leaf in learner.facts.step.select(etrax.compiler.ir.Role.OTHER)}
     assert {("count",), ("leak",), ("norm", "mean"), ("drop", "rngs", "count")} <= others
     assert {v.kind for v in learner.report.verdicts.values()} == {"exact"}
     assert ("layers", 0, "kernel") in learner.report.verdicts

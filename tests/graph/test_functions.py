@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from etrax._errors import CompilationError
-from etrax.analysis import analyse
+from etrax.compiler.analysis import analyse
 from etrax.frontends import bind_function
 from etrax.graph import DiagnosticKind, build_graph, jacobians, plan_jacobians
 

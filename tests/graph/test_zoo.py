@@ -10,11 +10,11 @@ import pytest
 from tests.zoo import ZOO
 
 from etrax._compat import is_inexact
-from etrax.analysis import analyse
-from etrax.engine._site_math import trace_shape
+from etrax.compiler.analysis import analyse
+from etrax.compiler.ir import Role
 from etrax.frontends import bind_function
 from etrax.graph import build_graph, jacobians, plan_jacobians
-from etrax.ir import Role
+from etrax.runtime._site_math import trace_shape
 
 UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

@@ -16,7 +16,7 @@ from tests.learn.harness import in_numpy
 from tests.learn.oracle import bptt, relative_error
 from tests.learn.table import MAIN, PRECISIONS, ROWS, TRANSFORMATIONS, loss_in, plain, subject
 
-from etrax.ir import leaves_with_paths
+from etrax.compiler.ir import leaves_with_paths
 
 
 def rows(columns):

@@ -18,7 +18,7 @@ from tests.learn.oracle import bptt, relative_error
 from tests.learn.random_models import build, data, models
 
 import etrax
-from etrax.ir import leaves_with_paths
+from etrax.compiler.ir import leaves_with_paths
 
 pytestmark = pytest.mark.timeout(3600)  # many models in one test
 

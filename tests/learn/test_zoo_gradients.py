@@ -10,7 +10,7 @@ from tests.machines import write_out_everything
 from tests.zoo import EXACT, REPORTED, UNUSED, ZOO
 
 import etrax
-from etrax.ir import leaves_with_paths
+from etrax.compiler.ir import leaves_with_paths
 
 T = 7
 
@@ -121,7 +121,7 @@ def test_as_large_models_are_computed(monkeypatch, name):
 def test_sparse_products_with_and_without_numba(monkeypatch, name, numba):
     """Where brainevent has no compiled kernels the products are our own; neither may depend on what is installed."""
     pytest.importorskip("brainevent")
-    monkeypatch.setattr("etrax.ops._sparse.find_spec", lambda _: object() if numba else None)
+    monkeypatch.setattr("etrax.compiler.ops._sparse.find_spec", lambda _: object() if numba else None)
     model = ZOO[name]()
     inputs, targets = model.make_inputs(T, 0), model.make_target(T, 0)
     want = dict(leaves_with_paths(bptt(model, inputs, targets, Evaluator())))

@@ -8,7 +8,7 @@ from tests.learn.oracle import bptt, relative_error
 from tests.zoo import ZOO
 
 import etrax
-from etrax.ir import leaves_with_paths
+from etrax.compiler.ir import leaves_with_paths
 
 T = 7
 RULES = {

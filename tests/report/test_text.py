@@ -25,7 +25,7 @@ def test_two_hundred_parameters_fit_on_a_screen(many):
 def test_full_says_every_parameter(many):
     text = many.report.full()
     for p in many.report.parameters:
-        assert etrax.ir.format_path(p.path, "params") in text
+        assert etrax.compiler.ir.format_path(p.path, "params") in text
 
 
 def test_a_verdict_is_found_by_its_name(many):

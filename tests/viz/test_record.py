@@ -8,7 +8,7 @@ from tests.viz.models import INPUTS, leaky, recurrent
 
 import etrax
 from etrax import ArgumentError, viz
-from etrax.ir import leaves_with_paths
+from etrax.compiler.ir import leaves_with_paths
 
 
 def history(learner, params, hidden, inputs):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from .._arguments import format_bytes
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Learner
 from ..testing import bptt
 from ._model import Model, sequence_like, squares

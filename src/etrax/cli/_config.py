@@ -20,7 +20,7 @@ from .. import tasks
 from .._arguments import MOST, check_path, check_whole, foreign, short
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, EtraxError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Learner
 from ..rules import RULES
 from ..tasks import Task

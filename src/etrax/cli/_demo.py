@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import compile as compile_learner
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ._model import need
 
 WORDS = (

@@ -11,7 +11,7 @@ import jax
 from .._arguments import foreign, format_bytes, short
 from .._compat import shape_struct
 from .._errors import ArgumentError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Optimizer, default_budget
 
 # Options of an optimizer by what they may be: a share from 0 up to 1, or a number from 0 on.

@@ -16,7 +16,7 @@ import numpy as np
 from .._compat import is_extended, shape_struct
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, MissingPackageError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Learner
 from ..rules import Rule
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from .._errors import ArgumentError, ArgumentTypeError, CompilationError, meant
-from ..ir import Bound, PyTree, explained
+from ..compiler.ir import Bound, PyTree, explained
 from ._brainstate import bind_brainstate as bind_brainstate
 from ._brainstate import is_brainstate_module as is_brainstate_module
 from ._brainstate_errors import check_kernels as check_kernels

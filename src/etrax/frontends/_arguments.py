@@ -10,7 +10,7 @@ import jax
 
 from .._compat import is_extended, shape_struct
 from .._errors import CompilationError
-from ..ir import describe, format_path, leaves_with_paths
+from ..compiler.ir import describe, format_path, leaves_with_paths
 from ._units import attach, conform, is_quantity, strip
 
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from ..ir import Path
+from ..compiler.ir import Path
 
 
 class State(Protocol):

@@ -12,7 +12,7 @@ import jax
 
 from .._compat import build_jaxpr
 from .._errors import CompilationError
-from ..ir import Bound, BoundState, Path, Role, Step, check_step, format_path, leaves_with_paths, trace_step
+from ..compiler.ir import Bound, BoundState, Path, Role, Step, check_step, format_path, leaves_with_paths, trace_step
 from ._arguments import Arguments, abstract, holds_arrays_only
 from ._borrow import Module, State, borrowed, held
 from ._brainstate_errors import check_no_new_state, explained

@@ -11,8 +11,8 @@ import jax
 
 from .._compat import run_equation
 from .._errors import CompilationError, EtraxError
-from ..ir import Path, Step, describe, equations, explain, format_path
-from ..ir import explained as typed
+from ..compiler.ir import Path, Step, describe, equations, explain, format_path
+from ..compiler.ir import explained as typed
 from ._borrow import Module, State, held
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError
-from ..ir import Bound, PyTree, describe
+from ..compiler.ir import Bound, PyTree, describe
 from ._function import CALL, Trees, bind_trees, is_of, pair_of
 
 _CALLED = (

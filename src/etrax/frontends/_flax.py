@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from .._compat import Literal
 from .._errors import CompilationError
-from ..ir import Bound, Path, PyTree, Role
+from ..compiler.ir import Bound, Path, PyTree, Role
 from ._function import CALL, Trees, bind_function, bind_trees, is_of, pair_of
 
 _CALLED = "It is called as `{} -> (hidden, output)`: pass `hidden=` as it reads it, and inputs of one step."

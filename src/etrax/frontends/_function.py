@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._errors import ArgumentTypeError, CompilationError
-from ..ir import Bound, BoundState, PyTree, Role, describe, keys_of, leaves_with_paths, merged, trace_step
+from ..compiler.ir import Bound, BoundState, PyTree, Role, describe, keys_of, leaves_with_paths, merged, trace_step
 
 # How users say that a module is called.
 CALL = "call(module, hidden, *inputs)"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..ir import Layer, Path
+from ..compiler.ir import Layer, Path
 from ._brainstate import is_brainstate_module, load_brainstate
 from ._equinox import is_equinox_module
 from ._flax import is_nnx_module

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError
-from ..ir import Path, PyTree, TreeDef, format_path, leaves_with_paths
+from ..compiler.ir import Path, PyTree, TreeDef, format_path, leaves_with_paths
 
 
 def is_quantity(x: object) -> bool:

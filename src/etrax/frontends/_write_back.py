@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from .._errors import ArgumentError, ArgumentTypeError
-from ..ir import PyTree, format_path, leaves_with_paths
+from ..compiler.ir import PyTree, format_path, leaves_with_paths
 from ._brainstate import is_brainstate_module
 from ._equinox import is_equinox_module
 from ._flax import is_nnx_module

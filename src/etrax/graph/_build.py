@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from .._compat import Jaxpr, Literal, Primitive, Var
 from .._errors import CompilationError
-from ..analysis import Facts, Group, colours
-from ..engine import layout_of
-from ..ir import Bound, Path, Role, format_path
+from ..compiler.analysis import Facts, Group, colours
+from ..compiler.ir import Bound, Path, Role, format_path
+from ..runtime import layout_of
 from ._columns import Columns
 from ._diagnostics import loop_records, records
 from ._graph import ETraceGraph

@@ -22,7 +22,7 @@ from .._compat import (
     staged_copy,
 )
 from .._errors import CompilationError
-from ..ir import Leaf, Path, Role, Step, check_step, format_path, inline
+from ..compiler.ir import Leaf, Path, Role, Step, check_step, format_path, inline
 from ._build import build_groups
 from ._group import HiddenGroup
 from ._module_info import HiddenLeaf

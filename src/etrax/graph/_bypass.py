@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import INLINED, JaxprEqn, Var, is_inexact, open_jaxpr, run_equation
-from ..ir import Path, Site, interpret
+from ..compiler.ir import Path, Site, interpret
 from ._module_info import ModuleInfo
 
 # A loop without a reverse derivative, and an explicit stop: no derivative passes them.

@@ -17,9 +17,9 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from .._compat import common_dtype
-from ..analysis import Group
-from ..engine import AnyBlock, Layout, Sparse, full, layout_with
-from ..ir import Leaf
+from ..compiler.analysis import Group
+from ..compiler.ir import Leaf
+from ..runtime import AnyBlock, Layout, Sparse, full, layout_with
 
 
 class StateObject(Protocol):

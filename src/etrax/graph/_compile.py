@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors import ArgumentTypeError, CompilationError
-from ..analysis import Facts
+from ..compiler.analysis import Facts
+from ..compiler.ir import Bound, Path, format_path
 from ..frontends import bind, bind_brainstate, compiling, is_brainstate_module, is_module
-from ..ir import Bound, Path, format_path
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
 from ._graph import ETraceGraph

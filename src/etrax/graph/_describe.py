@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..ir import BoundState, Path, Role, format_path
+from ..compiler.ir import BoundState, Path, Role, format_path
 from ._graph import ETraceGraph
 
 _RULE = "=" * 80

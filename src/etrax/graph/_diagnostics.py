@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._compat import JaxprEqn, is_inexact
-from ..analysis import NO_REVERSE, TRAINABLE, UNKNOWN, Facts, LostKind, LostPath, lost_from_op
-from ..ir import Path, Role, Source, format_path, source_of_eqn
-from ..primitives import Cause
+from ..compiler.analysis import Facts, LostKind, LostPath, lost_from_op
+from ..compiler.dataflow import NO_REVERSE, TRAINABLE, UNKNOWN
+from ..compiler.ir import Path, Role, Source, format_path, source_of_eqn
+from ..compiler.primitives import Cause
 from ..rules import words_of
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from .._errors import CompilationError, NotSupportedError, visible
-from ..engine import Probes
-from ..ir import Path
+from ..compiler.ir import Path
+from ..runtime import Probes
 from ._compile import check_kind, compile_with_facts
 from ._describe import describe
 from ._diagnostics import DiagnosticKind

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .._errors import ArgumentTypeError, CompilationError
-from ..ir import Path, format_path, is_at
+from ..compiler.ir import Path, format_path, is_at
 from ._diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ._group import HiddenGroup
 from ._module_info import ModuleInfo, OldValues, StepResult

@@ -10,9 +10,9 @@ import numpy as np
 
 from .._compat import Jaxpr, Var
 from .._errors import NotSupportedError
-from ..analysis import refuse_while
-from ..engine import Pulls, probes_of
-from ..ir import Path, format_path
+from ..compiler.dataflow import refuse_while
+from ..compiler.ir import Path, format_path
+from ..runtime import Pulls, probes_of
 from ._columns import Columns, columns_of_states, varshapes
 from ._show import show
 from ._slices import eval_slice

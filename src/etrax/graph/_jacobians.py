@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from .._compat import is_inexact
 from .._errors import ArgumentError
-from ..analysis import Facts, OpenStep, WeightSite
-from ..engine import Probes, plan_probes, site_math, weights
-from ..ir import Path, Role, Step
+from ..compiler.analysis import Facts
+from ..compiler.ir import Path, Role, Step
+from ..compiler.opened import OpenStep, WeightSite, weights
+from ..runtime import Probes, plan_probes, site_math
 from ._columns import Columns
 from ._group import HiddenGroup
 

@@ -9,7 +9,7 @@ import jax
 
 from .._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struct
 from .._errors import CompilationError
-from ..ir import Bound, Path, Role, Step, format_path, interpret
+from ..compiler.ir import Bound, Path, Role, Step, format_path, interpret
 from ._show import show
 from ._slices import own_hidden_outputs
 

@@ -10,18 +10,8 @@ import jax
 from jax import lax
 from jax.typing import DTypeLike
 
-from .._compat import (
-    JaxprEqn,
-    Literal,
-    Var,
-    build_closed,
-    is_inexact,
-    new_variable,
-    open_jaxpr,
-    renamed,
-    zeros_of,
-)
-from ..ir import Path, format_path, interpret
+from .._compat import JaxprEqn, Literal, Var, build_closed, is_inexact, new_variable, open_jaxpr, renamed, zeros_of
+from ..compiler.ir import Path, format_path, interpret
 from ._bypass import Bypass
 from ._group import HiddenGroup
 from ._module_info import HiddenLeaf, ModuleInfo

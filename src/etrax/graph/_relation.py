@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .._compat import Jaxpr, Primitive, Var
-from ..ir import Path, Source, format_path
+from ..compiler.ir import Path, Source, format_path
 from ._group import HiddenGroup
 from ._show import show
 from ._slices import eval_slice

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from .._compat import Primitive, open_jaxpr, shape_struct
-from ..ir import Source, format_path
+from ..compiler.ir import Source, format_path
 
 _MANY = 12
 

@@ -22,8 +22,9 @@ from .._compat import (
     staged_copy,
 )
 from .._errors import CompilationError
-from ..analysis import Facts, OpenStep
-from ..ir import Handler, Role, Site, Step, interpret
+from ..compiler.analysis import Facts
+from ..compiler.ir import Handler, Role, Site, Step, interpret
+from ..compiler.opened import OpenStep
 
 
 class Slice(NamedTuple):

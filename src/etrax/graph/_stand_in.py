@@ -14,8 +14,8 @@ from jax import lax
 
 from .._compat import JaxprEqn, is_inexact, open_jaxpr, run_equation, shape_struct, while_parts
 from .._errors import CompilationError, NotSupportedError
-from ..analysis import Facts, analyse
-from ..ir import Site, Step, equations, interpret
+from ..compiler.analysis import Facts, analyse
+from ..compiler.ir import Site, Step, equations, interpret
 
 
 def inspect(step: Step) -> Facts:

@@ -13,9 +13,10 @@ from jax import Array, lax
 
 from .._compat import Jaxpr, JaxprEqn, Literal, Var, build_jaxpr, open_jaxpr
 from .._errors import ArgumentError, CompilationError
-from ..analysis import reach_through, target_places
+from ..compiler.analysis import target_places
+from ..compiler.dataflow import reach_through
+from ..compiler.ir import Path
 from ..frontends import compiling
-from ..ir import Path
 from ._group import HiddenGroup
 
 _T = TypeVar("_T", bound=Hashable)

@@ -21,8 +21,8 @@ from .._arguments import check_arrays, check_path, foreign, short
 from .._compat import is_extended, shape_struct
 from .._errors import ArgumentError, MissingPackageError
 from .._version import __version__
-from ..engine import count_on
-from ..ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
+from ..compiler.ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
+from ..runtime import count_on
 from ._artifact_file import FORMAT, PARTS, ArtifactError, count_arrays, read_archive, sealed, write_archive
 from ._checks import Optimizer, check_optimizer, check_window
 from ._program import LearnerState

@@ -12,17 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import (
-    _at,
-    check_whole,
-    short,
-    struct_of,
-)
+from .._arguments import _at, check_whole, short, struct_of
 from .._compat import is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
-from ..analysis import WeightSite
-from ..ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
-from ..ir import Role as Role
+from ..compiler.ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
+from ..compiler.ir import Role as Role
+from ..compiler.opened import WeightSite
 
 
 class Optimizer(Protocol):

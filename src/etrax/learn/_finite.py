@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import EtraxError
-from ..analysis import Facts
-from ..engine import LAST_STEP, Watched, is_finite
-from ..ir import PyTree, Role, format_path
+from ..compiler.analysis import Facts
+from ..compiler.ir import PyTree, Role, format_path
+from ..runtime import LAST_STEP, Watched, is_finite
 
 
 class NonFiniteError(EtraxError, FloatingPointError):

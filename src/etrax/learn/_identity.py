@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from .._arguments import foreign, short
 from .._compat import shape_struct
 from .._errors import ArgumentError
-from ..ir import LossFunction, PyTree, Role, Step, digest_of, digest_of_function, format_path
+from ..compiler.ir import LossFunction, PyTree, Role, Step, digest_of, digest_of_function, format_path
 from ..rules import Rule
 from ._checks import Optimizer, told
 

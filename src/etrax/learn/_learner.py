@@ -18,10 +18,10 @@ from .._arguments import check_arrays, check_flag, check_whole
 from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from .._machine import compiling_for, meshed_machine
-from ..analysis import Facts
-from ..engine import count_on, evolve, watched
-from ..ir import Bound, LossFunction, PyTree
+from ..compiler.analysis import Facts
+from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule, without_credit
+from ..runtime import count_on, evolve, watched
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
 from ._finite import raise_if_bad_gradient, raise_if_broken

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 
 
 def without_masked_nans(tree: PyTree, weight: Array | None) -> PyTree:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from .._arguments import format_bytes
 from .._errors import ArgumentError
-from ..ir import PyTree, Role
+from ..compiler.ir import PyTree, Role
 from ._checks import check_window
 from ._mesh import Meshed, sum_of_squares
 from ._program import Arguments, Program

@@ -22,7 +22,7 @@ from .._arguments import format_bytes
 from .._compat import is_concrete
 from .._errors import ArgumentError
 from .._machine import compiling_for, meshed_machine
-from ..ir import PyTree, Role, Step, format_path, leaves_with_paths
+from ..compiler.ir import PyTree, Role, Step, format_path, leaves_with_paths
 from ..rules import Rule
 from ._processes import check_same_model
 from ._program import Arguments, LearnerState, Program

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import Counter
 
-from ..ir import LossFunction
+from ..compiler.ir import LossFunction
 
 # So many functions from one line of code are a slip in a loop rather than a choice.
 MANY = 10

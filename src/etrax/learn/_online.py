@@ -12,7 +12,7 @@ import numpy as np
 from .._arguments import check_arrays, check_flag
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError
-from ..ir import LossFunction, PyTree, describe
+from ..compiler.ir import LossFunction, PyTree, describe
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_window
 from ._finite import flag_sample, raise_if_bad_sample
 from ._program import LearnerState

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from .._errors import CompilationError
-from ..ir import PyTree, format_path
+from ..compiler.ir import PyTree, format_path
 from ..rules import Rule
 from ._identity import digest_of_step
 from ._program import Program

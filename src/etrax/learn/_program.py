@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from .._arguments import check_arrays, format_bytes, short
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
-from ..analysis import Facts
-from ..engine import Transport, Weights, param_grads, prepared, weights
-from ..ir import PyTree, Role, TreeDef, leaves_with_paths
+from ..compiler.analysis import Facts
+from ..compiler.ir import PyTree, Role, TreeDef, leaves_with_paths
+from ..compiler.opened import Weights, param_grads, weights
+from ..runtime import Transport, prepared
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
 from ._sequence import Losses
 
@@ -150,7 +151,7 @@ class Program:
 
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""
-        found = param_grads(self.facts, params, grads, self.frozen)
+        found = param_grads(self.facts.step, self.facts.sites, params, grads, self.frozen)
         return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], found)
 
     def check_given(self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object) -> None:

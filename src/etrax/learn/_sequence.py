@@ -12,8 +12,8 @@ from jax import lax
 from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
-from ..engine import live_sites, run_window
-from ..ir import LossFunction, PyTree, Role, Step, describe, explain, explained
+from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
+from ..runtime import live_sites, run_window
 from ._checks import Optimizer, told
 from ._masks import differentiated_where, weighed, without_masked_nans
 

@@ -14,9 +14,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from .._arguments import check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError
-from ..analysis import Facts, OpNode, Relation
-from ..engine import Transport, fixed_examples, param_grads, site_math
-from ..ir import Leaf, Role, format_path
+from ..compiler.analysis import Facts, OpNode, Relation
+from ..compiler.ir import Leaf, Role, format_path
+from ..compiler.opened import fixed_examples, param_grads
+from ..runtime import Transport, site_math
 
 # The mesh axis that cuts each dimension of an array; None where it is not cut.
 Dims = tuple[str | None, ...]
@@ -196,7 +197,7 @@ def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: s
             found[r.site] = found[r.site] + grad if r.site in found else grad
     if not sums[0]:
         return {}
-    grads = [param_grads(facts, params, found) for found in sums]
+    grads = [param_grads(facts.step, facts.sites, params, found) for found in sums]
     one, mean, square = ([np.real(np.asarray(g)).astype(np.float64) for g in leaves] for leaves in grads)
     devices = {}
     for p, (n, a, b) in enumerate(zip(one, mean, square, strict=True)):

@@ -12,7 +12,7 @@ import jax
 
 from .._compat import CUSTOM, JaxprEqn, inner_jaxpr, is_in
 from .._errors import NotSupportedError
-from ..ir import PyTree, Step, equations
+from ..compiler.ir import PyTree, Step, equations
 
 
 def has_user_rules(step: Step) -> bool:

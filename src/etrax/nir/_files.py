@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Learner, check_like
 from ._graph import Graph, as_graph, kind_of, nir_package
 from ._nodes import KINDS

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import ArgumentError, EtraxError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ._graph import Flat, Graph, Name, flat, kind_of, schedule, shown
 from ._nodes import KINDS, Context, Kind, Shape, State, Values, shortest_delay
 from ._simulator import Simulator, Spike

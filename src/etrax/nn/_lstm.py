@@ -6,18 +6,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
-from ._base import (
-    XAVIER,
-    ZEROS,
-    Activation,
-    Cell,
-    Hidden,
-    Initializer,
-    Size,
-    activation_function,
-    join,
-    parameter,
-)
+from ._base import XAVIER, ZEROS, Activation, Cell, Hidden, Initializer, Size, activation_function, join, parameter
 from ._linear import Linear
 
 

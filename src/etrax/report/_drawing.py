@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ..ir import format_path
+from ..compiler.ir import format_path
 from ..rules import Kind
 from ._alike import shortened
 from ._text import ORDER, plural, shape_text

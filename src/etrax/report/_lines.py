@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..analysis import Facts, Node, OpNode, OutputNode, StateNode, can_fan_out, traced_relations
-from ..ir import Path, Role, format_path
+from ..compiler.analysis import Facts, Node, OpNode, OutputNode, StateNode, can_fan_out, traced_relations
+from ..compiler.ir import Path, Role, format_path
 from ..rules import Verdict, words_of
 from ._reads import Reads
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._compat import Var
-from ..analysis import Facts
-from ..ir import Role
+from ..compiler.analysis import Facts
+from ..compiler.ir import Role
 
 
 @dataclass(frozen=True)

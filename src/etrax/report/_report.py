@@ -11,8 +11,8 @@ from typing import Any, overload
 
 from .._arguments import format_bytes, short
 from .._errors import ArgumentError, ArgumentTypeError, meant
-from ..analysis import Facts
-from ..ir import Path, Role, explained, format_path, is_at
+from ..compiler.analysis import Facts
+from ..compiler.ir import Path, Role, explained, format_path, is_at
 from ..rules import Verdict
 from ._escape import esc
 from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._arguments import format_bytes
-from ..ir import format_path
+from ..compiler.ir import format_path
 from ._alike import said_once, shortened
 from ._escape import esc, prose
 from ._svg import symbol

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._arguments import format_bytes
 from .._errors import visible
-from ..ir import format_path
+from ..compiler.ir import format_path
 from ..rules import Kind
 from ._alike import blocks_of, groups_alike, listed, said_once, shortened
 from ._lines import ParameterLine

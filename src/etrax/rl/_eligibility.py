@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import check_decay
-from ..ir import LossFunction, PyTree
+from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, LearnerState, check_learner
 
 

@@ -27,8 +27,8 @@ from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
-from ..analysis import NO_FAN_OUT, Facts, FanOut, with_acting_columns
-from ..engine import (
+from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, with_acting_columns
+from ..runtime import (
     EachStep,
     Entries,
     Hopped,

@@ -59,8 +59,8 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
-from ..analysis import Facts, OpNode, traced_elements
-from ..engine import (
+from ..compiler.analysis import Facts, OpNode, traced_elements
+from ..runtime import (
     AnyBlock,
     CreditElsewhere,
     EachStep,

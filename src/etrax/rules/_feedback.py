@@ -20,9 +20,9 @@ import numpy as np
 from jax import Array
 
 from .._compat import common_dtype
-from ..analysis import Facts, Group, find_visible
-from ..engine import Moment, Source
-from ..ir import Role
+from ..compiler.analysis import Facts, Group, find_visible
+from ..compiler.ir import Role
+from ..runtime import Moment, Source
 
 
 class Pair(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which hops are worth carrying, and what they make of a verdict: `engine/_hop.py` has the mathematics."""
+"""Which hops are worth carrying, and what they make of a verdict: `runtime/_hop.py` has the mathematics."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..analysis import Facts, FanOut, LostKind, LostPath, OpNode, traced_elements
-from ..engine import Hopped, hopped_with, possible_hops
-from ..ir import Role
-from ._verdicts import (
-    Kind,
-    Verdict,
-    by_position_verdict,
-    carried_groups,
-    lost_paths,
-    relations_of,
-    with_least_window,
-)
+from ..compiler.analysis import Facts, FanOut, LostKind, LostPath, OpNode, traced_elements
+from ..compiler.ir import Role
+from ..runtime import Hopped, hopped_with, possible_hops
+from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths, relations_of, with_least_window
 from ._words import in_words
 
 

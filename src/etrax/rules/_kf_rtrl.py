@@ -32,23 +32,22 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._arguments import check_key
-from ..analysis import Facts, OpNode, Relation, WeightSite, is_steep
-from ..engine import (
+from ..compiler.analysis import Facts, OpNode, Relation, find_samples, is_steep
+from ..compiler.opened import WeightSite, fixed_operands
+from ..compiler.ops import ALIGNED
+from ..runtime import (
     Gather,
     Lasting,
     Layout,
     Transport,
     WindowData,
     by_site,
-    find_samples,
-    fixed_operands,
     gather_of,
     layout_of,
     site_math,
     times,
     trace_dtype_of,
 )
-from ..ops import ALIGNED
 from ._partition import combined_transport
 from ._rtrl import axis_of, carry_over, dense_transport, pull_all
 from ._rule import Rule

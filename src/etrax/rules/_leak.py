@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 
 from .._arguments import check_decay
-from ..analysis import Facts, traced_elements
-from ..engine import Transport
+from ..compiler.analysis import Facts, traced_elements
+from ..runtime import Transport
 from ._rule import Rule
 from ._verdicts import Verdict, other_recurrence_verdict, relations_of, with_least_window
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..analysis import ElementGraph, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
-from ..engine import Probe, Probes, Transport, carried_relations, layout_of, linked
-from ..primitives import Dep
+from ..compiler.analysis import ElementGraph, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
+from ..compiler.primitives import Dep
+from ..runtime import Probe, Probes, Transport, carried_relations, layout_of, linked
 from ._d_rtrl import DiagonalTrace, diagonal_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window

@@ -22,8 +22,9 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._compat import common_dtype
-from ..analysis import Facts
-from ..engine import (
+from ..compiler.analysis import Facts
+from ..compiler.ops import ALIGNED
+from ..runtime import (
     EachStep,
     Flags,
     Reached,
@@ -36,7 +37,6 @@ from ..engine import (
     site_math,
     times,
 )
-from ..ops import ALIGNED
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 

@@ -19,9 +19,9 @@ from jax.typing import DTypeLike
 
 from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
-from ..analysis import Facts, OpNode
-from ..engine import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, add_to, within
-from ..ir import Path, Role, format_path, lies_under
+from ..compiler.analysis import Facts, OpNode
+from ..compiler.ir import Path, Role, format_path, lies_under
+from ..runtime import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, add_to, within
 from ._rule import Rule, name_of
 from ._tbptt import no_transport, tbptt
 from ._verdicts import Kind, Verdict

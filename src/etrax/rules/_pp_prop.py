@@ -29,8 +29,11 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._arguments import check_decay
-from ..analysis import Facts, OpNode, WeightSite
-from ..engine import (
+from ..compiler.analysis import Facts, OpNode
+from ..compiler.opened import WeightSite
+from ..compiler.ops import ALIGNED
+from ..compiler.primitives import ANY
+from ..runtime import (
     AnyBlock,
     CreditElsewhere,
     EachStep,
@@ -52,8 +55,6 @@ from ..engine import (
     times,
     total,
 )
-from ..ops import ALIGNED
-from ..primitives import ANY
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict, with_traced_window
 

@@ -25,8 +25,8 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..analysis import Facts
-from ..engine import EachStep, Flags, Reached, Transport, WindowData, add_to, by_site, plan_blocks
+from ..compiler.analysis import Facts
+from ..runtime import EachStep, Flags, Reached, Transport, WindowData, add_to, by_site, plan_blocks
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 

@@ -24,16 +24,16 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from ..analysis import Facts, Relation, is_steep
-from ..engine import (
+from ..compiler.analysis import Facts, Relation, find_samples, is_steep
+from ..compiler.ir import mapped
+from ..compiler.opened import fixed_examples
+from ..runtime import (
     Layout,
     Transport,
     WindowData,
     add_to,
     by_site,
-    find_samples,
     finite_unless,
-    fixed_examples,
     gather_of,
     layout_of,
     site_math,
@@ -41,7 +41,6 @@ from ..engine import (
     times,
     trace_dtype_of,
 )
-from ..ir import mapped
 from ._rule import Rule
 from ._verdicts import whole_influence_verdict
 

@@ -13,9 +13,9 @@ from jax.typing import DTypeLike
 
 from .._compat import is_concrete, is_extended
 from .._errors import visible
-from ..analysis import Facts
-from ..engine import Transport
-from ..ir import Role, format_path
+from ..compiler.analysis import Facts
+from ..compiler.ir import Role, format_path
+from ..runtime import Transport
 from ._verdicts import Verdict
 
 

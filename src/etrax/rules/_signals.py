@@ -23,8 +23,8 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from ..analysis import Facts, OpNode, Visible, find_visible
-from ..engine import (
+from ..compiler.analysis import Facts, OpNode, Visible, find_visible
+from ..runtime import (
     EachStep,
     Eligibility,
     Lasting,

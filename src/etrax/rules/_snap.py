@@ -27,8 +27,20 @@ from jax.typing import DTypeLike
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..analysis import Facts, OpenStep, OpNode, Relation, find_nodes, is_steep, nearby_elements, reach_of, steps_to_fill
-from ..engine import (
+from ..compiler.analysis import (
+    Facts,
+    OpNode,
+    Relation,
+    find_nodes,
+    find_samples,
+    is_steep,
+    nearby_elements,
+    reach_of,
+    steps_to_fill,
+)
+from ..compiler.ir import mapped
+from ..compiler.opened import OpenStep
+from ..runtime import (
     EachStep,
     Layout,
     Transport,
@@ -36,13 +48,11 @@ from ..engine import (
     add_to,
     by_site,
     differentiable,
-    find_samples,
     layout_of,
     site_math,
     times,
     trace_dtype_of,
 )
-from ..ir import mapped
 from ._ostl import own_position, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule

@@ -29,8 +29,8 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_number
 from .._compat import common_dtype
-from ..analysis import Facts, is_steep
-from ..engine import Future, Lasting, Transport, WindowData, live_sites, sample_rows
+from ..compiler.analysis import Facts, is_steep, sample_rows
+from ..runtime import Future, Lasting, Transport, WindowData, live_sites
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
 

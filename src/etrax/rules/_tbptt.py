@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from jax.typing import DTypeLike
 
-from ..analysis import Facts
-from ..engine import Transport
+from ..compiler.analysis import Facts
+from ..runtime import Transport
 from ._rule import Rule
 from ._verdicts import no_trace_verdict
 

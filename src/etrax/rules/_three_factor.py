@@ -22,9 +22,9 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay, short
 from .._errors import ArgumentError
-from ..analysis import Facts, Group
-from ..engine import Moment, Source, Transport
-from ..ir import format_path
+from ..compiler.analysis import Facts, Group
+from ..compiler.ir import format_path
+from ..runtime import Moment, Source, Transport
 from ._feedback import sample_of_position
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_transport

@@ -32,22 +32,21 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_key
 from .._compat import common_dtype
-from ..analysis import Facts, Group, Relation, is_steep
-from ..engine import (
+from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep
+from ..compiler.opened import fixed_examples
+from ..compiler.ops import ALIGNED
+from ..runtime import (
     Lasting,
     PullBack,
     Transport,
     WindowData,
     add_to,
     by_site,
-    find_samples,
-    fixed_examples,
     site_math,
     times,
     trace_dtype_of,
     with_masked_products,
 )
-from ..ops import ALIGNED
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
 from ._words import words_of

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .._arguments import format_bytes
 from .._compat import is_inexact
-from ..analysis import (
+from ..compiler.analysis import (
     NO_FAN_OUT,
     Elements,
     Facts,
@@ -26,7 +26,7 @@ from ..analysis import (
     traced_elements,
     traced_relations,
 )
-from ..ir import Role
+from ..compiler.ir import Role
 from ._words import in_words, words_of
 
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .._arguments import format_bytes
-from ..analysis import Facts, LostKind, LostPath, Node, OpNode
-from ..ir import layer_of
+from ..compiler.analysis import Facts, LostKind, LostPath, Node, OpNode
+from ..compiler.ir import layer_of
 
 _DECLARE = "declare it as one to have it carried"
 
@@ -15,7 +15,7 @@ _DECLARE = "declare it as one to have it carried"
 def words_of(facts: Facts, lost: LostPath) -> str:
     """One clause that names the states, the parameters and the source line.
 
-    >>> from etrax.analysis import LostKind, LostPath
+    >>> from etrax.compiler.analysis import LostKind, LostPath
     >>> words_of(None, LostPath(LostKind.ROUNDED, cause="astype at model.py:3"))
     'the gradient of its weight is rounded at astype at model.py:3, once for all steps instead of at each of them'
     """

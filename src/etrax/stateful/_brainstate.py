@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
+from ..compiler.ir import Path, PyTree, Role, format_path
 from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module, renew_states
-from ..ir import Path, PyTree, Role, format_path
 from ..rules import Rule
 from ._online import Counter, Module, Online, Weights, checked_rule
 from ._sequences import Before, Loop, Objective

@@ -13,7 +13,7 @@ from jax import lax
 from .._compat import staged_copy
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
-from ..ir import Path, PyTree, Role, format_path, leaves_with_paths
+from ..compiler.ir import Path, PyTree, Role, format_path, leaves_with_paths
 from ..rules import Rule
 from ._online import Counter, Module, Online, Weights, checked_rule
 from ._sequences import Before, Loop, Objective

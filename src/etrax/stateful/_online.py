@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from .._arguments import check_arrays, check_function, short
 from .._compat import is_concrete
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..compiler.ir import Path, PyTree, Role, Step, describe, format_path, lies_under
 from ..graph import MultiStepData, SingleStepData
-from ..ir import Path, PyTree, Role, Step, describe, format_path, lies_under
 from ..learn import Learner
 from ..report import Report
 from ..rules import Rule, as_rule

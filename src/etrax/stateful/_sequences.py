@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from .._arguments import as_numbers, check_arrays, check_flag, check_whole, short, struct_of
 from .._errors import ArgumentError, ArgumentTypeError
+from ..compiler.ir import PyTree, describe
 from ..graph import MultiStepData, SingleStepData
-from ..ir import PyTree, describe
 from ..learn import weighed, without_masked_nans
 from ._window import outputs_count_where
 

@@ -22,9 +22,9 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from .._compat import is_inexact
-from ..engine import evolve, prepared, run_window
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Learner, differentiated_where
+from ..runtime import evolve, prepared, run_window
 
 Leaves: TypeAlias = list[Array]
 # (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace)

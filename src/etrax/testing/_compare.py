@@ -12,7 +12,7 @@ import numpy as np
 
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
-from ..ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
+from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
 from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
 from ._compiler import compiler_fault

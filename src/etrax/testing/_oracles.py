@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from .._arguments import check_arrays, check_number
 from .._errors import ArgumentError
-from ..ir import LossFunction, PyTree
+from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, Losses, check_learner
 
 # f(params, hidden, inputs, targets=None, mask=None)

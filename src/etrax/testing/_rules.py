@@ -16,7 +16,7 @@ import numpy as np
 from .._arguments import check_arrays, check_whole, format_bytes, short
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError, EtraxError
-from ..ir import LossFunction, PyTree
+from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner
 from ..rules import RULES, Rule, RuleWarning
 from ._oracles import bptt

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .._compat import common_dtype
 from .._errors import ArgumentError
-from ..ir import LossFunction, PyTree
+from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, Losses, Optimizer, told, without_masked_nans
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._compat import shape_struct
 from .._errors import ArgumentError as ArgumentError
-from ..ir import Leaf, PyTree, Role, format_path, leaves_with_paths
+from ..compiler.ir import Leaf, PyTree, Role, format_path, leaves_with_paths
 from ..learn import Learner
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Identity, describe_differences
 from ._batch import Live
 from ._records import Epoch

@@ -12,7 +12,7 @@ import numpy as np
 from .._arguments import as_numbers, check_arrays, short
 from .._compat import shape_struct
 from .._errors import ArgumentTypeError
-from ..ir import PyTree, describe, digest_of, leaves_with_paths
+from ..compiler.ir import PyTree, describe, digest_of, leaves_with_paths
 from ..learn import Learner
 from ._check_data import ArgumentError, DataShape, as_tuple, check_data
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._arguments import struct_of
 from .._errors import ArgumentError, ArgumentTypeError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 
 
 def accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:

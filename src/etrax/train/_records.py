@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import NonFiniteError
 
 

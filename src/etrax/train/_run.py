@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from .._arguments import short
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Learner, NonFiniteError
 from ._batch import Live, Updated
 from ._check_data import ArgumentError

@@ -11,7 +11,7 @@ from jax import tree as trees
 
 from .._arguments import check_arrays, check_path, foreign
 from .._errors import ArgumentError, ArgumentTypeError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ..learn import Identity, Learner, check_accept, check_learner, describe_differences, identity_of
 from ._store import Store, named_leaves
 from ._stored import CheckpointError, damaged

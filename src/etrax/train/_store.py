@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from .._arguments import check_path, foreign
 from .._errors import MissingPackageError
-from ..ir import PyTree
+from ..compiler.ir import PyTree
 from ._lock import Lock
 from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for
 

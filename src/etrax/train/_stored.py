@@ -13,7 +13,7 @@ import numpy as np
 
 from .._arguments import foreign
 from .._errors import EtraxError
-from ..ir import PyTree, digest_of, leaves_with_paths
+from ..compiler.ir import PyTree, digest_of, leaves_with_paths
 from ._records import Epoch
 
 META_BYTES = 64 << 20  # the record of a run: some hundred bytes per epoch

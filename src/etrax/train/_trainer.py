@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_flag, check_key, short
 from .._errors import ArgumentTypeError
-from ..ir import PyTree, Role, format_path
+from ..compiler.ir import PyTree, Role, format_path
 from ..learn import (
     Identity,
     Learner,

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arguments import check_flag, short
 from .._errors import ArgumentError
-from ..ir import Path
+from ..compiler.ir import Path
 from ..testing import Comparison
 from ._panels import COLOURS, MARKERS, name, panels
 

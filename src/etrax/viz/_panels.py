@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._arguments import MOST, check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError
-from ..ir import Path, PyTree, format_path, is_at
+from ..compiler.ir import Path, PyTree, format_path, is_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,10 +22,11 @@ from jax import lax
 
 from .._arguments import MOST, check_arrays, check_whole
 from .._errors import ArgumentError
-from ..engine import CreditElsewhere, Transport, Weights, evolve, run_window
-from ..ir import Path, PyTree, Role, format_path
+from ..compiler.ir import Path, PyTree, Role, format_path
+from ..compiler.opened import Weights
 from ..learn import Learner, LearnerState, check_learner
 from ..rules import diagonal_transport
+from ..runtime import CreditElsewhere, Transport, evolve, run_window
 from ._panels import as_paths
 
 

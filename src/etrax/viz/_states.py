@@ -9,7 +9,7 @@ import numpy as np
 
 from .._arguments import as_numbers, check_whole
 from .._errors import ArgumentError
-from ..ir import Path, PyTree
+from ..compiler.ir import Path, PyTree
 from ._panels import COLOURS, STEPS, as_paths, check_recording, few, name, panels, units_of, whole_steps
 from ._record import Recording
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from ..._compat import is_concrete
 from ..._errors import ArgumentError, ArgumentTypeError, CompilationError, NotSupportedError
+from ...compiler.ir import Path, PyTree, Role, lies_under
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
-from ...ir import Path, PyTree, Role, lies_under
 from ...rules import Rule
 from ...stateful import Stateful
 from ._config import ControlFlowPolicy, ETraceConfig

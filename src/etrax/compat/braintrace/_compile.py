@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..._errors import ArgumentError, ArgumentTypeError, CompilationError
+from ...compiler.ir import PyTree
 from ...frontends import check_batch_size
-from ...ir import PyTree
 from ._algorithm import ETraceAlgorithm, ETraceVmap
 from ._config import ETraceConfig
 from ._dni import DNI

@@ -7,8 +7,8 @@ from typing import IO
 import brainstate
 
 from ..._errors import visible
+from ...compiler.ir import Path
 from ...graph import CompilationRecord, ETraceGraph, groups_of_weights, traced_leaves
-from ...ir import Path
 
 _RULE = "=" * 80
 

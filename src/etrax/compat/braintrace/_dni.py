@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from ..._errors import ArgumentError
+from ...compiler.ir import Path, PyTree
 from ...graph import HiddenGroup
-from ...ir import Path, PyTree
 from ...rules import Rule
 from ...stateful import Stateful
 from ._config import ControlFlowPolicy, ETraceConfig

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._errors import ArgumentError, NotSupportedError
-from ...ir import Path, PyTree, Role, format_path
+from ...compiler.ir import Path, PyTree, Role, format_path
 from ...stateful import Stateful
 
 SERVED = "_solve_weight_gradients"

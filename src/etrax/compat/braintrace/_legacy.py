@@ -8,7 +8,7 @@ from typing import Protocol
 import brainstate
 import jax
 
-from ...ir import PyTree
+from ...compiler.ir import PyTree
 from . import _ops
 
 

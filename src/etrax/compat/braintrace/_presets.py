@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..._errors import ArgumentError, ArgumentTypeError, NotSupportedError
-from ...ir import Path, PyTree
+from ...compiler.ir import Path, PyTree
 from ...rules import Rule
 from ...stateful import Stateful
 from ._algorithm import EligibilityTrace, ETraceVjpAlgorithm

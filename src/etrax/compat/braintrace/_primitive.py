@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import jax
 
-from ...ir import PyTree
+from ...compiler.ir import PyTree
 
 
 class ETPPrimitive:

@@ -10,10 +10,10 @@ from jax.typing import DTypeLike
 
 from ... import rules
 from ..._errors import NotSupportedError
-from ...analysis import Facts
-from ...engine import Future, Moment, Source, Transport
-from ...ir import PyTree
+from ...compiler.analysis import Facts
+from ...compiler.ir import PyTree
 from ...rules import Rule, Verdict, combined_transport, guided_transport, other_signal_verdict
+from ...runtime import Future, Moment, Source, Transport
 from ._config import ETraceConfig
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import brainstate
 
 from ..._errors import ArgumentError
+from ...compiler.ir import PyTree
 from ...graph import MultiStepData, SingleStepData
-from ...ir import PyTree
 from ...stateful import Sequences, brainstate_loop
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._errors import ArgumentTypeError
-from ...ir import PyTree
+from ...compiler.ir import PyTree
 
 
 class GradExpon(brainstate.nn.Module):

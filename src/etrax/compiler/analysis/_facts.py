@@ -1,0 +1,185 @@
+"""What the analysis found in a step: rule-independent, frozen, and enough for every rule to give its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..ir import Leaf, Role, Step, format_path
+from ..opened import WeightSite
+from ..primitives import Cause, Dep, Range, look_up
+from ._casts import complex_casts
+from ._edges import Edges
+from ._fan_out import Copies, Reach
+from ._lost import LostPath, lost_from_group, nonlinear_derivatives
+from ._nodes import Node, OpNode, OutputNode, StateNode
+from ._positions import Group
+from ._ranges import data_ranges
+from ._tags import Tag, tag_of
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """A weight op reaches a hidden group; `place[e]` is the position that element e of y reaches (-1: none).
+
+    An op in an inner loop has one place for all iterations. `place` is None where an element of y reaches several
+    positions: the relation is not representable as it stands, but may be once y is repeated. It is then that of the
+    copies of y (`fanned_out`), which `copies` describes.
+    """
+
+    site: int
+    group: int
+    place: np.ndarray | None
+    cause: Cause | None = None
+    reach: Reach = ()
+    copies: Copies | None = None
+
+    @property
+    def representable(self) -> bool:
+        return self.place is not None
+
+    @property
+    def places(self) -> np.ndarray:
+        """`place` of a representable relation."""
+        assert self.place is not None
+        return self.place
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The result of the analysis of one step.
+
+    `steady` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    """
+
+    step: Step
+    sites: tuple[WeightSite, ...]
+    cut: frozenset[int]
+    edges: Edges
+    groups: tuple[Group, ...]
+    relations: tuple[Relation, ...]
+    steady: frozenset[int] = frozenset()
+
+    @cached_property
+    def casts(self) -> tuple[Cause, ...]:
+        """Places where a complex number is cast to a real one, which drops its imaginary part."""
+        return complex_casts(self.step)
+
+    @cached_property
+    def ranges(self) -> dict[int, Range]:
+        """Per site, the range of the data that its weight meets, whatever the inputs."""
+        return data_ranges(self.step, self.sites, positive_inputs=False)
+
+    @cached_property
+    def ranges_of_positive(self) -> dict[int, Range]:
+        """The same for inputs that are never negative."""
+        return data_ranges(self.step, self.sites, positive_inputs=True)
+
+    @cached_property
+    def states(self) -> list[Leaf]:
+        """Hidden, then other state leaves; leaf numbers count these."""
+        return self.step.states
+
+    @cached_property
+    def group_of_leaf(self) -> dict[int, int]:
+        return {leaf: g.index for g in self.groups for leaf in g.leaves}
+
+    @cached_property
+    def relations_of(self) -> dict[int, list[Relation]]:
+        """The relations of each site that has any."""
+        found: dict[int, list[Relation]] = {}
+        for r in self.relations:
+            found.setdefault(r.site, []).append(r)
+        return found
+
+    @cached_property
+    def live(self) -> frozenset[Node]:
+        """Nodes from which an output can be reached, now or later."""
+        return self.edges.before({t for _, t in self.edges.dep if isinstance(t, OutputNode)})
+
+    @cached_property
+    def _remembered(self) -> frozenset[Node]:
+        """Nodes from which a hidden state that matters is reached within the step."""
+        states = {t for _, t in self.edges.dep if isinstance(t, StateNode) and t in self.live}
+        ends = {s for s, t in self.edges.dep if t in states}
+        return self.edges.before(ends, through=OpNode)
+
+    @cached_property
+    def unreached(self) -> frozenset[int]:
+        """States that no weight op ever reaches: no parameter acts on them, so that they have no trace."""
+        reached: set[Node] = {s for s, _ in self.edges.dep if isinstance(s, OpNode)}
+        while True:
+            new = {t for s, t in self.edges.dep if s in reached} - reached
+            if not new:
+                return frozenset(i for i in range(len(self.states)) if StateNode(i) not in reached)
+            reached |= new
+
+    @cached_property
+    def _param_names(self) -> list[str]:
+        return [format_path(leaf.path, "params") for leaf in self.step.select(Role.PARAM)]
+
+    def params_of(self, site: int) -> list[str]:
+        return [self._param_names[p] for p in sorted(self.sites[site].params)]
+
+    def sites_of(self, param: int) -> list[int]:
+        return [j for j, s in enumerate(self.sites) if param in s.params]
+
+    def state_name(self, leaf: int) -> str:
+        return format_path(self.states[leaf].path, "hidden")
+
+    def remembers(self, node: Node) -> bool:
+        """Whether a hidden state that matters is reached from here within the step."""
+        return node in self._remembered
+
+    def carries(self, source: int, target: int) -> bool:
+        """Whether the edge between two states stays within positions of one group."""
+        dep = self.edges.dep.get((StateNode(source), StateNode(target)))
+        if dep is None:
+            return True
+        a, b = self.group_of_leaf.get(source), self.group_of_leaf.get(target)
+        if a is None or a != b:
+            return False
+        group = self.groups[a]
+        found = target_places(dep, group.place_of(target))
+        own = group.place_of(source)
+        return found is not None and bool(((found == own) | (found < 0)).all())
+
+    def matters(self, group: int) -> bool:
+        """Whether an output can be reached from a state of this group."""
+        return any(StateNode(i) in self.live for i in self.groups[group].leaves)
+
+    @cached_property
+    def lost_from_group(self) -> tuple[tuple[LostPath, ...], ...]:
+        """For each group, the ways in which its states act on later states that blocks do not carry."""
+        return tuple(lost_from_group(self, g.index) for g in self.groups)
+
+    @cached_property
+    def nonlinear(self) -> tuple[LostPath, ...]:
+        """Derivative rules of the model that are not linear, or not known to be, in a gradient from a later step."""
+        return nonlinear_derivatives(self)
+
+    @cached_property
+    def tags(self) -> tuple[Tag, ...]:
+        return tuple(tag_of(self, g) for g in self.groups)
+
+
+def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
+    """Position that each element reaches (-1: none), or None if one of them reaches several."""
+    flat = place.reshape(-1)
+    if dep.part.labels is not None:
+        blocks = np.full(int(dep.part.labels.max()) + 1, -1, np.int32)
+        blocks[dep.part.labels] = flat
+        whole = blocks[dep.part.labels] == flat  # a block within one position agrees with all of its elements
+        spread = np.zeros(blocks.size, bool)
+        spread[dep.part.labels[~whole]] = True
+        flat = np.where(spread, -2, blocks)
+    first, *rest = (look_up(flat, m) for m in dep.maps)
+    if (first == -2).any():
+        return None
+    for at in rest:
+        if (at == -2).any() or ((first >= 0) & (at >= 0) & (first != at)).any():
+            return None
+        first = np.maximum(first, at)
+    return first

@@ -1,0 +1,80 @@
+"""A step with states of its own for what leaky layers remember of their data.
+
+A leaky layer r' = κ r + f (u·V) with one leak κ and one factor f for all of its positions commutes with its own weight
+op: r = r̃·V, where r̃ is its data, filtered,
+
+    r̃' = κ r̃ + f u
+
+r̃ has the shape of the data u, so that it lives at the positions of the layer below. Where the layer has several states
+at a position, κ is a matrix, f a vector, and r̃ one array per state. κ and f come as inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+
+from ..._compat import build_jaxpr, open_jaxpr
+from ..ir import Leaf, Role, Step
+from ..opened import WeightSite
+
+
+class Filter(NamedTuple):
+    """The weight op of a leaky layer, and which of its states at a position act on which (to, from)."""
+
+    site: WeightSite
+    links: np.ndarray
+
+
+def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
+    """The step with filtered data as hidden states behind its own.
+
+    They are outputs as a step finds them: a leaky state of which the step itself reads nothing is one that counts, too.
+    Its last inputs are the rates, one array (S, S + 1) per filter: κ, and f as the last column.
+    """
+    jaxpr, eqns = step.jaxpr, list(step.jaxpr.eqns)
+    states, rates, new = [], [], []
+    for n, (site, links) in enumerate(filters):
+        data = eqns[site.at[0]].invars[site.rule.varying(site.call)[0]]
+        u = jax.ShapeDtypeStruct(data.aval.shape, data.aval.dtype)
+        given = jax.ShapeDtypeStruct((len(links), len(links) + 1), u.dtype)
+        body, _ = open_jaxpr(jax.make_jaxpr(_filtered(links))(u, [u] * len(links), given))
+        own, *old, rate = body.invars
+        eqns += [eqn.replace(invars=[data if v is own else v for v in eqn.invars]) for eqn in body.eqns]
+        states += [(v, Leaf(Role.HIDDEN, ("filtered data", n, s), u)) for s, v in enumerate(old)]
+        rates.append((rate, Leaf(Role.INPUT, ("rates", n), given)))
+        new += list(body.outvars)
+    first, consts = len(step.select(Role.HIDDEN)), len(step.consts)
+    last = step.first_state + first
+    invars, outvars = list(jaxpr.invars), list(jaxpr.outvars)
+    invars[consts + last : consts + last] = [v for v, _ in states]
+    read = [v for v, _ in states]
+    outs = [*outvars[:first], *new, *outvars[first:], *read]
+    wider = build_jaxpr([*invars, *(v for v, _ in rates)], outs, eqns, jaxpr)
+    own = [leaf for _, leaf in states]
+    return replace(
+        step,
+        jaxpr=wider,
+        ins=(*step.ins[:last], *own, *step.ins[last:], *(leaf for _, leaf in rates)),
+        outs=(*step.outs[:first], *own, *step.outs[first:], *(replace(leaf, role=Role.OUTPUT) for leaf in own)),
+    )
+
+
+def _filtered(links: np.ndarray) -> Callable[[Array, Sequence[Array], Array], list[Array]]:
+    def run(u: Array, old: Sequence[Array], rates: Array) -> list[Array]:
+        def times(s: int, t: int, a: Array) -> Array:
+            return lax.mul(lax.broadcast(lax.squeeze(lax.slice(rates, (s, t), (s + 1, t + 1)), (0, 1)), a.shape), a)
+
+        new = []
+        for s, row in enumerate(links):
+            terms = [times(s, len(old), u), *(times(s, t, old[t]) for t in range(len(old)) if row[t])]
+            new.append(reduce(lax.add, terms))
+        return new
+
+    return run

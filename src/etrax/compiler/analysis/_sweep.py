@@ -1,0 +1,254 @@
+"""Reverse mode over a step, equation by equation, on dependences instead of numbers.
+
+The pull-back of an equation is a small linear program, which JAX writes. Its pattern is the same wherever an equation
+of the same kind stands, so the programs of plain primitives are kept: a deep model asks JAX for a handful of them. What
+holds a body, or has a derivative rule of the user's, is transposed where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from ..._compat import (
+    CUSTOM,
+    INLINED,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    bodies_of,
+    build_jaxpr,
+    is_concrete,
+    open_jaxpr,
+    shape_struct,
+    within,
+    without_sources,
+)
+from ..dataflow import (
+    DATA,
+    Mark,
+    Problem,
+    Propagation,
+    Value,
+    folded,
+    joined,
+    known,
+    mark_moving,
+    mark_of,
+    marks_through,
+    pulled_back,
+)
+from ..ir import Step, equations
+from ..opened import WeightSite, run_opened
+from ..primitives import Deps, identity, is_own, union
+from ._nodes import Node, OpNode
+
+# The pull-backs of this many kinds of equations are kept.
+MAX_KEPT = 4096
+
+
+class Bar(NamedTuple):
+    """What is known of a cotangent: its dependence on the targets, and whether it is zero where they are."""
+
+    deps: Deps
+    mark: Mark
+
+
+class _Opened(NamedTuple):
+    """One equation, and what of it is differentiated.
+
+    `operands` are its variables, each once, of which some move. `outs` are the numbers of its results that have a
+    cotangent. `sites` are the weight ops at it or inside it, of which some are `cut` and some `seen`, by number there.
+    """
+
+    eqn: JaxprEqn
+    operands: tuple[Var, ...]
+    moving: tuple[bool, ...]
+    outs: tuple[int, ...]
+    sites: tuple[WeightSite, ...]
+    cut: frozenset[int]
+    seen: tuple[int, ...]
+
+    def split(self, moving: bool) -> list[Var]:
+        return [v for v, moves in zip(self.operands, self.moving, strict=True) if moves is moving]
+
+
+class _PullBack(NamedTuple):
+    """The program from (moving operands, perturbations of sites, other operands, cotangents) to those of the first two.
+
+    It is `plain` if the equation and its derivative are made of primitives that Etrax knows: then it is linear.
+    """
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...]
+    plain: bool
+
+    def shapes(self, count: int) -> list[tuple[int, ...]]:
+        """Those of the last inputs."""
+        return [v.aval.shape for v in self.jaxpr.invars[len(self.jaxpr.invars) - count :]]
+
+
+_KEPT: dict[Hashable, _PullBack] = {}
+
+
+class Sweep:
+    """Cotangents of the states and weight ops of a step, with some ops cut, as dependences on targets.
+
+    `seen` are the weight ops whose results are targets as well.
+    """
+
+    def __init__(self, step: Step, sites: Sequence[WeightSite], cut: frozenset[int], seen: Sequence[int]):
+        self.step, self.sites, self.cut, self.seen = step, sites, cut, frozenset(seen)
+        self.at_equation: dict[int, list[int]] = {}
+        for j, site in enumerate(sites):
+            self.at_equation.setdefault(site.at[0], []).append(j)
+        self.walk: Propagation[Node] = Propagation()
+        self.values: dict[Var, Value] = {}
+        self.bars: dict[Var, Bar] = {}
+        self.rows: dict[Node, Deps] = {OpNode(j): {} for j in range(len(sites))}
+
+    def run(
+        self, states: Mapping[Node, int], targets: Mapping[Node, int]
+    ) -> tuple[dict[Node, Deps], list[Problem[Node]]]:
+        """Dependences of the states, by number of their input leaf, and of all weight ops; targets are output leaves.
+
+        Also the places where the way back is not linear in what it is given, or not known.
+        """
+        invars = self.step.jaxpr.invars[len(self.step.consts) :]
+        moving = {invars[i] for i in states.values()}
+        mark_moving(self.step.jaxpr, moving, frozenset(site.at for site in self.sites))
+        self._prepare_constants()
+        self._seed(targets)
+        eqns = self.step.jaxpr.eqns
+        for k in reversed(range(len(eqns))):
+            self._equation(k, eqns[k], moving)
+        self.rows |= {node: self.bars[invars[i]].deps if invars[i] in self.bars else {} for node, i in states.items()}
+        return self.rows, self.walk.problems
+
+    def _prepare_constants(self) -> None:
+        """Values that are computed on demand, if they are made of constants alone."""
+        jaxpr, consts = self.step.jaxpr, self.step.consts
+        self.values |= {v: known(c) for v, c in zip(jaxpr.invars, consts, strict=False)}
+        self.values |= {v: Value({}) for v in jaxpr.invars[len(consts) :]}
+        for eqn in jaxpr.eqns:
+            values = [known(v.val) if isinstance(v, Literal) else self.values[v] for v in eqn.invars]
+            self.values.update(zip(eqn.outvars, folded(eqn, values), strict=True))
+
+    def _seed(self, targets: Mapping[Node, int]) -> None:
+        """Give every target its own cotangent. A weight that is an output is perturbed there."""
+        outvars, count = self.step.jaxpr.outvars, len(self.step.jaxpr.eqns)
+        for node, k in targets.items():
+            bar = _target(node, outvars[k].aval.shape)
+            self.rows |= {OpNode(j): bar.deps for j in self.at_equation.get(count + k, ())}
+            if not isinstance(outvars[k], Literal):
+                self._add(outvars[k], bar)
+
+    def _add(self, v: Var, bar: Bar) -> None:
+        self.bars[v] = _sum(self.bars[v], bar) if v in self.bars else bar
+
+    def _equation(self, k: int, eqn: JaxprEqn, moving: set[Var]) -> None:
+        numbers = self.at_equation.get(k, ())
+        seen = tuple(n for n, j in enumerate(numbers) if j in self.seen)
+        outs = tuple(i for i, v in enumerate(eqn.outvars) if v in self.bars)
+        operands = tuple(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+        moves = tuple(v in moving for v in operands)
+        if not (outs or seen) or not (numbers or any(moves)):
+            return
+        cut = frozenset(n for n, j in enumerate(numbers) if j in self.cut)
+        opened = _Opened(eqn, operands, moves, outs, tuple(self.sites[j] for j in numbers), cut, seen)
+        with within(eqn):
+            pull = _pull_back(opened, self.step.jaxpr)
+            nodes = [OpNode(numbers[n]) for n in seen]
+            shapes = pull.shapes(len(seen))
+            given = [*(self.bars[eqn.outvars[i]] for i in outs), *map(_target, nodes, shapes)]
+            found = self._through(pull, opened, given)
+        for v, bar in zip(opened.split(moving=True), found, strict=False):
+            if bar.deps or bar.mark.sources:
+                self._add(v, bar)
+        self.rows |= {OpNode(j): bar.deps for j, bar in zip(numbers, found[sum(moves) :], strict=True)}
+
+    def _through(self, pull: _PullBack, opened: _Opened, given: Sequence[Bar]) -> list[Bar]:
+        """The cotangents of the moving operands and of the perturbations."""
+        first, fixed = sum(opened.moving) + len(opened.sites), opened.split(moving=False)
+        unknown: list[Deps] = [{} for _ in range(first + len(fixed))]
+        constants = [*(None for _ in range(first)), *(self.values[v].constant for v in fixed)]
+        rows = self.walk.through(pull.jaxpr, pull.consts, [*unknown, *(bar.deps for bar in given)], constants)
+        if pull.plain:
+            mark = joined([bar.mark for bar in given])
+            return [Bar(deps, mark) for deps in rows]
+        data = [DATA if constant is None or (c := constant()) is None else mark_of(c) for constant in constants]
+        marks = marks_through(pull.jaxpr, pull.consts, [*data, *(bar.mark for bar in given)], self.walk.note)
+        return list(map(Bar, rows, marks))
+
+
+def _target(node: Node, shape: Sequence[int]) -> Bar:
+    return Bar({node: identity(shape)}, Mark(True, frozenset({node})))
+
+
+def _sum(a: Bar, b: Bar) -> Bar:
+    deps = dict(a.deps)
+    for source, dep in b.deps.items():
+        deps[source] = union([deps[source], dep]) if source in deps else dep
+    return Bar(deps, joined([a.mark, b.mark]))
+
+
+def _pull_back(opened: _Opened, like: Jaxpr) -> _PullBack:
+    """The pull-back of an equation; that of a plain primitive is kept for the next equation of its kind."""
+    kind = _kind(opened)
+    if kind is not None and kind in _KEPT:
+        return _KEPT[kind]
+    jaxpr, consts = open_jaxpr(_transposed(opened, like))
+    if kind is None or not is_concrete(consts) or not all(map(_is_linear, equations(jaxpr))):
+        return _PullBack(jaxpr, consts, plain=False)
+    if len(_KEPT) >= MAX_KEPT:
+        _KEPT.clear()
+    _KEPT[kind] = _PullBack(without_sources(jaxpr), consts, plain=True)
+    return _KEPT[kind]
+
+
+def _is_linear(eqn: JaxprEqn) -> bool:
+    """Whether an equation of a derivative that JAX wrote is known: what a user registered may be affine, and change."""
+    return eqn.primitive.name in INLINED or is_own(eqn.primitive.name)
+
+
+def _kind(opened: _Opened) -> Hashable | None:
+    """What the pull-back of a plain primitive depends on; None for others, and if that cannot be compared."""
+    if opened.eqn.primitive.name in CUSTOM or bodies_of(opened.eqn) or not is_own(opened.eqn.primitive.name):
+        return None
+    eqn, number = opened.eqn, {v: i for i, v in enumerate(opened.operands)}
+    args = tuple((v.aval, np.asarray(v.val).tobytes()) if isinstance(v, Literal) else number[v] for v in eqn.invars)
+    avals = tuple(v.aval for v in opened.operands)
+    sites = tuple((site.operand, site.rule) for site in opened.sites)
+    kind = (eqn.primitive, tuple(eqn.params.items()), args, avals, sites, *opened[2:4], *opened[5:])
+    try:
+        hash(kind)
+    except TypeError:
+        return None
+    return kind
+
+
+def _transposed(opened: _Opened, like: Jaxpr) -> Any:
+    eqn = opened.eqn
+    jaxpr = build_jaxpr(opened.operands, [eqn.outvars[i] for i in opened.outs], [eqn], like)
+    sites = [_first(site) for site in opened.sites]
+    moving, fixed = opened.split(moving=True), opened.split(moving=False)
+
+    def run(some: list[Array], rest: list[Array]) -> list[Array]:
+        values = dict(zip(moving, some, strict=False)) | dict(zip(fixed, rest, strict=True))
+        deltas = dict(enumerate(some[len(moving) :]))
+        outs, seen = run_opened(jaxpr, [values[v] for v in opened.operands], sites, opened.cut, deltas)
+        return [*outs, *(seen[n].y for n in opened.seen)]
+
+    some = [*(shape_struct(v.aval) for v in moving), *(site.y_struct for site in sites)]
+    return pulled_back(run, some, [shape_struct(v.aval) for v in fixed])
+
+
+def _first(site: WeightSite) -> WeightSite:
+    """A weight op of an equation that stands alone."""
+    loops = tuple(((0, *where[1:]), length) for where, length in site.loops)
+    return replace(site, at=(0, *site.at[1:]), loops=loops)

@@ -1,0 +1,144 @@
+"""What the rest of a step can see of a hidden group: the activity on which a learning signal acts.
+
+A group's activity is what weight ops read of it in the step that computes it: the spike of a membrane, whether or
+not it is a state and before or after a reset; the h of an LSTM; a rate. Readouts are asked first, then ops of other
+layers, then the outputs themselves. A position that none of them reads one to one is *bare*: a signal then acts on
+its new states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jax import Array, lax
+
+from ..._compat import is_inexact
+from ..dataflow import reach_through
+from ..ir import Detach, Role
+from ..opened import OpenStep
+from ..primitives import Dep
+from ._facts import Facts
+from ._nodes import Node, OpNode, StateNode
+from ._positions import Group
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A data operand of a weight op, or (site is None) an output leaf."""
+
+    site: int | None
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Visible:
+    """Per group: for each reader the position that each of its elements shows (-1: none), and the bare positions."""
+
+    facts: Facts
+    readers: tuple[Reader, ...]
+    place: tuple[dict[int, np.ndarray], ...]
+    bare: tuple[np.ndarray, ...]
+
+    def shown_by_outputs(self, group: int) -> bool:
+        """Whether the outputs show the whole group themselves, with no weight op in between."""
+        found = self.place[group]
+        return bool(found) and all(self.readers[k].site is None for k in found) and not self.bare[group].any()
+
+
+def observe(
+    facts: Facts, readers: Sequence[Reader], cut: frozenset[int], leaves: Sequence[Array], deltas: Mapping[int, Array],
+    weights: Sequence[Array] | None = None, states: Mapping[int, Array] | None = None,
+    ys: Mapping[int, Array] | None = None, detach: Detach = lax.stop_gradient,
+) -> tuple[list[Array], list[Array]]:  # fmt: skip
+    """What each reader sees, and the new states, in the step with the given sites cut."""
+    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states, detach=detach)
+    n, found = len(facts.states), []
+    for r in readers:
+        if r.site is None:
+            found.append(outs[n + r.index])
+        else:
+            varying = facts.sites[r.site].rule.varying(facts.sites[r.site].call)
+            found.append(seen[r.site].data[varying.index(r.index)])
+    return found, outs[:n]
+
+
+def find_visible(facts: Facts) -> Visible:
+    readers = tuple(_readers(facts))
+    deps = _reach(facts, readers) if readers and facts.groups else {}
+    place, bare = [], []
+    for group in facts.groups:
+        free = np.ones(group.num_positions, bool)
+        found: dict[int, np.ndarray] = {}
+        for k, reader in enumerate(readers):
+            own = _places(facts, group, reader, {s: d for (s, at), d in deps.items() if at == k})
+            if own is None:
+                continue
+            own = np.where((own >= 0) & free[np.maximum(own, 0)], own, -1)
+            if (own >= 0).any():
+                found[k] = own
+                free[own[own >= 0]] = False
+        place.append(found)
+        bare.append(free)
+    return Visible(facts, readers, tuple(place), tuple(bare))
+
+
+def _readers(facts: Facts) -> list[Reader]:
+    """Readouts, then other weight ops, then outputs."""
+    ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and OpNode(j) in facts.live]
+    ops.sort(key=lambda j: facts.remembers(OpNode(j)))
+    found = []
+    for call, rule, j in ((facts.sites[j].call, facts.sites[j].rule, j) for j in ops):
+        found += [Reader(j, i) for i in rule.varying(call) if is_inexact(call.operands[i])]
+    outputs = facts.step.select(Role.OUTPUT)
+    return found + [Reader(None, k) for k, leaf in enumerate(outputs) if is_inexact(leaf.aval)]
+
+
+def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], Dep]:
+    """How elements of old states and of weight ops reach elements of each reader through the cut step."""
+    states, sites = sorted(facts.group_of_leaf), sorted({r.site for r in facts.relations})
+
+    def run(moving: list[Array], leaves: list[Array]) -> list[Array]:
+        old, deltas = dict(zip(states, moving, strict=False)), dict(zip(sites, moving[len(states) :], strict=True))
+        return observe(facts, readers, facts.cut, leaves, deltas, states=old)[0]
+
+    moving = [*(facts.states[i].aval for i in states), *(facts.sites[j].y_struct for j in sites)]
+    rows, _ = reach_through(run, moving, [leaf.aval for leaf in facts.step.ins], range(len(readers)))
+    nodes: list[Node] = [*map(StateNode, states), *map(OpNode, sites)]
+    return {(node, k): dep for node, found in zip(nodes, rows, strict=True) for k, dep in found.items()}
+
+
+def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> np.ndarray | None:
+    """The position that each element of a reader shows, or None if one of them shows several.
+
+    An element that only an old state reaches shows what the group was a step ago, and does not count.
+    """
+    shape = _shape(facts, reader)
+    own = np.full(int(np.prod(shape, dtype=np.int64)), -1, np.int32)
+    driven = np.zeros(own.size, bool)
+    driven_by = {r.site: r.place for r in facts.relations if r.group == group.index and r.place is not None}
+    for node, dep in deps.items():
+        if isinstance(node, StateNode):
+            source = group.place_of(node.index) if node.index in group.leaves else None
+        else:
+            source = driven_by.get(node.index)
+        if source is None:
+            continue
+        if dep.part.labels is not None:
+            return None
+        flat = np.resize(source.reshape(-1), dep.maps[0].size)  # one place for all iterations of an inner loop
+        for m in (m.reshape(-1) for m in dep.maps):
+            at = np.flatnonzero((m >= 0) & (flat >= 0))
+            before = own[m[at]]
+            own[m[at]] = flat[at]
+            if ((before >= 0) & (before != flat[at])).any() or (own[m[at]] != flat[at]).any():
+                return None
+            driven[m[at]] |= isinstance(node, OpNode)
+    return np.where(driven, own, -1).reshape(shape) if driven.any() else None
+
+
+def _shape(facts: Facts, reader: Reader) -> tuple[int, ...]:
+    if reader.site is None:
+        return facts.step.select(Role.OUTPUT)[reader.index].aval.shape
+    return facts.sites[reader.site].call.operands[reader.index].shape

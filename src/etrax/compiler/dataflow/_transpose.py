@@ -1,0 +1,56 @@
+"""What reaches what through a function, read off its transpose: the derivative program itself decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax import Array
+
+from ..._compat import open_jaxpr
+from ..._errors import CompilationError, NotSupportedError
+from ..primitives import Dep
+from ._propagate import Key, Problem, propagate
+
+Shapes: TypeAlias = Sequence[jax.ShapeDtypeStruct]
+
+NO_REVERSE = "which has no reverse mode in JAX, so neither BPTT nor Etrax can train it"
+TRAINABLE = "use `lax.scan` or a `fori_loop` with constant bounds, or `stop_gradient` its inputs, to train it."
+
+
+def reach_through(
+    run: Callable[[list[Array], list[Array]], list[Array]], moving: Shapes, fixed: Shapes, targets: Sequence[Key]
+) -> tuple[list[dict[Key, Dep]], list[Problem[Key]]]:
+    """How elements of each moving array reach elements of the outputs of `run(moving, fixed)`, which `targets` name.
+
+    Also the places where the way back is not linear in what it is given, or not known.
+    """
+    first = len(moving) + len(fixed)
+    closed = pulled_back(run, moving, fixed)
+    return propagate(*open_jaxpr(closed), {first + k: target for k, target in enumerate(targets)})
+
+
+def pulled_back(run: Callable[[list[Array], list[Array]], list[Array]], moving: Shapes, fixed: Shapes) -> Any:
+    """The jaxpr from moving and fixed arrays and cotangents of the outputs of `run` to cotangents of what moves."""
+
+    def pull(moving: list[Array], fixed: list[Array], cotangents: list[Array]) -> list[Array]:
+        return jax.vjp(lambda some: run(some, fixed), moving)[1](cotangents)[0]
+
+    try:
+        return jax.make_jaxpr(pull)(list(moving), list(fixed), jax.eval_shape(run, list(moving), list(fixed)))
+    except (ValueError, NotImplementedError) as error:
+        refuse_while(error)
+        raise CompilationError(
+            "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the "
+            f"operation, give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
+        ) from error
+
+
+def refuse_while(error: Exception) -> None:
+    """Say what to do if JAX could not differentiate because of a loop without reverse mode."""
+    if "while_loop" in str(error):
+        raise NotSupportedError(
+            "the step differentiates through a `while_loop` (or a `fori_loop` whose bounds are not constants), "
+            f"{NO_REVERSE}; {TRAINABLE}\nJAX says: {error}"
+        ) from error

@@ -1,0 +1,12 @@
+"""The step with its weight operations open: where they are, how the step runs with them cut, what their weights are."""
+
+from ._cut import OpenStep as OpenStep
+from ._cut import run_opened as run_opened
+from ._sites import Addresses as Addresses
+from ._sites import WeightSite as WeightSite
+from ._sites import find_sites as find_sites
+from ._weights import Weights as Weights
+from ._weights import fixed_examples as fixed_examples
+from ._weights import fixed_operands as fixed_operands
+from ._weights import param_grads as param_grads
+from ._weights import weights as weights

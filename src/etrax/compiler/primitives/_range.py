@@ -1,0 +1,96 @@
+"""Between which bounds a value lies: intervals, their arithmetic, and bounds that many primitives share.
+
+Bounds hold for every finite input; NaN has no sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+from ..._compat import JaxprEqn
+
+
+class Range(NamedTuple):
+    """lo ≤ value ≤ hi."""
+
+    lo: float = -inf
+    hi: float = inf
+
+    @property
+    def one_sign(self) -> bool:
+        return self.lo >= 0 or self.hi <= 0
+
+
+ANY, ZERO, POSITIVE, UNIT = Range(), Range(0, 0), Range(0, inf), Range(0, 1)
+# The range of the output of an equation, given those of its operands.
+Bounds: TypeAlias = Callable[[JaxprEqn, Sequence[Range]], Range]
+
+
+def join(ranges: Sequence[Range]) -> Range:
+    return Range(min(r.lo for r in ranges), max(r.hi for r in ranges))
+
+
+def plus(a: Range, b: Range) -> Range:
+    return Range(a.lo + b.lo, a.hi + b.hi)
+
+
+def minus(a: Range) -> Range:
+    return Range(-a.hi, -a.lo)
+
+
+def times(a: Range, b: Range) -> Range:
+    found = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
+    return Range(min(found), max(found))
+
+
+def power(a: Range, n: int) -> Range:
+    return POSITIVE if n % 2 == 0 or a.lo >= 0 else minus(POSITIVE) if a.hi <= 0 else ANY
+
+
+def summed(a: Range) -> Range:
+    """A sum of any number of values of one range."""
+    return Range(0 if a.lo >= 0 else -inf, 0 if a.hi <= 0 else inf)
+
+
+def same(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
+    """Elements of the first operand, moved, chosen or kept."""
+    return ranges[0]
+
+
+def joined(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
+    """Elements of any operand."""
+    return join(ranges)
+
+
+def of_sum(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
+    """Elements of the first operand, added."""
+    return summed(ranges[0])
+
+
+def always(found: Range) -> Bounds:
+    """Bounds that hold whatever the operands."""
+    return lambda eqn, ranges: found
+
+
+def monotone(f: Callable[[float], float]) -> Bounds:
+    """Those of a function that never falls."""
+    return lambda eqn, ranges: Range(f(ranges[0].lo), f(ranges[0].hi))
+
+
+def of_product(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
+    return POSITIVE if eqn.invars[0] is eqn.invars[1] else times(ranges[0], ranges[1])
+
+
+def of_quotient(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
+    """A sign is all that is kept."""
+    a, b = ranges
+    if b.lo < 0 < b.hi or not a.one_sign:
+        return ANY
+    return times(a, POSITIVE if b.lo >= 0 else minus(POSITIVE))
+
+
+def of_clamp(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
+    low, a, high = ranges
+    return Range(max(low.lo, min(a.lo, high.hi)), min(high.hi, max(a.hi, low.lo)))

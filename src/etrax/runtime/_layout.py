@@ -1,0 +1,236 @@
+"""Where the state scalars of a group are: between arrays per hidden leaf and arrays per state scalar.
+
+A state scalar (slot) is one real number at every position. A complex leaf gives two, its real and imaginary part, so
+that blocks are real matrices whatever the model does to complex numbers. Cotangents follow JAX: a complex cotangent c̄
+stands for dL = Re(c̄ dh), so its coordinates are (Re c̄, −Im c̄).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .._compat import common_dtype
+from ..compiler.analysis import Facts, Group
+
+# More products than this for one step of the unrolled suffix products, and blocks are arrays.
+MAX_TERMS = 128
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One state scalar: elements `index` of a leaf (None: all, in order), real or imaginary part.
+
+    `number` is that of the elements at their positions (`Group.slot`).
+    """
+
+    leaf: int
+    index: np.ndarray | None
+    imaginary: bool = False
+    number: int = 0
+
+    def take(self, value: Array) -> Array:
+        """Its elements of the leaf, in the order of positions."""
+        if self.index is None:
+            return value
+        flat, regular = value.reshape(-1), _along_axis(self.index, value.size)
+        if regular is None:
+            return flat[self.index]
+        lead, k, trail = regular
+        return lax.index_in_dim(flat.reshape(lead, -1, trail), k, 1, keepdims=False)
+
+
+def _along_axis(index: np.ndarray, size: int) -> tuple[int, int, int] | None:
+    """(lead, k, trail) of indices that are element k of the middle one of three axes, if they are."""
+    if index.size == 0 or size % index.size:
+        return None
+    trail = int(np.argmax(np.append(np.diff(index) != 1, True))) + 1
+    lead, k = index.size // trail, int(index[0]) // trail
+    if lead * trail != index.size or k >= size // index.size:
+        return None
+    expected = np.arange(size).reshape(lead, -1, trail)[:, k]
+    return (lead, k, trail) if np.array_equal(expected.reshape(-1), index) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The slots of a group; arrays per slot have shape `shape`.
+
+    `known` tells of each pair of slots (new, old) whether the old one can act on the new one; None: all can.
+    """
+
+    group: Group
+    slots: tuple[Slot, ...]
+    shape: tuple[int, ...]
+    avals: Mapping[int, jax.ShapeDtypeStruct]
+    known: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.slots)
+
+    def read(self, cotangents: Mapping[int, Array]) -> list[Array]:
+        """Cotangents per leaf → real values per slot."""
+        out = []
+        for s in self.slots:
+            value = cotangents[s.leaf]
+            if jnp.iscomplexobj(value):
+                value = -jnp.imag(value) if s.imaginary else jnp.real(value)
+            out.append(s.take(value).reshape(self.shape))
+        return out
+
+    def coordinates(self, tangents: Mapping[int, Array]) -> list[Array]:
+        """Tangents per leaf → real values per slot."""
+        out = []
+        for s in self.slots:
+            value = tangents[s.leaf]
+            value = jnp.imag(value) if s.imaginary else jnp.real(value)
+            out.append(s.take(value).reshape(self.shape))
+        return out
+
+    def probe(self, s: int, colour: np.ndarray | None = None) -> dict[int, np.ndarray]:
+        """Cotangents per leaf that read slot s at all positions, or at those where `colour` is true."""
+        out = {}
+        for leaf in self.group.leaves:
+            aval = self.avals[leaf]
+            value = np.zeros(aval.shape, aval.dtype if aval.dtype.name != "bfloat16" else np.float32)
+            if leaf == self.slots[s].leaf:
+                one = -1j if self.slots[s].imaginary else 1.0
+                where = np.ones(self.group.num_positions, bool) if colour is None else colour
+                index = self.slots[s].index
+                flat = value.reshape(-1)
+                at = np.arange(flat.size) if index is None else index
+                flat[at] = np.where(where, one, 0)
+            out[leaf] = value
+        return out
+
+    def without_slots(self) -> Layout:
+        """That of the same group where nothing of it is asked for."""
+        return replace(self, slots=(), known=None)
+
+    @cached_property
+    def links(self) -> np.ndarray:
+        """(S, S): whether slot t of the old state can act on slot s of the new one."""
+        return np.ones((self.size, self.size), bool) if self.known is None else self.known
+
+    @cached_property
+    def stacked(self) -> bool:
+        """Whether blocks and traces of this group are arrays with an axis of slots, not lists: `_stacked.py`."""
+        return int((closure(self.links).astype(np.int64) @ self.links).sum()) > MAX_TERMS
+
+    def read_rows(self, cotangents: Mapping[int, Array]) -> list[Array] | Array:
+        """Cotangents per leaf → real values per slot, in a list or stacked."""
+        return self.stack(cotangents) if self.stacked else self.read(cotangents)
+
+    def stack(self, cotangents: Mapping[int, Array]) -> Array:
+        """Cotangents per leaf → real values (S, *shape), by one read of each."""
+        parts, found, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
+        for leaf, imaginary in parts:
+            value = cotangents[leaf]
+            if jnp.iscomplexobj(value):
+                value = -jnp.imag(value) if imaginary else jnp.real(value)
+            at[leaf, imaginary] = sum(a.size for a in found)
+            found.append(value.reshape(-1))
+        dtype = common_dtype(*(a.dtype for a in found))
+        every = jnp.concatenate([a.astype(dtype) for a in found])
+        for s in self.slots:
+            index = np.arange(self.group.num_positions) if s.index is None else s.index
+            order.append(at[s.leaf, s.imaginary] + index)
+        where = np.stack(order)
+        if np.array_equal(where.reshape(-1), np.arange(every.size)):
+            return every.reshape(self.size, *self.shape)
+        return every[where].reshape(self.size, *self.shape)
+
+
+def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
+    """Real state scalars at a position, but for those of some leaves: complex leaves count twice."""
+    per = {
+        leaf: place.size // max(group.num_positions, 1)
+        for leaf, place in zip(group.leaves, group.place, strict=True)
+        if leaf not in without
+    }
+    return sum(n * (2 if np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) else 1) for i, n in per.items())
+
+
+def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
+    """Slots in the group's own order, but for those of some leaves; complex ones twice."""
+    return layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
+
+
+def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without: Sequence[int] = ()) -> Layout:
+    """The same, for states of these shapes and types."""
+    slots: list[Slot] = []
+    plain = all(p.size == group.num_positions and np.array_equal(p.reshape(-1), np.arange(p.size)) for p in group.place)
+    for leaf, place, slot in zip(group.leaves, group.place, group.slot, strict=True):
+        if leaf in without:
+            continue
+        parts = (False, True) if np.issubdtype(avals[leaf].dtype, np.complexfloating) else (False,)
+        if plain:
+            slots += [Slot(leaf, None, im, int(slot.reshape(-1)[0])) for im in parts]
+            continue
+        for k in np.unique(slot):
+            at = np.flatnonzero(slot.reshape(-1) == k)
+            index = np.empty(group.num_positions, np.int64)
+            index[place.reshape(-1)[at]] = at
+            slots += [Slot(leaf, index, im, int(k)) for im in parts]
+    shapes = {avals[leaf].shape for leaf in group.leaves}
+    shape = shapes.pop() if plain and len(shapes) == 1 else (group.num_positions,)
+    return Layout(group, tuple(slots), shape, avals)
+
+
+def closure(links: np.ndarray) -> np.ndarray:
+    """Reflexive transitive closure."""
+    n = links.shape[0]
+    closed = links | np.eye(n, dtype=bool)
+    for _ in range(max(n.bit_length(), 1)):
+        closed = (closed.astype(np.int64) @ closed.astype(np.int64)) > 0
+    return closed
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """From arrays per position to arrays per element of y.
+
+    `repeat` (lead, times, trail) is the common case of positions repeated along one axis (the gates of a fused matmul);
+    `index` the general one, with -1 for elements that reach no position.
+    """
+
+    shape: tuple[int, ...]
+    repeat: tuple[int, int, int] | None
+    index: np.ndarray | None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether elements of y are positions, in their order."""
+        return self.repeat is not None and self.repeat[1] == 1
+
+    def __call__(self, p: Array) -> Array:
+        if self.repeat is not None:
+            lead, times, trail = self.repeat
+            if times == 1:
+                return p.reshape(self.shape)
+            return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
+        assert self.index is not None
+        found = p.reshape(-1)[np.maximum(self.index, 0)]
+        return jnp.where(self.index >= 0, found, 0) if (self.index < 0).any() else found
+
+
+def gather_of(place: np.ndarray, varshape: Sequence[int], positions: int) -> Gather:
+    """The cheapest way to read positions at the elements of y."""
+    if place.size % max(positions, 1) == 0 and positions and place.size:
+        times, lead = place.size // positions, 1
+        for n in (*varshape, 1):
+            trail = positions // lead
+            tiled = np.broadcast_to(np.arange(positions).reshape(lead, 1, trail), (lead, times, trail))
+            if np.array_equal(tiled.reshape(-1), place.reshape(-1)):
+                return Gather(place.shape, (lead, times, trail), None)
+            lead *= n
+            if positions % lead:
+                break
+    return Gather(place.shape, None, place)

@@ -1,0 +1,196 @@
+"""Pulling cotangents of new states back through a step, and reading D and F off what comes back.
+
+One pull reads one state scalar of many positions at once (`Probe`). `_probes.py` says which can be read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..compiler.analysis import Relation
+from ..compiler.ir import mapped
+from ._blocks import Block, Entry, full
+from ._layout import Layout
+from ._stacked import Pattern, Sparse
+from ._transport import PullBack
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Read slot `slot` of group `group`, at the positions where `colour` is true (None: all)."""
+
+    group: int
+    slot: int
+    colour: np.ndarray | None
+
+
+# D of a group, and F of a relation: lists of arrays per slot; of a group that is stacked, arrays.
+AnyBlock: TypeAlias = Block | Sparse
+Rows: TypeAlias = list[Array] | Array
+
+# More pulls than this are made as one.
+SEPARATE_PULLS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Pulls:
+    """Which cotangents to pull back, and where blocks stand in what comes back.
+
+    `layouts` has one entry per group. Each pull is a set of probes that do not disturb each other. `places[k]` is the
+    position that each element of relation k's y reaches, `drives[k]` the slots that they act on.
+    """
+
+    layouts: tuple[Layout, ...]
+    pulls: tuple[tuple[Probe, ...], ...]
+    relations: tuple[Relation, ...] = ()
+    places: tuple[np.ndarray | None, ...] = ()
+    drives: tuple[np.ndarray, ...] = ()
+
+    @property
+    def leaves(self) -> list[int]:
+        """The states whose cotangents are pulled back."""
+        return sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
+
+    def __call__(self, pull: PullBack) -> tuple[list[AnyBlock], list[Rows]]:
+        """D per group and F per relation, given the pull-back of new states to old states and outputs of ops.
+
+        Of a group that is stacked, D is `Sparse`, and F an array over the slots that the op drives.
+        """
+        avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
+        zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
+        if len(self.pulls) > SEPARATE_PULLS or any(layout.stacked for layout in self.layouts):
+            return self._all_at_once(pull, zeros)
+        blocks, rows = self._blank()
+        for probes in self.pulls:
+            cotangents = dict(zeros)
+            for p in probes:
+                for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
+                    if i in zeros:  # a state that follows from others is not probed
+                        cotangents[i] = cotangents[i] + c.astype(avals[i].dtype)
+            h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
+            for p in probes:
+                self._read(p, h_bar, d_bar, blocks, rows)
+        return [*blocks], [full(row) for row in rows]
+
+    def _blank(self) -> tuple[list[Block], list[list[Entry]]]:
+        rows: list[list[Entry]] = [[None] * self.layouts[r.group].size for r in self.relations]
+        return [[[None] * g.size for _ in range(g.size)] for g in self.layouts], rows
+
+    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, np.ndarray]) -> tuple[list[AnyBlock], list[Rows]]:
+        """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
+        blocks, rows = self._blank()
+        stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
+        readers: dict[tuple[int, int], list[int]] = {}
+        for n, probes in enumerate(self.pulls):
+            for p in probes:
+                readers.setdefault((p.group, p.slot), []).append(n)
+                for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
+                    if i in stacked:  # a state that follows from others is not probed
+                        stacked[i][n] += c.astype(stacked[i].dtype)
+        h_bar, d_bar = mapped(pull, {i: jnp.asarray(c) for i, c in stacked.items()})
+        found: list[AnyBlock] = [*blocks]
+        arrays: dict[int, Array] = {}
+        for g in sorted({g for g, _ in readers if self.layouts[g].stacked}):
+            which = self._readers(g, readers)
+            found[g] = self._stacked_block(g, which, h_bar)
+            arrays |= {k: self._stacked_rows(k, which, d_bar) for k, r in enumerate(self.relations) if r.group == g}
+        for (g, s), at in readers.items():
+            layout = self.layouts[g]
+            if layout.stacked:
+                continue
+            colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
+            which = _which(colours, layout.group.num_positions)
+            own = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
+            read = jax.vmap(layout.read)(own)
+            for t in np.flatnonzero(layout.links[s]):
+                flat = read[t].reshape(len(at), -1)
+                blocks[g][s][t] = jnp.take_along_axis(flat, which[None], 0)[0].reshape(layout.shape)
+            for k, r in enumerate(self.relations):
+                if r.group == g:
+                    value = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
+                    rows[k][s] = value if self.drives[k][s] else jnp.zeros_like(value)
+        return found, [arrays[k] if k in arrays else full(row) for k, row in enumerate(rows)]
+
+    def _readers(self, g: int, readers: Mapping[tuple[int, int], list[int]]) -> np.ndarray:
+        """(S, positions): the number of the pull that reads a slot."""
+        found = []
+        for s in range(self.layouts[g].size):
+            at = readers[g, s]
+            masks = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
+            found.append(np.array(at)[_which(masks, self.layouts[g].group.num_positions)])
+        return np.stack(found)
+
+    def _stacked_block(self, g: int, which: np.ndarray, h_bar: Mapping[int, Array]) -> Sparse:
+        layout = self.layouts[g]
+        pattern = Pattern.of(layout.links)
+        rows, cols = pattern.entries
+        read = jax.vmap(layout.stack)({i: h_bar[i] for i in layout.group.leaves if i in h_bar})
+        if (which == which[:, :1]).all():
+            return Sparse(read[which[rows, 0], cols], pattern)
+        flat = read.reshape(*read.shape[:2], -1)
+        values = flat[which[rows], cols[:, None], np.arange(flat.shape[2])]
+        return Sparse(values.reshape(-1, *layout.shape), pattern)
+
+    def _stacked_rows(self, k: int, which: np.ndarray, d_bar: Mapping[int, Array]) -> Array:
+        """F at the slots that relation k drives."""
+        stack, place = d_bar[self.relations[k].site], self.places[k]
+        which = which[self.drives[k]]
+        if place is None or (which == which[:, :1]).all():
+            found = stack[which[:, 0]]
+        else:
+            at = np.broadcast_to(place, stack.shape[1:])
+            found = jnp.take_along_axis(stack, which[:, np.maximum(at, 0)], 0)
+        return found if place is None or (place >= 0).all() else jnp.where(place >= 0, found, 0)
+
+    def _read(
+        self,
+        p: Probe,
+        h_bar: Mapping[int, Array],
+        d_bar: Mapping[int, Array],
+        blocks: list[Block],
+        rows: list[list[Entry]],
+    ) -> None:
+        """Add what one pull gave for a probe."""
+        layout = self.layouts[p.group]
+        links = layout.links[p.slot]
+        for t, value in enumerate(layout.read(h_bar)):
+            if links[t]:
+                value = value if p.colour is None else jnp.where(p.colour.reshape(layout.shape), value, 0)
+                blocks[p.group][p.slot][t] = _plus(blocks[p.group][p.slot][t], value)
+        for k, r in enumerate(self.relations):
+            if r.group != p.group:
+                continue
+            value, place = d_bar[r.site], self.places[k]
+            if not self.drives[k][p.slot]:
+                value = jnp.zeros_like(value)
+            if p.colour is not None and place is not None:
+                value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
+            rows[k][p.slot] = _plus(rows[k][p.slot], value)
+
+
+def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
+    """Per position, which of several pulls reads it."""
+    found = np.zeros(positions, np.int32)
+    for n, colour in enumerate(colours):
+        found[... if colour is None else colour] = n
+    return found
+
+
+def _chosen(stack: Array, place: np.ndarray | None, which: np.ndarray) -> Array:
+    """Per element of y, what the pull of its position gave."""
+    if place is None:
+        return stack.sum(0)
+    at = np.broadcast_to(place, stack.shape[1:])
+    found = jnp.take_along_axis(stack, which[np.maximum(at, 0)][None], 0)[0]
+    return jnp.where(at >= 0, found, 0) if (at < 0).any() else found
+
+
+def _plus(a: Entry, b: Array) -> Array:
+    return b if a is None else a + b

@@ -1,0 +1,96 @@
+"""F of an op whose outputs reach several positions, by pushing them forward: J·v is the transpose of the pull-back.
+
+A push moves many elements of y at once, of which no two reach one position. What arrives at a position is then the
+derivative by the one element that reaches it, for all state scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..compiler.analysis import Copies, Facts, Relation
+from . import _site_math as site_math
+from ._blocks import total
+from ._layout import Gather, Layout, gather_of
+from ._transport import PullBack
+
+
+@dataclass(frozen=True, eq=False)
+class Pushes:
+    """How F is read at the copies of a relation's y, which act on the slots that `drives` tells."""
+
+    facts: Facts
+    relation: Relation
+    layout: Layout
+    drives: np.ndarray
+
+    @property
+    def copies(self) -> Copies:
+        assert self.relation.copies is not None
+        return self.relation.copies
+
+    def __call__(self, pull: PullBack) -> list[Array] | Array:
+        """F per state scalar, of the shape of copies of y, given the pull-back of new states to outputs of ops.
+
+        Of a group that is stacked, an array over the slots that the op drives.
+        """
+        y = self.facts.sites[self.relation.site].y_struct
+        found = [self._read(pull, jnp.asarray(self.copies.colour == c, y.dtype)) for c in range(self.copies.pushes)]
+        slots = range(self.layout.size) if not self.layout.stacked else np.flatnonzero(self.drives).tolist()
+        rows = [self._at_copies([values[s] for values in found]) for s in slots]
+        return jnp.stack(rows) if self.layout.stacked else rows
+
+    def _read(self, pull: PullBack, tangent: Array) -> list[Array]:
+        """Per state scalar, what a tangent of y moves; a cotangent of y where y is complex."""
+        push = _transposed(pull, self.relation.site, self.layout)
+        real = self.layout.coordinates(push(tangent))
+        if not jnp.iscomplexobj(tangent):
+            return real
+        imaginary = self.layout.coordinates(push(1j * tangent))
+        return [lax.complex(a, -b) for a, b in zip(real, imaginary, strict=True)]
+
+    def _at_copies(self, found: list[Array]) -> Array:
+        """What each push gives to the copies that it reads."""
+        if self._runs is not None:
+            axis = self.copies.columns.out
+            return jnp.concatenate([gather(a) for gather, a in zip(self._runs, found, strict=True)], axis)
+        site, gather = self.copies.site, self._gather(self.relation.places)
+        beside = [site_math.beside_loops(site, gather(a)) for a in found]
+        return total(jnp.where(self.copies.push == c, a, 0) for c, a in enumerate(beside))
+
+    @cached_property
+    def _runs(self) -> list[Gather] | None:
+        """Per push, how it is read at a run of columns; None if its copies do not stand together."""
+        push, axis = self.copies.push, self.copies.columns.out
+        assert push is not None
+        if push.shape != self.relation.places.shape:
+            return None  # iterations of an inner loop
+        rows = np.moveaxis(push, axis, -1).reshape(-1, push.shape[axis])
+        known = rows.max(0)
+        if ((rows >= 0) & (rows != known)).any() or (np.diff(known) < 0).any():
+            return None
+        ends = np.searchsorted(known, np.arange(1, self.copies.pushes))
+        return [self._gather(part) for part in np.split(self.relation.places, ends, axis)]
+
+    def _gather(self, place: np.ndarray) -> Gather:
+        group = self.facts.groups[self.relation.group]
+        return gather_of(place, group.varshape, group.num_positions)
+
+
+def _transposed(pull: PullBack, site: int, layout: Layout) -> Callable[[Array], Mapping[int, Array]]:
+    """Tangents of a site's y → tangents of the states of a layout."""
+    leaves = sorted({slot.leaf for slot in layout.slots})
+    zeros = {i: jnp.zeros(layout.avals[i].shape, layout.avals[i].dtype) for i in leaves}
+
+    def back(cotangents: dict[int, Array]) -> Array:
+        return pull(cotangents)[1][site]
+
+    _, push = jax.vjp(back, zeros)
+    return lambda tangent: push(tangent)[0]

@@ -1,0 +1,203 @@
+"""The pieces of an op family (`OpRule`) at a site: iterations of inner loops are steps, slices of a weight apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import DTypeLike
+
+from ..compiler.analysis import Copies
+from ..compiler.opened import WeightSite
+from ._blocks import Entry, block_times
+from ._zeros import finite_unless
+
+# Operands of an op that do not change from step to step; constants may be numpy's.
+Operands: TypeAlias = Sequence[Array | np.ndarray]
+
+
+def _arranged(site: WeightSite, a: Array) -> Array:
+    """(k, loops…, …) → (slices, k·other loops, …): steps and loops that share a weight are one axis."""
+    n = len(site.loops)
+    own = [1 + i for i, sliced in enumerate(site.sliced) if sliced]
+    shared = [1 + i for i, sliced in enumerate(site.sliced) if not sliced]
+    rest = range(1 + n, a.ndim)
+    slices, shape = math.prod(site.slices), a.shape[1 + n :]
+    return a.transpose(*own, 0, *shared, *rest).reshape(slices, math.prod(a.shape[: 1 + n]) // max(slices, 1), *shape)
+
+
+def _per_slice(site: WeightSite, f: Callable[..., Array], *args: Array | Sequence[Array]) -> Array:
+    """`f` of arguments with a leading axis of slices; for a weight that is not sliced, of what they hold."""
+    if not site.slices:
+        return f(*jax.tree.map(lambda a: a[0], args))
+    return _apart(site, jax.vmap(f)(*args))
+
+
+def _together(site: WeightSite, a: Array) -> Array:
+    """(slices…, …) → (slices, …)."""
+    return a.reshape(math.prod(site.slices), *a.shape[len(site.slices) :])
+
+
+def _apart(site: WeightSite, a: Array) -> Array:
+    return a.reshape(*site.slices, *a.shape[1:])
+
+
+def trace_shape(site: WeightSite) -> tuple[int, ...]:
+    return (*site.slices, *site.rule.trace_shape(site.call))
+
+
+def outer(site: WeightSite, fixed: Operands, u: Sequence[Array], c: Array) -> Array:
+    """Σ_k ∂y_k/∂w · c_k, of trace shape."""
+    data = [_arranged(site, a) for a in u]
+    return _per_slice(site, lambda u, c: site.rule.outer(site.call, fixed, u, c), data, _arranged(site, c))
+
+
+def moved(
+    site: WeightSite, fixed: Operands, row: Sequence[Entry], entries: Sequence[Array], own: int, u: Sequence[Array],
+    c: Array, steep: bool = False,
+) -> Array:  # fmt: skip
+    """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, which takes the place of entry `own`; `row` is spread over the trace."""
+    in_groups = site.rule.moved_in_groups if not site.loops and not steep else None
+    found = in_groups(site.call, row, entries, own, u, c) if in_groups is not None else None
+    if found is not None:
+        return found
+    (kept,), fresh = block_times([row], entries, steep), outer(site, fixed, u, c)
+    return fresh if kept is None else kept + fresh
+
+
+def grad(site: WeightSite, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
+    """Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape."""
+    data = [_arranged(site, a) for a in u]
+    return _per_slice(site, lambda u, g: site.rule.grad(site.call, fixed, u, g), data, _arranged(site, g))
+
+
+def spread(site: WeightSite, fixed: Operands, p: Array) -> Array:
+    """Values per element of y, broadcastable to trace shape."""
+    return _per_slice(site, lambda p: site.rule.spread(site.call, fixed, p), _together(site, p))
+
+
+def apply(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
+    """Σ over elements of y of trace · g, of w's shape."""
+    both = _together(site, trace), _together(site, g)
+    return _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both)
+
+
+def met(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
+    """g at the elements of y, with 0 for what is not finite where all of an element's trace is zero.
+
+    An axis of one in the trace stands for all along it.
+    """
+    shape = trace_shape(site)
+
+    def spread_out(p: Array) -> Array:
+        return jnp.broadcast_to(spread(site, fixed, p), shape)
+
+    _, pull = jax.vjp(spread_out, jnp.zeros(output_shape(site), jnp.float32))
+    counts = pull(jnp.broadcast_to(trace != 0, shape).astype(jnp.float32))[0]
+    return finite_unless(g, counts != 0)
+
+
+def copies_added(copies: Copies, g: Array) -> Array:
+    """The gradient of an op's repeated weights, as that of the weights themselves."""
+    axis = g.ndim + copies.columns.weight
+    if copies.source is not None:
+        return _all_columns(copies, g, axis)
+    regular = _repeated(copies.of, copies.count)
+    if regular is not None:
+        lead, times, trail = regular
+        found = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
+        found = found.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
+    else:
+        found = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
+        found = jnp.moveaxis(found, 0, axis)
+    return found.squeeze(axis) if copies.columns.new else found
+
+
+def at_columns(copies: Copies, a: Array, axis: int) -> Array:
+    """An array of all columns along an axis, at those that are copied."""
+    runs = [lax.slice_in_dim(a, run[0], run[-1] + 1, axis=axis) for run in _runs(copies.of)]
+    return jnp.concatenate(runs, axis) if len(runs) > 1 else runs[0]
+
+
+def _all_columns(copies: Copies, a: Array, axis: int) -> Array:
+    """The inverse of `at_columns`, with zeros in the other columns."""
+    parts, done = [], 0
+    for run in _runs(copies.of):
+        own = lax.slice_in_dim(a, done, done + run.size, axis=axis)
+        gap = run[0] - sum(part.shape[axis] for part in parts)
+        parts.append(jnp.pad(own, [(gap if i == axis else 0, 0) for i in range(a.ndim)]))
+        done += run.size
+    left = copies.count - 1 - copies.of[-1]
+    parts[-1] = jnp.pad(parts[-1], [(0, left if i == axis else 0) for i in range(a.ndim)])
+    return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
+
+
+def _runs(of: np.ndarray) -> list[np.ndarray]:
+    """Ascending numbers, split where one is left out."""
+    return np.split(of, np.flatnonzero(np.diff(of) > 1) + 1)
+
+
+def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:
+    """(lead, times, trail) of numbers that are counted along the first and last of three axes, if they are."""
+    times = of.size // max(count, 1)
+    if count * times != of.size:
+        return None
+    trail = int(np.argmax(np.append(np.diff(of) != 1, True))) + 1
+    if count % trail:
+        return None
+    lead = count // trail
+    tiled = np.broadcast_to(np.arange(count).reshape(lead, 1, trail), (lead, times, trail))
+    return (lead, times, trail) if np.array_equal(tiled.reshape(-1), of) else None
+
+
+def output_shape(site: WeightSite) -> tuple[int, ...]:
+    """Shape of y in a trace: iterations of an inner loop count as one, unless each has its own weight."""
+    return (*site.slices, *site.call.out.shape)
+
+
+def _shared_loops(site: WeightSite) -> tuple[int, ...]:
+    """Axes of (k, loops…, …) in which the weight is the same."""
+    return tuple(1 + i for i, sliced in enumerate(site.sliced) if not sliced)
+
+
+def sum_loops(site: WeightSite, c: Array) -> Array:
+    """(k, loops…, …) → (k, slices…, …): iterations that share a weight are summed."""
+    return c.sum(_shared_loops(site))
+
+
+def features(site: WeightSite, fixed: Operands, u: Sequence[Array]) -> Array:
+    """The op's data as numbers that can be averaged over time, (k, slices…, …); the mean over other inner loops."""
+    lead = u[0].shape[: 1 + len(site.loops)]
+    flat = site.rule.features(site.call, fixed, tuple(a.reshape(-1, *a.shape[len(lead) :]) for a in u))
+    return flat.reshape(*lead, *flat.shape[1:]).mean(_shared_loops(site))
+
+
+def data_structs(site: WeightSite, steps: int) -> list[jax.ShapeDtypeStruct]:
+    """The op's data over so many steps."""
+    loops = tuple(n for _, n in site.loops)
+    varying = [site.call.operands[i] for i in site.rule.varying(site.call)]
+    return [jax.ShapeDtypeStruct((steps, *loops, *a.shape), a.dtype) for a in varying]
+
+
+def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
+    """A trace of features that has seen nothing."""
+    data = data_structs(site, 1)
+    fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
+    found = jax.eval_shape(lambda f, u: features(site, f, u), fixed, data)
+    return jnp.zeros(found.shape[1:], dtype)
+
+
+def feature_grad(site: WeightSite, fixed: Operands, x: Array, g: Array) -> Array:
+    """∂y/∂wᵀ g for data given as features, of w's shape."""
+    both = _together(site, x), _together(site, g)
+    return _per_slice(site, lambda x, g: site.rule.feature_grad(site.call, fixed, x[None], g[None]), *both)
+
+
+def beside_loops(site: WeightSite, q: Array, lead: int = 0) -> Array:
+    """(lead…, slices…, out…) → beside (lead…, loops…, out…), by axes of one."""
+    return q.reshape((*q.shape[:lead], *site.beside_loops(q.shape[lead:])))

@@ -1,0 +1,227 @@
+"""One window: exact reverse mode over K steps, one product per weight op for its gradient (docs/mathematics.md, 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .._compat import promotes
+from .._machine import machine
+from ..compiler.analysis import Facts, OpNode
+from ..compiler.fission import split_scan
+from ..compiler.ir import Detach, detaching_vjp
+from ..compiler.opened import OpenStep, Weights
+from . import _site_math as site_math
+from ._probes import differentiable
+from ._transport import CreditElsewhere, RanStep, Trace, Transport, WindowData
+
+
+class WindowResult(NamedTuple):
+    """Loss summed over the window, gradient per site's weight, states and trace at the exit, and per-step extras."""
+
+    loss: Array
+    grads: dict[int, Array]
+    states: list[Array]
+    trace: Any
+    extras: Any
+
+
+# (output leaves of one step, what the caller scans along) -> (weighted loss of the step, extras)
+StepLoss: TypeAlias = Callable[[list[Array], Any], tuple[Array, Any]]
+
+
+def live_sites(facts: Facts) -> list[int]:
+    return [j for j in range(len(facts.sites)) if OpNode(j) in facts.live]
+
+
+@promotes
+def run_window(
+    facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
+    trace: Trace, inputs: Sequence[Array], along: Any, loss_of: StepLoss, share: Array | float = 1.0,
+    exit_bars: Mapping[int, Array] | None = None, so_far: Mapping[int, Array] | None = None,
+) -> WindowResult:  # fmt: skip
+    """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold.
+
+    `exit_bars` are what a loss asks of the states at the exit, by number, beside that of the steps' outputs.
+    `so_far` are the gradients of earlier windows, to which those of this one are added.
+    `share` is what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean). Reverse mode
+    begins with it, since a derivative rule of the model (a clipped gradient) need not be linear.
+    """
+    ran = _run(facts, transport, params, weights, states, trace, inputs, along, loss_of, share)
+    none = {i: jnp.zeros_like(v) for i, v in ran.exits.items()}
+    asked = {i: bar for i, bar in (exit_bars or {}).items() if i in none}
+    bars = _pull_loss(transport, trace, ran, none | asked, share)
+
+    def pull(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
+        return ran.pull_back((jnp.zeros_like(ran.loss), {**none, **cotangents}))
+
+    window = WindowData(
+        ran.steps,
+        ran.records,
+        lambda j: ran.data[j],
+        weights.fixed,
+        pull,
+        ran.signals,
+        states,
+        ran.end,
+        bars.with_future,
+        ran.carry,
+        params=list(params),
+        weights=weights.weight,
+    )
+    grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
+    grads = {j: so_far[j] + g.astype(so_far[j].dtype) for j, g in grads.items()} if so_far is not None else grads
+    replaces = transport.signal.replaces if transport.signal is not None else frozenset()
+
+    def add(credit: Mapping[int, Array]) -> None:
+        signalled = replaces & credit.keys()  # a signal of the rule's own is that of the loss of a step
+        for j, g in {**credit, **_scaled({j: credit[j] for j in signalled}, share)}.items():
+            grads[j] = grads[j] + g.astype(grads[j].dtype)
+
+    credit = transport.credit(trace, bars.entry, window)
+    add(credit)
+    window = window._replace(zero_after_credit=_zero_after([grads[j] for j in credit]))
+    trace = transport.move(trace, window)
+    add(transport.elsewhere.at_exit(trace, window))
+    return WindowResult(ran.loss, grads, ran.end, trace, ran.extras)
+
+
+class _Ran(NamedTuple):
+    """The steps of a window, run forwards: what they gave, and the way back.
+
+    `exits` are the states at the exit that have derivatives, `end` all of them. `pull_back` takes cotangents of the
+    loss and of the exits to those of the entry states and, step by step, of every live site's output.
+    """
+
+    steps: int
+    loss: Array
+    exits: dict[int, Array]
+    pull_back: Callable[[Any], tuple[dict[int, Array], dict[int, Array]]]
+    end: list[Array]
+    carry: Any
+    data: dict[int, tuple[Array, ...]]
+    records: Any
+    signals: Any
+    extras: Any
+
+
+def _run(
+    facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
+    trace: Trace, inputs: Sequence[Array], along: Any, loss_of: StepLoss, share: Array | float,
+) -> _Ran:  # fmt: skip
+    live, n_states = live_sites(facts), len(facts.states)
+    leaves = jax.tree.leaves((inputs, along))
+    steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
+    opened = OpenStep(facts.step, facts.sites, frozenset())
+    each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
+
+    def body(detach: Detach, carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:
+        (held, moved), (x, extra, delta) = carry, xs
+        outs, seen = opened([*params, *held, *x], delta, weights.weight, None, weights.ops)
+        loss, extras = loss_of(outs[n_states:], extra)
+        ys = {j: seen[j].perturbed for j in live}  # by nothing: one value is then kept between parts, not two
+        leaves, ran = [*params, *detach(held), *x], detach(RanStep(ys, outs[n_states:]))
+        record = each.record(leaves, weights.weight, ran.ys)
+        moved = each.advance(moved, leaves, weights.weight, ran.ys)
+        data = detach({j: seen[j].data for j in live})
+        signal = of_step(trace, leaves, weights.weight, ran, extra, loss_of, share) if of_step is not None else ()
+        return (outs[:n_states], moved), (loss, data, (record, signal), detach(extras))
+
+    def run(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
+        start = [moving.get(i, states[i]) for i in range(n_states)]
+        begun = (start, each.begin(trace))
+        xs = (list(inputs), along, deltas)
+        (end, carry), (losses, data, seen, extras) = split_scan(partial(body, detach), begun, xs, steps)
+        return (losses.sum(), {i: end[i] for i in moving}), (end, carry, data, seen, extras)
+
+    moving = {i: states[i] for i in differentiable(facts)}
+    deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
+    (loss, exits), pull_back, (end, carry, data, seen, extras) = detaching_vjp(run, moving, deltas, has_aux=True)
+    records, signals = seen
+    return _Ran(steps, loss, exits, pull_back, end, carry, data, records, signals, extras)
+
+
+class _Bars(NamedTuple):
+    """Cotangents: of the entry states, of every live site's output; of the entry states with the future in them."""
+
+    entry: dict[int, Array]
+    ops: dict[int, Array]
+    with_future: dict[int, Array] | None = None
+
+
+def _pull_loss(
+    transport: Transport[Trace], trace: Trace, ran: _Ran, exits: dict[int, Array], share: Array | float
+) -> _Bars:
+    """The gradient of the window's loss; with a future, one pull-back more unless it counts for every site."""
+    future = transport.future
+    if future is None:
+        return _Bars(*ran.pull_back((jnp.full_like(ran.loss, share), exits)))
+    later = _scaled(future.estimate(trace, ran.end), share)
+    if future.sites.issuperset(ran.data):
+        both = exits | {i: exits[i] + bar for i, bar in later.items()}
+        entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), both))
+        return _Bars(entry, ops, _scaled(entry, 1 / share))
+    entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), exits))
+    none = {i: jnp.zeros_like(bar) for i, bar in exits.items()}
+    further, more = ran.pull_back((jnp.zeros_like(ran.loss), none | later))
+    ops = {j: d + more[j] if j in future.sites else d for j, d in ops.items()}
+    return _Bars(entry, ops, _scaled({i: b + further[i] for i, b in entry.items()}, 1 / share))
+
+
+def _window_grads(
+    facts: Facts, transport: Transport[Trace], trace: Trace, entry_bar: Mapping[int, Array],
+    delta_bar: Mapping[int, Array], window: WindowData,
+) -> dict[int, Array]:  # fmt: skip
+    """Per site, one product over the steps of the window and, where credit can be taken so, one step more."""
+    more = transport.elsewhere.in_product(trace, entry_bar, window)
+    grads = {}
+    for j, bar in delta_bar.items():
+        data = window.data(j)
+        if j in more:
+            data, bar = (jnp.concatenate([data[0], more[j][0]]),), jnp.concatenate([bar, more[j][1]])
+        grads[j] = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
+    zero = transport.silent | (transport.signal.replaces if transport.signal is not None else frozenset())
+    return {j: jnp.zeros_like(g) if j in zero else g for j, g in grads.items()}
+
+
+def _scaled(values: Mapping[int, Array], factor: Array | float) -> dict[int, Array]:
+    """Values times a number, in their own types."""
+    return {i: v * jnp.asarray(factor, v.dtype) for i, v in values.items()}
+
+
+def _zero_after(done: Sequence[Array]) -> Array:
+    """Zero, by a way that the compiler does not see through: no sum is greater than infinity, nor is NaN.
+
+    What is made of it is computed after `done`. A trace that has been read can then be moved in its place; in no order,
+    the compiler would copy the whole of it first. `done` has to be all that is made of the trace: a sum on the way
+    would be computed twice, the second time in no order. The trace of a small weight is copied sooner than that.
+    """
+    large = (a for a in done if a.size >= machine().copied_size)
+    return sum(((_sum(jnp.real(a)) > jnp.inf).astype(jnp.float32) for a in large), jnp.zeros((), jnp.float32))
+
+
+def _sum(a: Array) -> Array:
+    """As products with ones, which a CPU makes several times faster than the sum of a large array."""
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if a.ndim else a.reshape(1, 1)
+    return jnp.ones(rows.shape[0], rows.dtype) @ (rows @ jnp.ones(rows.shape[1], rows.dtype))
+
+
+def evolve(
+    facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
+    trace: Trace, inputs: Sequence[Array],
+) -> tuple[list[Array], Trace, Any]:  # fmt: skip
+    """Move states and trace over a window without a loss; the outputs are stacked."""
+
+    def no_loss(outs: list[Array], _: Any) -> tuple[Array, Any]:
+        return jnp.zeros(()), outs
+
+    transport = replace(transport, credit=lambda *_: {}, signal=None, future=None, elsewhere=CreditElsewhere())
+    result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
+    return result.states, result.trace, result.extras

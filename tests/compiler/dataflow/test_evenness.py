@@ -1,0 +1,48 @@
+"""Which values are fixed, and along which axes they are even: what is claimed holds for random numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from etrax.compiler.dataflow import evenness
+
+# f(parameter vector, parameter scalar, data) and the claim about its result: fixed, axes along which it is even.
+CLAIMS = [
+    (lambda p, s, x: s * jnp.ones((4, 6)), True, (True, True)),
+    (lambda p, s, x: jnp.broadcast_to(p, (4, 6)), True, (True, False)),
+    (lambda p, s, x: x * 0 + s, True, (True, True)),
+    (lambda p, s, x: s - jnp.zeros((4, 6)) * jnp.exp(x), True, (True, True)),
+    (lambda p, s, x: x + jnp.cos(x * 0) * p, False, (False, False)),
+    (lambda p, s, x: jnp.broadcast_to(x.mean(-1, keepdims=True), (4, 6)), False, (False, True)),
+    (lambda p, s, x: jnp.broadcast_to(x[:, :1], (4, 6)).reshape(4, 2, 3), False, (False, True, True)),
+    (lambda p, s, x: jnp.broadcast_to(p, (4, 6)).reshape(1, 4, 2, 3, 1), True, (True, True, False, False, True)),
+    (lambda p, s, x: jnp.broadcast_to(p, (4, 6)).reshape(24), True, (False,)),
+    (lambda p, s, x: jnp.full((4, 6), s).reshape(8, 3).T, True, (True, True)),
+    (lambda p, s, x: jnp.where(s > 0, jnp.ones((4, 6)), 2.0), True, (True, True)),
+    (lambda p, s, x: jnp.array([1.0, 1.0, 2.0]) * s, True, (False,)),
+    (lambda p, s, x: jnp.array([2.0, 2.0, 2.0]) * s, True, (True,)),
+    (lambda p, s, x: jnp.concatenate([jnp.full((4, 1), s), jnp.full((4, 2), s)], 1), True, (True, False)),
+    (lambda p, s, x: jnp.pad(jnp.full((4, 2), s), ((0, 0), (1, 0))), True, (True, False)),
+    (lambda p, s, x: x @ jnp.ones((6, 3)), False, (False, True)),
+    (lambda p, s, x: jnp.ones((3, 4)) @ x, False, (True, False)),
+    (lambda p, s, x: lax.iota(float, 5) * s, True, (False,)),
+    (lambda p, s, x: jnp.cumsum(jnp.full((4, 6), s), 1), True, (False, False)),
+    (lambda p, s, x: lax.stop_gradient(x)[:, :2].sum(0), False, (False,)),
+    (jax.jit(lambda p, s, x: jnp.maximum(jnp.full((4, 6), s), x[0, 0])), False, (True, True)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CLAIMS)))
+def test_what_is_claimed_holds(number):
+    function, fixed, along = CLAIMS[number]
+    rng = np.random.default_rng(number)
+    p, s, x, other = (jnp.asarray(rng.normal(size=shape)) for shape in ((6,), (), (4, 6), (4, 6)))
+    (found,) = evenness(jax.make_jaxpr(function)(p, s, x), [True, True, False])
+    assert (found.fixed, found.along) == (fixed, along)
+    value = np.asarray(function(p, s, x))
+    if fixed:
+        np.testing.assert_array_equal(value, function(p, s, other))
+    for axis, even in enumerate(along):
+        assert not even or np.allclose(value, value.take([0], axis), rtol=1e-12, atol=0)
