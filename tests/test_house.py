@@ -185,15 +185,16 @@ def test_every_package_has_a_place():
     assert packages <= CORE | set(LEAVES), "give the new package a place in LAYERS or LEAVES"
 
 
+def nearest_readme(path: Path) -> Path | None:
+    """The README of the innermost folder around a file that has one."""
+    return next((r for folder in path.relative_to(SRC).parents if (r := SRC / folder / "README.md").is_file()), None)
+
+
 def test_readmes_name_every_file():
     """In a folder that has one: by `_name` or `_name.py`."""
-    unnamed = [
-        path.relative_to(SRC)
-        for readme in SRC.rglob("README.md")
-        for path in readme.parent.rglob("*.py")
-        if path.stem != "__init__" and not re.search(rf"`{path.stem}(\.py)?`", readme.read_text(encoding="utf-8"))
-    ]
-    assert not unnamed
+    described = {path: readme.read_text("utf-8") for path in sources(SRC) if (readme := nearest_readme(path))}
+    files = {path: text for path, text in described.items() if path.stem != "__init__"}
+    assert not [path for path, text in files.items() if not re.search(rf"`(\w+/)?{path.stem}(\.py)?`", text)]
 
 
 def test_imports_go_one_way():
