@@ -11,7 +11,7 @@ import etrax
 def test_names_in_reach():
     names = dir(etrax)
     assert {"compile", "d_rtrl", "Trainer", "train", "testing", "tasks", "viz", "nn", "Stateful", "save"} <= set(names)
-    assert not {"Any", "annotations", "engine", "ir", "_compile"} & set(names)
+    assert not {"Any", "annotations", "runtime", "compiler", "_compile"} & set(names)
     for name in names:
         assert getattr(etrax, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'rtlr'"):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from ..engine import Transport
+from ..runtime import Transport
 from ._rule import Rule
 from ._verdicts import no_trace_verdict
 

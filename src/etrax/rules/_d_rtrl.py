@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
-from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, with_acting_columns
+from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, with_acting_columns
 from ..runtime import (
     EachStep,
     Entries,
@@ -137,7 +136,7 @@ class _Kinds(NamedTuple):
     whole: Probes
 
 
-@lru_cache(maxsize=64)
+@memoised
 def _kinds(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None, fan_out: FanOut) -> _Kinds:
     relations = carried_relations(facts, sites, fan_out)
     without = momentary_leaves(facts, relations)
@@ -262,7 +261,7 @@ def _limit(fan_out: object) -> FanOut:
     return FanOut(parse_bytes("fan_out", fan_out) or math.inf, math.inf)
 
 
-@lru_cache(maxsize=64)
+@memoised
 def _cheap_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
     """Hops that make a parameter exact, if the whole trace stays within a limit in bytes."""
     hopped = chosen_hops(facts, fan_out)

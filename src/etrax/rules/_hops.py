@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
-from ..compiler.analysis import Facts, FanOut, LostKind, LostPath, OpNode, traced_elements
+from ..compiler.analysis import Facts, FanOut, LostKind, LostPath, OpNode, memoised, traced_elements
 from ..compiler.ir import Role
 from ..runtime import Hopped, hopped_with, possible_hops
 from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths, relations_of, with_least_window
 from ._words import in_words
 
 
-@lru_cache(maxsize=32)
+@memoised
 def chosen_hops(facts: Facts, fan_out: FanOut, partly: bool = False) -> Hopped | None:
     """The hops by which some parameter becomes exact, or loses fewer paths if `partly`; None if there are none."""
     lost = {p: lost_paths(facts, p, fan_out) for p in range(len(facts.step.select(Role.PARAM)))}

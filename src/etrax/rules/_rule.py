@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from jax.typing import DTypeLike
 
 from .._compat import is_concrete, is_extended
 from .._errors import visible
-from ..compiler.analysis import Facts
+from ..compiler.analysis import Facts, memoised
 from ..compiler.ir import Role, format_path
 from ..runtime import Transport
 from ._verdicts import Verdict
@@ -80,7 +79,7 @@ class Rule:
     __repr__ = __str__
 
 
-@lru_cache(maxsize=16)
+@memoised
 def _least_windows(facts: Facts, rule: Rule) -> dict[str, int | None]:
     """Parameters, by name, that get no credit in windows of one step, and the least window in which they do."""
     params, frozen = facts.step.select(Role.PARAM), rule.frozen(facts)

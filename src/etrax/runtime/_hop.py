@@ -15,14 +15,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from .._compat import is_complex
-from ..compiler.analysis import Facts, Filter, OpNode, Relation, analyse, lost_from_op, traced_relations, with_filters
+from ..compiler.analysis import (
+    Facts,
+    Filter,
+    OpNode,
+    Relation,
+    analyse,
+    lost_from_op,
+    memoised,
+    traced_relations,
+    with_filters,
+)
 from ..compiler.dataflow import without_zeros
 from ..compiler.ir import Role
 from ._plan import Plan, plan_of
@@ -39,7 +49,7 @@ class Hop(NamedTuple):
     states: tuple[int, ...]
 
 
-@lru_cache(maxsize=32)
+@memoised
 def possible_hops(facts: Facts) -> tuple[Relation, ...]:
     """Ops that feed a leaky group with one leak, which feeds nothing but outputs, and no other group."""
     found = [r for r in traced_relations(facts) if _feeds_leaky(facts, r)]
@@ -171,6 +181,6 @@ def hopped_with(facts: Facts, relations: Iterable[Relation]) -> Hopped:
     return _hopped(facts, tuple(relations))
 
 
-@lru_cache(maxsize=32)
+@memoised
 def _hopped(facts: Facts, relations: tuple[Relation, ...]) -> Hopped:
     return Hopped(facts, relations)

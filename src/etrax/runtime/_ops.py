@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from jax import Array
 
 from .._compat import Literal, is_concrete
 from .._machine import Machine, machine
-from ..compiler.analysis import Facts
+from ..compiler.analysis import Facts, memoised
 from ..compiler.ir import Step
 from ..compiler.opened import Weights, WeightSite, fixed_operands
 
@@ -19,7 +18,7 @@ def planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]:
     return _planned(facts, machine())
 
 
-@lru_cache(maxsize=32)
+@memoised
 def _planned(facts: Facts, _: Machine) -> dict[int, Callable[[Array], Callable[..., Array]]]:
     """Per site, w → (u → y) where its family has a faster way to compute the op."""
     found = {}

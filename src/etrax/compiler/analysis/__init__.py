@@ -26,6 +26,7 @@ from ._filtered import with_filters as with_filters
 from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients
+from ._memo import memoised as memoised
 from ._momentary import momentary_states as momentary_states
 from ._nodes import Node as Node
 from ._nodes import OpNode as OpNode

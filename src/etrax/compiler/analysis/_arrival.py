@@ -15,7 +15,6 @@ Everything is told element by element, since a delay line is one array of which 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from ..primitives import Dep
 from ._edges import Edges
 from ._facts import Facts, Relation
+from ._memo import memoised
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
 from ._reach import find_nodes, reach_of
@@ -76,7 +76,7 @@ class _Shown:
         return True
 
 
-@lru_cache(maxsize=16)
+@memoised
 def _shown(facts: Facts) -> _Shown:
     return _Shown(facts)
 

@@ -21,12 +21,12 @@ mean 0.82, worst model 0.35 by these conditions; 0.73 and -0.14 with every trace
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from ._facts import Facts, Relation
 from ._fan_out import NO_FAN_OUT, FanOut, fanned_out
 from ._lost import LostKind, LostPath, lost_within_step, state_nodes
+from ._memo import memoised
 from ._nodes import Node, OpNode, StateNode
 from ._origins import factors_of, rescaled_groups
 
@@ -39,7 +39,7 @@ class Half(NamedTuple):
     rescaled: bool = False
 
 
-@lru_cache(maxsize=64)
+@memoised
 def traced_relations(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Relation, ...]:
     """Relations that per-position blocks carry: representable, able to reach an output, and no half of a product.
 
@@ -49,7 +49,7 @@ def traced_relations(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Relati
     return tuple(r for r in _possible(facts, fan_out) if (r.site, r.group) not in out)
 
 
-@lru_cache(maxsize=64)
+@memoised
 def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
     """Relations that could be carried, but are half of a product with a state to which none can be."""
     possible = _possible(facts, fan_out)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from jax import Array
 
 from ..._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, Var, bodies_of, build_jaxpr, is_inexact
 from ..ir import interpret
 from ._facts import Facts
+from ._memo import memoised
 from ._nodes import StateNode
 from ._positions import Group
 from ._tags import Tag
@@ -41,7 +41,7 @@ class Derived:
         return dict(zip(self.gone, interpret(self.jaxpr, [], args, lambda *_: None), strict=True))
 
 
-@lru_cache(maxsize=32)
+@memoised
 def derived_states(facts: Facts) -> dict[int, Derived]:
     """By group, if there are any."""
     if facts.nonlinear:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -51,7 +52,8 @@ class Relation:
 class Facts:
     """The result of the analysis of one step.
 
-    `steady` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `steady` are the numbers of input leaves that are made of parameters only, by whoever calls the step. `memo` holds
+    what functions marked `memoised` have computed from these facts.
     """
 
     step: Step
@@ -61,6 +63,7 @@ class Facts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     steady: frozenset[int] = frozenset()
+    memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def casts(self) -> tuple[Cause, ...]:

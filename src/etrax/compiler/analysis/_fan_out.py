@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
@@ -29,6 +28,7 @@ from ..._compat import common_dtype, is_inexact
 from ..opened import OpenStep, WeightSite
 from ..ops import Columns, with_columns
 from ..primitives import Dep
+from ._memo import memoised
 
 if TYPE_CHECKING:
     from ._facts import Facts, Relation
@@ -74,12 +74,12 @@ class Copies:
         return 0 if self.colour is None else int(self.colour.max()) + 1
 
 
-@lru_cache(maxsize=1024)
+@memoised
 def fanned_out(facts: Facts, relation: Relation, limit: FanOut) -> Relation | None:
     """A relation that is not representable with a place for each of its pairs, if that stays within a limit."""
     if not limit.nbytes or not can_fan_out(facts, relation):
         return None
-    site, count = facts.sites[relation.site], _count(relation)
+    site, count = facts.sites[relation.site], _count(facts, relation)
     if count.meeting > limit.pushes or _bytes_of(facts, site, relation.group, count.least) > limit.nbytes:
         return None
     if bytes_over_pairs(facts, relation) > limit.nbytes:
@@ -99,7 +99,7 @@ def can_fan_out(facts: Facts, relation: Relation) -> bool:
     return _can_push(facts, copied) or _can_push(facts, (relation,))
 
 
-@lru_cache(maxsize=256)
+@memoised
 def _can_push(facts: Facts, relations: tuple[Relation, ...]) -> bool:
     """Whether the way back from groups to ops can be transposed; a `while_loop` in a derivative rule cannot."""
     opened = OpenStep(facts.step, facts.sites, facts.cut)
@@ -117,10 +117,10 @@ def _can_push(facts: Facts, relations: tuple[Relation, ...]) -> bool:
     return True
 
 
-@lru_cache(maxsize=1024)
+@memoised
 def bytes_over_pairs(facts: Facts, relation: Relation) -> int:
     """Bytes that a trace over the pairs of a relation takes, or about that many where there are too many to list."""
-    site, elements = facts.sites[relation.site], _count(relation).about
+    site, elements = facts.sites[relation.site], _count(facts, relation).about
     if elements <= _MAX_LISTED:
         listed = _listed(facts, relation)
         elements = listed.kept.rows * int(_most(listed.row, listed.column).sum())
@@ -155,8 +155,8 @@ class _Count(NamedTuple):
     meeting: int
 
 
-@lru_cache(maxsize=1024)
-def _count(relation: Relation) -> _Count:
+@memoised
+def _count(facts: Facts, relation: Relation) -> _Count:
     least = about = meeting = 0
     for dep, place in relation.reach:
         sizes = np.bincount(_blocks(dep, place)[0])
@@ -198,7 +198,7 @@ class _Listed(NamedTuple):
     position: np.ndarray
 
 
-@lru_cache(maxsize=32)
+@memoised
 def _listed(facts: Facts, relation: Relation) -> _Listed:
     site = facts.sites[relation.site]
     columns = site.rule.columns(site.call)
@@ -230,7 +230,7 @@ def _pairs(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
     return np.divmod(_distinct(np.concatenate(found)), width)
 
 
-@lru_cache(maxsize=256)
+@memoised
 def _with_copies(facts: Facts, relation: Relation) -> Relation | None:
     """A relation with one place for each copy; None if too many elements of y meet at a position."""
     site, listed = facts.sites[relation.site], _listed(facts, relation)

@@ -12,7 +12,6 @@ position.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from ..opened import OpenStep
 from ..primitives import Dep
 from ._derived import derived_states
 from ._facts import Facts, target_places
+from ._memo import memoised
 from ._nodes import StateNode
 from ._positions import Group
 from ._tags import Tag
@@ -37,7 +37,7 @@ class _Asked(NamedTuple):
     held: list[int]
 
 
-@lru_cache(maxsize=32)
+@memoised
 def momentary_states(facts: Facts) -> dict[int, frozenset[int]]:
     """Per momentary leaf, the new states of its group that it is made of."""
     if facts.nonlinear:

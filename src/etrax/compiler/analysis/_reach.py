@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,11 @@ import numpy as np
 from ..primitives import Dep
 from ._edges import Edges, reach_edges
 from ._facts import Facts
+from ._memo import memoised
 from ._nodes import StateNode
 
 
-@lru_cache(maxsize=8)
+@memoised
 def uncut_edges(facts: Facts) -> Edges:
     """Edges of the step as it is."""
     return reach_edges(facts.step, facts.sites, frozenset(), frozenset())
@@ -39,7 +39,7 @@ class Nodes:
     count: int
 
 
-@lru_cache(maxsize=8)
+@memoised
 def find_nodes(facts: Facts) -> Nodes:
     found, count = {}, 0
     for group in facts.groups:
@@ -52,7 +52,7 @@ def find_nodes(facts: Facts) -> Nodes:
     return Nodes(found, count)
 
 
-@lru_cache(maxsize=8)
+@memoised
 def one_step(facts: Facts) -> Any:
     """Which node acts on which within one step of the whole recurrence, (from, to)."""
     from scipy.sparse import csr_matrix  # on use: its import takes half a second
@@ -95,7 +95,7 @@ def _from_op(facts: Facts, edges: Edges, site: int) -> Any:
     return total.astype(bool)
 
 
-@lru_cache(maxsize=256)
+@memoised
 def reach_of(facts: Facts, site: int, n: int) -> Any:
     """R_n of a weight op, (elements of y, nodes)."""
     from scipy.sparse import eye_array  # on use: its import takes half a second

@@ -12,7 +12,6 @@ operand cannot be zero (a variance and a small number, 1 + exp), it is not made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -32,10 +31,11 @@ from ..._compat import (
 from ..ir import Role, Site, equations, interpret
 from ..primitives import ANY, Range, record_of
 from ._facts import Facts
+from ._memo import memoised
 from ._ranges import bounds_of, range_of
 
 
-@lru_cache(maxsize=64)
+@memoised
 def is_steep(facts: Facts) -> bool:
     """Whether a derivative of the step may be infinite where states, inputs and parameters are finite.
 

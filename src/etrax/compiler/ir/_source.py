@@ -11,7 +11,9 @@ from ..._errors import visible
 
 # Files of a library that say nothing about the model.
 _PLUMBING_FILES = ("_module.py", "_node.py")
-OWN_FILES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # of the package `etrax`
+OWN_FILES = (
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+)  # of the package `etrax`
 # Folders of Etrax whose functions are called inside of a model: cells, and the operations of another library.
 OWN_MODELS = tuple(OWN_FILES + folder + os.sep for folder in ("nn", "compat"))
 
