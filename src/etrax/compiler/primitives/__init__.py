@@ -1,6 +1,5 @@
 """What is known of each primitive, one record a primitive and one file a family. See README.md in this folder."""
 
-from . import _control as _control
 from . import _indexing as _indexing
 from . import _moving as _moving
 from . import _solving as _solving
@@ -13,10 +12,12 @@ from ._dep import Dep as Dep
 from ._dep import Partition as Partition
 from ._dep import coarsen as coarsen
 from ._dep import components as components
+from ._dep import everything as everything
 from ._dep import first_seen as first_seen
 from ._dep import identity as identity
 from ._dep import look_up as look_up
 from ._dep import reduce as reduce
+from ._dep import same_dep as same_dep
 from ._dep import union as union
 from ._mixing import along as along
 from ._pointwise import pointwise as pointwise
@@ -30,7 +31,6 @@ from ._record import TABLE as TABLE
 from ._record import Call as Call
 from ._record import Constant as Constant
 from ._record import Deps as Deps
-from ._record import Note as Note
 from ._record import Precision as Precision
 from ._record import Primitive as Primitive
 from ._record import all_zero as all_zero

@@ -60,10 +60,6 @@ def _select(call: Call) -> list[Deps]:
     return pointwise(call)
 
 
-def _each(call: Call) -> list[Deps]:
-    return [dict(deps) for deps in call.deps]
-
-
 def _convert(call: Call) -> list[Deps]:
     before, after = (v.aval for v in (call.eqn.invars[0], call.eqn.outvars[0]))
     if not is_inexact(after):
@@ -99,7 +95,6 @@ _define(
 )  # fmt: skip
 _define("convert_element_type", pattern=_convert, zero=all_zero, bounds=same)
 _define("reduce_precision", pattern=_reduce_precision, zero=all_zero, bounds=same)
-define("optimization_barrier", pattern=_each)
 
 # Linear in some operands, or in one at a time.
 define("mul", pattern=_mul, zero=any_zero(0, 1), bounds=of_product, elementwise=True, product=True)

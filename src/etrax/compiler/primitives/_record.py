@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import INLINED, Jaxpr, JaxprEqn, is_inexact
+from ..._compat import CUSTOM, INLINED, JaxprEqn, is_inexact
 from ..._errors import ArgumentError, ArgumentTypeError
 from ..ir import source_of_eqn
 from ._dep import Cause, Dep, everything, union
@@ -37,22 +37,6 @@ class Precision(NamedTuple):
         return self.exponent >= other.exponent and self.fraction >= other.fraction
 
 
-class Nested(Protocol):
-    """Dependences of the outputs of a body, from those of its inputs; `constants` are for the first of these."""
-
-    def __call__(
-        self, body: Jaxpr, consts: Sequence[Any], deps: Sequence[Deps], constants: Sequence[Constant] = ()
-    ) -> list[Deps]: ...
-
-
-class Note(Protocol):
-    """Takes down that an equation is not linear in the sources that it meets, or rounds to the precision kept."""
-
-    def __call__(
-        self, eqn: JaxprEqn, text: str, met: frozenset[Hashable], kept: Precision | None = None, /
-    ) -> None: ...
-
-
 @dataclass(frozen=True)
 class Call:
     """One equation, the dependences of its operands, and its operands' values where these are constants."""
@@ -60,8 +44,7 @@ class Call:
     eqn: JaxprEqn
     deps: Sequence[Deps]
     value: Callable[[int], np.ndarray | None]
-    nested: Nested
-    note: Note
+    note: Callable[[str, Precision | None], None]
 
     @property
     def params(self) -> dict[str, Any]:
@@ -73,11 +56,7 @@ class Call:
 
     def problem(self, text: str, kept: Precision | None = None) -> None:
         """Note that the equation is not linear in what it is given, or not known; or that it rounds to what is kept."""
-        self.note(self.eqn, text, frozenset().union(*self.deps), kept)
-
-    def constants(self, first: int = 0, last: int | None = None) -> list[Constant]:
-        """How to get the values of some operands."""
-        return [lambda i=i: self.value(i) for i in range(first, len(self.deps) if last is None else last)]
+        self.note(text, kept)
 
     def in_shape(self, i: int) -> tuple[int, ...]:
         return self.eqn.invars[i].aval.shape
@@ -216,3 +195,7 @@ def conservative(call: Call) -> list[Deps]:
                 merged.setdefault(source, []).append(everything(dep, v.aval.shape, call.cause))
         out.append({source: union(found) for source, found in merged.items()})
     return out
+
+
+# What hands its operands on, or holds programs: the solver of `compiler/dataflow` walks these itself.
+define("cond", "linear_call", "optimization_barrier", "scan", "shard_map", "while", *CUSTOM)
