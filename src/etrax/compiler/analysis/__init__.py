@@ -33,6 +33,7 @@ from ._nodes import OpNode as OpNode
 from ._nodes import OutputNode as OutputNode
 from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
+from ._ranges import is_steep as is_steep
 from ._reach import find_nodes as find_nodes
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill
@@ -41,7 +42,6 @@ from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
 from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
-from ._steep import is_steep as is_steep
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe

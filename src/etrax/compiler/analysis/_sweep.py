@@ -37,7 +37,7 @@ from ..dataflow import (
     Problem,
     Solver,
     Value,
-    mark_moving,
+    moving_variables,
     pulled_back,
     sum_of_marks,
 )
@@ -120,8 +120,8 @@ class Sweep:
         Also the places where the way back is not linear in what it is given, or not known.
         """
         invars = self.step.jaxpr.invars[len(self.step.consts) :]
-        moving = {invars[i] for i in states.values()}
-        mark_moving(self.step.jaxpr, moving, frozenset(site.at for site in self.sites))
+        start = {invars[i] for i in states.values()}
+        moving = moving_variables(self.step.jaxpr, start, (site.at for site in self.sites))
         inputs = [*map(self.dependence.domain.constant, self.step.consts), *(Value({}) for _ in self.step.ins)]
         self.values = self.dependence.variables(self.step.jaxpr, (), inputs)
         self._seed(targets)

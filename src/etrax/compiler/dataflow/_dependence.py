@@ -27,7 +27,6 @@ from ..primitives import (
     reduce,
     same_dep,
     union,
-    whole_numbers,
 )
 from ._solver import Domain, Note
 
@@ -171,6 +170,19 @@ def _outputs(call: Call) -> list[Deps]:
             f"dictionary for each of them, in which every `Dep` has the output's shape ({shapes})."
         )
     return outs
+
+
+def whole_numbers(eqn: JaxprEqn, values: Sequence[object]) -> np.ndarray | None:
+    """The result of an equation on whole numbers or truth values, by numpy; None if it is another.
+
+    JAX would compile a program for every equation of an arithmetic on indices.
+    """
+    numbers, out = record_of(eqn.primitive.name).numbers, eqn.outvars[0].aval
+    plain = all(isinstance(a, np.ndarray) and a.dtype.kind in "biu" for a in values)
+    if numbers is None or not plain or getattr(out.dtype, "kind", "") not in "biu":
+        return None
+    with np.errstate(over="ignore"):  # they wrap around, as JAX's do
+        return np.broadcast_to(np.asarray(numbers(eqn, *values)), out.shape).astype(out.dtype)
 
 
 def _fold(eqn: JaxprEqn, values: Sequence[Value], output: int) -> np.ndarray | None:
