@@ -157,7 +157,10 @@ def test_a_changed_constant_changes_nothing(make, shape):
     np.testing.assert_allclose(etrax.testing.bptt(learner, square)(W, H0, XS, None)[1], want[7], rtol=1e-12)
 
 
-@pytest.mark.parametrize("make", [closed_over, with_vjp_that_calls_itself, with_symbolic_zeros], ids=lambda m: m.__name__)
+FOREIGN = (closed_over, with_vjp_that_calls_itself, with_symbolic_zeros)
+
+
+@pytest.mark.parametrize("make", FOREIGN, ids=lambda m: m.__name__)
 def test_memory_that_is_not_an_arrays_own_changes_nothing(make):
     """A view of bytes that somebody else writes to, as of a file in memory or of shared memory."""
     values = np.array([0.9, 0.8])
@@ -167,6 +170,32 @@ def test_memory_that_is_not_an_arrays_own_changes_nothing(make):
     memory[:] = (0.3 * values).tobytes()
     (_, grads), _ = learner.value_and_grad(square, window=2)(W, learner.init(), XS)
     np.testing.assert_allclose(grads, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("read", [lambda s: s["slope"], lambda s: np.exp(s["array"])], ids=["number", "by numpy"])
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_slope_that_a_rule_reads_is_that_of_then(read, itself):
+    """The slope of a surrogate that is annealed: a rule may read anything, whenever it is called."""
+    settings = {"slope": 0.7, "array": np.array([0.3, -0.2])}
+
+    @jax.custom_vjp
+    def spike(h):
+        return (h > 0.5) * 1.0
+
+    first = spike if itself else lambda h: (h > 0.5) * 1.0
+    spike.defvjp(lambda h: (first(h), h), lambda h, g: (g * read(settings) / (1 + abs(h)),))
+
+    def step(w, h, x):
+        h = 0.9 * h - 0.3 * spike(h) + x @ w
+        return h, h
+
+    want = {n: bptt(step, XS[:n]) for n in (4, 5)}
+    learner = etrax.compile(step, "d_rtrl", XS[0], params=W, hidden=H0)
+    for n in (4, 5):
+        settings["slope"] *= 3
+        settings["array"] *= 3
+        (_, grads), _ = learner.value_and_grad(square, window=2)(W, learner.init(), XS[:n])
+        np.testing.assert_allclose(grads, want[n], rtol=1e-12)
 
 
 def test_a_model_that_is_compiled_again_has_the_values_of_then():

@@ -2,7 +2,7 @@
 
 JAX keeps numpy arrays that a function closes over by reference, as constants of a jaxpr and as literals, also inside
 loops and branches. A derivative rule of the user's is a Python function, which JAX calls whenever a derivative is
-taken. One that closes over an array is traced here, once, and stands for itself from then on.
+taken. It is traced here, once, and what it was then stands for it from then on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from .._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, close_jaxpr, open_jaxpr
-from ._custom import call_with_rule, keeps_rule, moving_operands, rule_of
+from ._custom import Body, call_with_rule, is_rule_of_jax, keeps_rule, moving_operands, rule_of
 
 
 def with_own_constants(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
@@ -90,8 +90,17 @@ def _references(value: np.ndarray) -> tuple[int, np.ndarray]:
 _ALONE = _references(np.zeros(1).view())[0]  # as of an array that nothing but its view refers to
 
 
+def _may_be_called_again(eqn: JaxprEqn, forward: Body) -> bool:
+    """Whether a rule that no array of the caller's was seen in stays a Python function.
+
+    A rule of the user's may read numbers that change (the slope of a surrogate, or what numpy makes of an array), which
+    no jaxpr tells. One that asks which operands have derivatives has another answer for each set of them.
+    """
+    return bool(eqn.params.get("symbolic_zeros")) or (is_rule_of_jax(eqn) and keeps_rule(eqn, forward))
+
+
 def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
-    """A call with its derivative rule as it is now, if that closes over arrays or would be lost."""
+    """A call with its derivative rule as it is now, if that may change or would be lost."""
     structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     moving = moving_operands(eqn)
     try:
@@ -100,7 +109,7 @@ def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
         return eqn
     copying = _Copying(inside_rule=True)
     forward, backward = (copying.body(*body) for body in rule)
-    if not copying.shared and (eqn.params.get("symbolic_zeros") or keeps_rule(eqn, forward)):
+    if not copying.shared and _may_be_called_again(eqn, forward):
         return eqn
     call = call_with_rule(eqn, (forward, backward), moving)
     made, consts = open_jaxpr(jax.make_jaxpr(call)(*structs))
