@@ -8,6 +8,7 @@ from ._arrival import nearby_elements as nearby_elements
 from ._arrival import traced_elements as traced_elements
 from ._carried import lost_from_op as lost_from_op
 from ._carried import traced_relations as traced_relations
+from ._check import check_facts as check_facts
 from ._colours import colours as colours
 from ._derived import Derived as Derived
 from ._derived import derived_states as derived_states
