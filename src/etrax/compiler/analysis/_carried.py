@@ -53,7 +53,7 @@ def traced_relations(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Relati
 def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
     """Relations that could be carried, but are half of a product with a state to which none can be."""
     possible = _possible(facts, fan_out)
-    found = _of_differences(facts, possible)
+    left_out = _of_differences(facts, possible)
     beside = {j: _not_carried(facts, j, fan_out) for j in {r.site for r in possible}}
     pairs = [Half(r, s) for r in possible for s in beside[r.site] if _keeps_itself(facts, s)]
     if pairs:
@@ -61,8 +61,8 @@ def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
         for half in pairs:
             z, other = half.relation.group, half.beside
             if other not in made_of[z] and z not in made_of[other] and frozenset((z, other)) in factors:
-                found.append(half)
-    return tuple({(h.relation.site, h.relation.group): h for h in reversed(found)}.values())
+                left_out.append(half)
+    return tuple({(h.relation.site, h.relation.group): h for h in reversed(left_out)}.values())
 
 
 def _of_differences(facts: Facts, possible: list[Relation]) -> list[Half]:
@@ -96,8 +96,8 @@ def _lost(facts: Facts, half: Half) -> LostPath:
 
 
 def _possible(facts: Facts, fan_out: FanOut) -> list[Relation]:
-    found = (r if r.representable else fanned_out(facts, r, fan_out) for r in facts.relations)
-    return [r for r in found if r is not None and _drives_what_matters(facts, r)]
+    relations = (r if r.representable else fanned_out(facts, r, fan_out) for r in facts.relations)
+    return [r for r in relations if r is not None and _drives_what_matters(facts, r)]
 
 
 def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
@@ -121,8 +121,8 @@ def _driven(facts: Facts, site: int) -> set[int]:
 def _not_carried(facts: Facts, site: int, fan_out: FanOut) -> list[int]:
     """Groups that an op reaches in its own step, with no representable relation."""
     relations = facts.relations_of.get(site, ())
-    own = {r.group for r in relations if r.representable or fanned_out(facts, r, fan_out)}
-    return sorted(g for g in _driven(facts, site) - own if facts.matters(g))
+    carried = {r.group for r in relations if r.representable or fanned_out(facts, r, fan_out)}
+    return sorted(g for g in _driven(facts, site) - carried if facts.matters(g))
 
 
 def _keeps_itself(facts: Facts, group: int) -> bool:

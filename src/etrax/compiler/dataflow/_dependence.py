@@ -86,7 +86,7 @@ class Dependence(Domain[Value, Problem]):
             eqn,
             [v.deps for v in values],
             lambda i: values[i].constant(),
-            lambda text, kept: note(_problem(eqn, text, values, kept)),
+            lambda text, precision: note(_problem(eqn, text, values, precision)),
         )
         return [Value(deps) for deps in _outputs(call)]
 
@@ -144,9 +144,9 @@ class Dependence(Domain[Value, Problem]):
         return Value(out)
 
 
-def _problem(eqn: JaxprEqn, text: str, values: Sequence[Value], kept: Precision | None = None) -> Problem:
+def _problem(eqn: JaxprEqn, text: str, values: Sequence[Value], precision: Precision | None = None) -> Problem:
     sources = frozenset().union(*(v.deps for v in values))
-    return Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, sources, kept)
+    return Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, sources, precision)
 
 
 def _join(a: Deps, b: Deps) -> Deps:
