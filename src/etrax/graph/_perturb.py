@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
@@ -79,8 +80,19 @@ class HiddenPerturbation(NamedTuple):
         the paths that cross no new hidden state; the outputs themselves are the same.
         """
         jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
-        flat = jax.tree.leaves(list(inputs))
-        outs = interpret(jaxpr, consts, [*flat, *self._checked(perturb_data)], lambda *_: None)
+        flat, data = jax.tree.leaves(list(inputs)), self._checked(perturb_data)
+        if len(flat) + len(data) != len(jaxpr.invars):
+            raise ValueError(
+                f"got {len(flat)} inputs, expected {len(jaxpr.invars) - len(data)}: the leaves of the model's "
+                "arguments, then of the values of its states."
+            )
+        for path, variable, value in zip(self.perturb_hidden_paths, self.perturb_vars, data, strict=True):
+            if jnp.shape(value) != variable.aval.shape:
+                raise ValueError(
+                    f"the perturbation of {format_path(path)} has shape {list(jnp.shape(value))}, expected "
+                    f"{list(variable.aval.shape)}: that of the state."
+                )
+        outs = interpret(jaxpr, consts, [*flat, *data], lambda *_: None)
         if bypass_data is None and bypass_hidden_data is None:
             return outs
         params = _counted(bypass_data, self.bypass_vars, "parameters", self.bypass_param_paths)
