@@ -36,7 +36,8 @@ from jax.typing import DTypeLike
 
 from .._compat import promotes
 from ..compiler.analysis import Facts, Relation
-from ..compiler.dataflow import Even, without_zeros
+from ..compiler.dataflow import Uniform as Even
+from ..compiler.dataflow import without_zeros
 from . import _site_math as site_math
 from ._blocks import Block, block_times
 from ._plan import Plan, plan_of, wide_dtype, widened

@@ -12,9 +12,12 @@ import jax
 from jax import Array
 
 from .._compat import Var
-from ..compiler.dataflow import Even, Name, evenness, number_outputs
+from ..compiler.dataflow import Uniform as Even
+from ..compiler.dataflow import number_outputs
+from ..compiler.dataflow import uniformity as evenness
 from ..compiler.ir import Role
 from ..compiler.opened import weights
+from ..compiler.primitives import Name
 from ._plan import Plan
 from ._probes import as_lists
 
