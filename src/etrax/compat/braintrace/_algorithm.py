@@ -13,7 +13,7 @@ from ..._errors import ArgumentError, ArgumentTypeError, CompilationError, NotSu
 from ...compiler.ir import Path, PyTree, Role, lies_under
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
 from ...rules import Rule
-from ...stateful import Stateful
+from ...stateful import Stateful, with_batch_size
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
 from ._executor import ETraceVjpGraphExecutor
@@ -239,8 +239,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
                 f"a hidden state had shape {list(old)} when the model was compiled and has {list(new)} now, which is "
                 "more than another batch size: make the learner anew."
             )
-        swap = lambda a: jnp.zeros((new[0], *a.shape[1:]), a.dtype) if a.shape[:1] == old[:1] else a  # noqa: E731
-        return jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
+        return with_batch_size(self._example, old, new[0])
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
         """The trace of a parameter, given as its path or as the state itself: `{(path, i): {leaf: array}}`.
@@ -334,7 +333,7 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     def param_states(self) -> States:
         return cast(ETraceAlgorithm, self.module).param_states
 
-    def _check_windows(self, chunk: int) -> None:
+    def _check_windows(self, chunk: int, gradients: bool) -> None:
         if chunk > 1:
             raise ArgumentError(
                 f"`chunk_size` is {chunk}, but this learner is mapped (vmap) over the first axis, which is time in a "
