@@ -15,7 +15,7 @@ from ..compiler.ir import Path, PyTree, Role, format_path
 from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module, renew_states
 from ..rules import Rule
 from ._online import Counter, Online, checked_rule, with_batch_size
-from ._sequences import Before, Loop, LossesAndAux, Objective
+from ._sequences import Before, Loop, LossesAndAux, Objective, Part, Slices
 from ._window import Leaves, online_window
 
 
@@ -166,15 +166,15 @@ class BrainstateLoop(NamedTuple):
     brainstate: ModuleType
     weights: object
 
-    def gradients(self, objective: Objective, parts: object) -> tuple[PyTree, LossesAndAux]:
+    def gradients(self, objective: Objective, parts: Part) -> tuple[object, LossesAndAux]:
         transform, state = self.brainstate.transform, self.brainstate.State
 
-        def one(total: PyTree, part: PyTree) -> tuple[PyTree, LossesAndAux]:
+        def one(total: object, part: Part) -> tuple[object, LossesAndAux]:
             grads, losses_and_aux = transform.grad(lambda: objective((), part), self.weights, has_aux=True)()
             return jax.tree.map(jnp.add, total, grads), losses_and_aux
 
         values = jax.tree.map(lambda s: s.value, self.weights, is_leaf=lambda s: isinstance(s, state))
         return transform.scan(one, jax.tree.map(jnp.zeros_like, values), parts)
 
-    def run(self, fn: Callable[[Before, PyTree], object], parts: object) -> PyTree:
+    def run(self, fn: Callable[[Before, Slices], object], parts: Slices) -> PyTree:
         return self.brainstate.transform.for_loop(lambda part: fn((), part), parts)

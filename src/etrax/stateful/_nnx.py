@@ -16,7 +16,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path, leaves_with_paths
 from ..rules import Rule
 from ._online import Counter, Online, checked_rule
-from ._sequences import Before, Loop, LossesAndAux, Objective
+from ._sequences import Before, Loop, LossesAndAux, Objective, Part, Slices
 from ._window import Leaves, online_window
 
 
@@ -155,16 +155,16 @@ class _NNXLoop(NamedTuple):
     online: NNXOnline
     weights: object
 
-    def gradients(self, objective: Objective, parts: object) -> tuple[PyTree, LossesAndAux]:
+    def gradients(self, objective: Objective, parts: Part) -> tuple[object, LossesAndAux]:
         graph, params, rest = nnx.split(self.online, self.weights, ...)
 
-        def loss(params: nnx.State, rest: nnx.State, part: PyTree) -> tuple[jax.Array, tuple[LossesAndAux, nnx.State]]:
+        def loss(params: nnx.State, rest: nnx.State, part: Part) -> tuple[jax.Array, tuple[LossesAndAux, nnx.State]]:
             # The tree is made anew, so that the variables are those of this derivative.
             online = nnx.merge(graph, params, jax.tree.map(lambda a: a, rest))
             number, losses_and_aux = objective((online,), part)
             return number, (losses_and_aux, nnx.split(online, self.weights, ...)[2])
 
-        def one(carry: tuple[nnx.State, nnx.State], part: PyTree) -> tuple[tuple[nnx.State, nnx.State], LossesAndAux]:
+        def one(carry: tuple[nnx.State, nnx.State], part: Part) -> tuple[tuple[nnx.State, nnx.State], LossesAndAux]:
             total, rest = carry
             grads, (losses_and_aux, rest) = jax.grad(loss, has_aux=True)(params, rest, part)
             return (jax.tree.map(jnp.add, total, grads), rest), losses_and_aux
@@ -173,10 +173,10 @@ class _NNXLoop(NamedTuple):
         nnx.update(self.online, rest)
         return grads["module"], losses_and_aux
 
-    def run(self, fn: Callable[[Before, PyTree], object], parts: object) -> PyTree:
+    def run(self, fn: Callable[[Before, Slices], object], parts: Slices) -> PyTree:
         graph, state = nnx.split(self.online)
 
-        def one(state: nnx.State, part: PyTree) -> tuple[nnx.State, object]:
+        def one(state: nnx.State, part: Slices) -> tuple[nnx.State, object]:
             online = nnx.merge(graph, state)
             out = fn((online,), part)
             return nnx.state(online), out

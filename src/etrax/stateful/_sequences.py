@@ -19,8 +19,11 @@ from ._window import outputs_count_where
 Before: TypeAlias = tuple[object, ...]
 # The losses of a part of the sequences, and what the user's function returned beside them.
 LossesAndAux: TypeAlias = tuple[jax.Array, object]
+# What one turn of a loop gets: a step or a window of each sequence; for gradients also the weights of its losses.
+Slices: TypeAlias = tuple[object, ...]
+Part: TypeAlias = tuple[Slices, jax.Array]
 # (before, part) -> (number to be differentiated, losses and aux)
-Objective: TypeAlias = Callable[[Before, PyTree], tuple[jax.Array, LossesAndAux]]
+Objective: TypeAlias = Callable[[Before, Part], tuple[jax.Array, LossesAndAux]]
 
 _LOSS_OUTPUTS = ("per_step", "masked", "scalar")
 
@@ -28,11 +31,11 @@ _LOSS_OUTPUTS = ("per_step", "masked", "scalar")
 class Loop(Protocol):
     """How a library runs steps one after the other."""
 
-    def gradients(self, objective: Objective, parts: object) -> tuple[PyTree, LossesAndAux]:
+    def gradients(self, objective: Objective, parts: Part) -> tuple[object, LossesAndAux]:
         """Gradients of the objective, summed over the parts; and losses and aux of each part, stacked."""
         ...
 
-    def run(self, fn: Callable[[Before, PyTree], object], parts: object) -> PyTree:
+    def run(self, fn: Callable[[Before, Slices], object], parts: Slices) -> PyTree:
         """What `fn` returns, stacked."""
         ...
 
@@ -92,7 +95,7 @@ class Sequences:
         total = jnp.where(self.weight.sum() == 0, 1, self.weight.sum())
         factor = 1 / total if reduction == "mean" else jnp.ones(())
 
-        def objective(before: Before, part: PyTree) -> tuple[jax.Array, LossesAndAux]:
+        def objective(before: Before, part: Part) -> tuple[jax.Array, LossesAndAux]:
             slices, weight = part
             with outputs_count_where(None if self.unmasked else weight != 0):
                 returned = self._call_once(step_fn, (*before, *slices))
@@ -132,7 +135,7 @@ class Sequences:
         """Run without a gradient; what `step_fn` returned at each step, stacked, or None."""
         check_flag("return_outputs", return_outputs)
 
-        def one(before: Before, part: tuple[object, ...]) -> object:
+        def one(before: Before, part: Slices) -> object:
             out = self._call_once(step_fn, (*before, *part))
             return out if return_outputs else ()
 
