@@ -11,7 +11,7 @@ from .._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struc
 from .._errors import CompilationError
 from ..compiler.ir import Bound, Path, Role, Step, format_path, interpret
 from ._show import show
-from ._slices import own_hidden_outputs
+from ._slices import with_separate_hidden_outputs
 
 # Values of states by path; quantities where the model's are.
 Values: TypeAlias = dict[Path, Any]
@@ -183,7 +183,7 @@ class ModuleInfo(NamedTuple):
 
 def module_info_of(bound: Bound) -> ModuleInfo:
     """Lay out a step for inspection."""
-    step = own_hidden_outputs(bound.step)
+    step = with_separate_hidden_outputs(bound.step)
     ins, first = step.jaxpr.invars[len(step.consts) :], step.first_state
     outs = [*step.invars(Role.PARAM), *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
     order = [(entry, i) for entry in bound.states for i in entry.leaves]
