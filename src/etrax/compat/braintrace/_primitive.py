@@ -62,6 +62,6 @@ def register_primitive(
     >>> double.bind(jnp.ones(2), jnp.ones((2, 1))).tolist()
     [4.0]
     """
-    made = ETPPrimitive(name)
-    made.def_impl(impl_fn)
-    return made
+    primitive = ETPPrimitive(name)
+    primitive.def_impl(impl_fn)
+    return primitive
