@@ -121,7 +121,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         """Print the report, or return it."""
         return self.graph_executor.show_graph(verbose=verbose, return_msg=return_msg)
 
-    def compile_graph(self, *args: PyTree) -> None:
+    def compile_graph(self, *args: object) -> None:
         """Compile for example inputs; a second call does nothing."""
         if self.is_compiled or brainstate.transform.in_new_state_probe():  # a probe's states are thrown away
             return
@@ -130,13 +130,13 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         self.init_etrace_state(*args)
         self.is_compiled = True
 
-    def _compile(self, args: tuple[PyTree, ...]) -> None:
+    def _compile(self, args: tuple[object, ...]) -> None:
         self.graph_executor.compile_graph(*args)
 
-    def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def update(self, *args: object, **kwargs: object) -> PyTree:
         raise NotImplementedError
 
-    def init_etrace_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+    def init_etrace_state(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
@@ -147,7 +147,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     """An algorithm that is a rule of Etrax: calling it advances the model and the traces, and the derivative of what it
     returns is the online gradient."""
 
-    modulator: PyTree = None
+    modulator: object = None
     default_config = ETraceConfig()
     factorization: str | None = None  # of the traces that a class has, where it has one kind of them only
 
@@ -185,7 +185,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.random_feedback_key = random_feedback_key
         self.snap_max_jacobian_elements = snap_max_jacobian_elements
         self.trace_dtype: object = None
-        self._example: tuple[PyTree, ...] = ()
+        self._example: tuple[object, ...] = ()
         self.online: Stateful | None = None
         self.etrace_bwg: dict[str, EligibilityTrace] = {}
 
@@ -193,7 +193,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         """The rule of Etrax that the coordinates name."""
         return rule_of(self.config, self.random_feedback_key)
 
-    def _compile(self, args: tuple[PyTree, ...]) -> None:
+    def _compile(self, args: tuple[object, ...]) -> None:
         check_overrides(self, type(self).__name__)  # a method may have been put on the class or the object later
         self._example = first_steps(args)
         hooked = type(self)._solve_weight_gradients is not ETraceVjpAlgorithm._solve_weight_gradients
@@ -210,7 +210,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             )
         return self.online
 
-    def init_etrace_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+    def init_etrace_state(self, *args: object, **kwargs: object) -> None:
         """New traces, all zero, for the states as they are now."""
         if self.online is None:
             return
@@ -221,7 +221,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.etrace_bwg = {jax.tree_util.keystr(path): EligibilityTrace(leaf) for path, leaf in leaves}
         self.running_index.value = 0
 
-    def reset_state(self, batch_size: int | None = None, **kwargs: PyTree) -> None:
+    def reset_state(self, batch_size: int | None = None, **kwargs: object) -> None:
         """Traces back to zero; if the model's states have another batch size now, traces of that size."""
         if self.online is None or (self.resized() and not self._in_lanes()):
             self.init_etrace_state()
@@ -253,7 +253,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         """
         return all(len(new) == len(old) - 1 for old, new in zip(*self._state_shapes(), strict=True))
 
-    def _example_of_now(self) -> tuple[PyTree, ...]:
+    def _example_of_now(self) -> tuple[object, ...]:
         """The example inputs with the batch size that the states have now."""
         old, new = (shapes[0] for shapes in self._state_shapes())  # hidden states come first
         if len(old) != len(new) or old[1:] != new[1:]:
@@ -292,7 +292,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         tree = jax.tree.structure(self._fresh())
         return jax.tree.unflatten(tree, [state.value for state in self.etrace_bwg.values()])
 
-    def update(self, *args: PyTree, modulator: PyTree = None, **kwargs: PyTree) -> PyTree:
+    def update(self, *args: object, modulator: object = None, **kwargs: object) -> PyTree:
         """One step, or those that `MultiStepData` holds."""
         self.calls += 1
         online = self._assert_compiled()
@@ -324,7 +324,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             )
         return etrace_h2w_at_t.gradients
 
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
         """The trace of the rule: what the states hold, and what a subclass has to say to the rule before a step."""
         if modulator is not None:
             raise ArgumentTypeError(f"`modulator` is for `ThreeFactor`; this is {type(self).__name__}.")
@@ -338,7 +338,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     """A learner of one sample, mapped over a batch of them."""
 
-    def __init__(self, module: ETraceAlgorithm, *args: PyTree, **kwargs: PyTree):
+    def __init__(self, module: ETraceAlgorithm, *args: object, **kwargs: object):
         if isinstance(getattr(module, "online", None), HookedStateful):
             raise NotSupportedError(
                 f"`{type(module).__name__}` overrides `_solve_weight_gradients`, and a mapped learner would give it "
@@ -347,7 +347,7 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
             )
         super().__init__(module, *args, **kwargs)  # pyright: ignore[reportCallIssue]
 
-    def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def update(self, *args: object, **kwargs: object) -> PyTree:
         self.calls += 1
         return super().update(*args, **kwargs)
 

@@ -116,7 +116,7 @@ class DNI(ParamDimVjpAlgorithm):
             out |= dict(zip(facts.groups[g.index].leaves, g.split_hidden(estimates[g.index]), strict=True))
         return jax.tree.map(jax.lax.stop_gradient, out)
 
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
         if self.synthesizer is None:
             raise RuntimeError(
                 "no synthesizer: call `attach_synthesizer(SyntheticGradient(learner.group_signal_shapes()))`."

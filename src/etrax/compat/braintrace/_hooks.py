@@ -104,7 +104,7 @@ class HookedStateful(Stateful):
         return params if self._through is None else self._through(params), states
 
     def advance_hooked(
-        self, solver: Solver, index: jax.Array, trace: PyTree, inputs: tuple[PyTree, ...], named: dict[str, PyTree]
+        self, solver: Solver, index: jax.Array, trace: PyTree, inputs: tuple[object, ...], named: dict[str, object]
     ) -> tuple[PyTree, PyTree]:
         """`advance`, with the gradients of the step given to the solver; `index` is the number of the step."""
         self._through = gradient_hook(solver, self, index)

@@ -99,7 +99,7 @@ class ThreeFactor(ParamDimVjpAlgorithm):
 
     def __init__(
         self, model: brainstate.nn.Module, name: str | None = None, vjp_method: str = "single-step",
-        modulator: PyTree = None, fast_solve: bool = True, trace_dtype: DTypeLike | None = None,
+        modulator: object = None, fast_solve: bool = True, trace_dtype: DTypeLike | None = None,
         chunked_trace: bool = True, control_flow: ControlFlowPolicy | None = None,
         snap_max_jacobian_elements: int = 2**24,
     ):  # fmt: skip
@@ -111,7 +111,7 @@ class ThreeFactor(ParamDimVjpAlgorithm):
         )  # fmt: skip
         self.modulator = modulator
 
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
         modulator = self.modulator if modulator is None else modulator
         if modulator is None:
             raise RuntimeError("no modulator: set `learner.modulator`, or call `update(*inputs, modulator=m)`.")
