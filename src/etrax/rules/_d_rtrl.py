@@ -191,6 +191,7 @@ def _column_notes(facts: Facts, probes: Probes) -> list[str]:
 
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
+# These bounds decide what is exact, so they are the same on every device.
 _CHEAP = FanOut(256e6, 8)
 # By default a hop is carried where the whole trace stays within this many bytes.
 _HOP_BYTES = 512e6

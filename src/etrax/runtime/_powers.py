@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .._machine import machine
 from ._blocks import Block, block_product
 from ._layout import Layout
 from ._structure import Evens, products
 from ._suffix import real_dtype
 
-# More states at a position than this, and products of blocks are not written out entry by entry.
-UNROLLED = 2
 # What the products of blocks that do not change are called in a compiled program.
 POWERS = "powers_of_blocks"
 
@@ -78,7 +77,7 @@ class Products:
 
         They are those of every window: the compiler takes them out of the loop over windows, which a test holds it to.
         """
-        if self.n > UNROLLED:
+        if self.n > machine().unrolled_power_states:
             return self._stacked_powers(steps)
         block, count = self._block(self.fixed), 1
         found = [[None if a is None else a[None] for a in line] for line in self._eye()]

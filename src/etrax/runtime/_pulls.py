@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._machine import machine
 from ..compiler.analysis import Relation
 from ..compiler.ir import mapped
 from ._blocks import Block, Entry, full
@@ -34,9 +35,6 @@ class Probe:
 # D of a group, and F of a relation: lists of arrays per slot; of a group that is stacked, arrays.
 AnyBlock: TypeAlias = Block | Sparse
 Rows: TypeAlias = list[Array] | Array
-
-# More pulls than this are made as one.
-SEPARATE_PULLS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +63,7 @@ class Pulls:
         """
         avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
         zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
-        if len(self.pulls) > SEPARATE_PULLS or any(layout.stacked for layout in self.layouts):
+        if len(self.pulls) > machine().separate_pulls or any(layout.stacked for layout in self.layouts):
             return self._all_at_once(pull, zeros)
         blocks, rows = self._blank()
         for probes in self.pulls:
