@@ -1,4 +1,4 @@
-"""States without a trace of their own: what they are of other new states, and the last step (`analysis/_momentary.py`).
+"""States without a trace of their own: what they are of new states, and the last step (`analysis/_memoryless.py`).
 
     ε_h = G ε_c + u_K ⊗ q        G = ∂h'/∂c'        q = ∂h'/∂y with c' held, both of the last step
 
@@ -19,7 +19,8 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import Facts, Relation, driven_slots, is_steep, momentary_states
+from ..compiler.analysis import Facts, Relation, driven_slots, is_steep
+from ..compiler.analysis import memoryless_states as momentary_states
 from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep
 from ..compiler.ops import ALIGNED

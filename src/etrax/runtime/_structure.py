@@ -137,7 +137,7 @@ def structure_of(plan: Plan) -> Structure:
 
     leaves, _, ys = probes.stand_ins()
     traced, shapes = jax.make_jaxpr(read, return_shape=True)(leaves, ys)
-    fixed = [leaf.role is Role.PARAM or i in facts.steady for i, leaf in enumerate(facts.step.ins)]
+    fixed = [leaf.role is Role.PARAM or i in facts.parameter_inputs for i, leaf in enumerate(facts.step.ins)]
     found = evenness(traced, [*fixed, *(False for _ in ys)])
     tree = jax.tree.structure(shapes)
     blocks, rows, at = jax.tree.unflatten(tree, found)

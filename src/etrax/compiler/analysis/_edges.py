@@ -33,7 +33,7 @@ class Edges:
 
     @cached_property
     def _from(self) -> dict[Node, dict[Node, Dep]]:
-        """The same by source: deep nets ask for the edges of each of many nodes, many times."""
+        """Edges by source: deep nets ask for the edges of each of many nodes, many times."""
         by_source: dict[Node, dict[Node, Dep]] = {}
         for (s, t), d in self.dep.items():
             by_source.setdefault(s, {})[t] = d

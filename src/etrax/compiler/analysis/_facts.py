@@ -52,8 +52,8 @@ class Relation:
 class Facts:
     """The result of the analysis of one step.
 
-    `steady` are the numbers of input leaves that are made of parameters only, by whoever calls the step. `memo` holds
-    what functions marked `memoised` have computed from these facts.
+    `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
     step: Step
@@ -62,7 +62,7 @@ class Facts:
     edges: Edges
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
-    steady: frozenset[int] = frozenset()
+    parameter_inputs: frozenset[int] = frozenset()
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -82,7 +82,7 @@ class Facts:
 
     @cached_property
     def ranges_of_positive(self) -> dict[int, Range]:
-        """The same for inputs that are never negative."""
+        """Per site, the range of the data that its weight meets, for inputs that are never negative."""
         return data_ranges(self.step, self.sites, positive_inputs=True)
 
     @cached_property

@@ -123,7 +123,7 @@ def nonlinear_derivatives(facts: Facts) -> tuple[LostPath, ...]:
 
     What only the outputs of a step send back is differentiated by the window itself, whatever its rule.
     """
-    problems = [p for p in facts.edges.problems if any(_comes_back(facts, node, p.kept) for node in p.sources)]
+    problems = [p for p in facts.edges.problems if any(_comes_back(facts, node, p.precision) for node in p.sources)]
     return tuple(
         LostPath(LostKind.UNKNOWN if p.text == UNKNOWN else LostKind.NONLINEAR, p.cause, detail=p.text)
         for p in problems

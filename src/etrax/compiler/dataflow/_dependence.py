@@ -45,13 +45,13 @@ Key = TypeVar("Key", bound=Hashable)
 class Problem(NamedTuple, Generic[Key]):
     """A place where the program is not linear in its sources, or not known; `sources` are those that meet it.
 
-    Where it rounds, `kept` is the type that it rounds to: no problem for a source that is no finer itself.
+    Where it rounds, `precision` is that of the type that it rounds to: no problem for a source that is no finer itself.
     """
 
     cause: Cause
     text: str
     sources: frozenset[Key] = frozenset()
-    kept: Precision | None = None
+    precision: Precision | None = None
 
 
 class Value:

@@ -138,7 +138,7 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array 
 
 
 def fixed_examples(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array | np.ndarray, ...]]:
-    """The same with zeros for what is a parameter: an example of indices."""
+    """Constant operands of every site's op, with zeros for those that are parameters: an example of indices."""
     examples = []
     for site, values in zip(sites, fixed_operands(step, sites), strict=True):
         shapes = [site.call.operands[i] for i in site.rule.fixed_operands]

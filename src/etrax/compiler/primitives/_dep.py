@@ -59,7 +59,7 @@ class Dep:
         return self.maps[0].shape
 
     def relocate(self, f: Callable[[np.ndarray], np.ndarray], cause: Cause | None = None) -> Dep:
-        """The same dependence after elements were moved, dropped or repeated."""
+        """The dependence after elements were moved, dropped or repeated."""
         return replace(self, maps=tuple(f(m) for m in self.maps), cause=cause or self.cause)
 
 

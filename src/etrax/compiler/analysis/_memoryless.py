@@ -30,7 +30,7 @@ from ._tags import Tag
 
 
 class _Asked(NamedTuple):
-    """The leaves of a group that may be momentary, and its others, whose new values are held."""
+    """The leaves of a group that may be memoryless, and its others, whose new values are held."""
 
     group: Group
     leaves: list[int]
@@ -38,8 +38,8 @@ class _Asked(NamedTuple):
 
 
 @memoised
-def momentary_states(facts: Facts) -> dict[int, frozenset[int]]:
-    """Per momentary leaf, the new states of its group that it is made of."""
+def memoryless_states(facts: Facts) -> dict[int, frozenset[int]]:
+    """Per memoryless leaf, the new states of its group that it is made of."""
     if facts.nonlinear:
         return {}
     carried = [g for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)]
@@ -58,7 +58,7 @@ def _asked(facts: Facts, group: Group) -> _Asked:
 
 
 def _proved(facts: Facts, parts: Sequence[_Asked]) -> dict[int, frozenset[int]]:
-    """Those that are momentary, by one derivative of the step for all groups.
+    """Those that are memoryless, by one derivative of the step for all groups.
 
     A group that another one's held states reach, or for which something on the way is not linear, is tried alone.
     """
