@@ -1,7 +1,7 @@
 """How many files of the package a call passes through: `python .ci/files_passed.py [--list]`.
 
-Someone who follows `etrax.compile`, or the first gradient, from beginning to end has to open so many files. Counted on a
-GRU cell under `d_rtrl`: every file of which a function runs.
+Someone who follows `etrax.compile`, or the first gradient, from beginning to end has to open so many files. Counted on
+a GRU cell under `d_rtrl`: every file of which a function runs.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def count() -> tuple[list[str], list[str]]:
     compiling = files_of(lambda: learners.append(etrax.compile(gru, "d_rtrl", inputs[0], params=params, hidden=hidden)))
     (learner,) = learners
 
+    def loss(output, target):
+        return ((output - target) ** 2).mean()
+
     def gradient():
-        loss = lambda output, target: ((output - target) ** 2).mean()
         learner.value_and_grad(loss, window=3)(learner.params, learner.init(), inputs, targets)
 
     return compiling, files_of(gradient)

@@ -10,7 +10,7 @@ from tests.machines import set_machine
 import etrax
 from etrax.compiler.analysis import analyse, slot_links
 from etrax.compiler.ir import trace_step
-from etrax.runtime import _layout, plan_probes, reduced_view
+from etrax.runtime import plan_probes, reduced_view
 from etrax.runtime.blocks import Pattern, Sparse, Stacked, full_times, power
 
 B, I, H, T = 2, 3, 4, 9
@@ -150,7 +150,7 @@ RULES = [
 )
 def test_arrays_and_lists_of_blocks_agree(rule, model, window, monkeypatch):
     _, want = gradient(*model, rule, window)
-    monkeypatch.setattr(_layout, "MAX_TERMS", 0)
+    set_machine(monkeypatch, unrolled_block_terms=0)
     _, found = gradient(*model, rule, window)
     assert relative_error(found, want) < 1e-12
 

@@ -24,7 +24,7 @@ from ..rules import Rule, RuleWarning, as_rule, without_credit
 from ..runtime import count_on, evolve, watched
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
-from ._finite import raise_if_bad_gradient, raise_if_broken
+from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
 from ._mesh import Shardings, meshed
 from ._new_losses import NewLosses
@@ -353,7 +353,7 @@ class Learner:
             self._check_devices(**given)
             self.warn(inputs, k)
             params, opt_state, state, found = self._called(run, **given)
-            self._raise_if_not_finite(state, found)
+            self._raise_if_not_finite(state, found, params=params)
             return params, opt_state, state, found
 
         return _with_window(train, k)
@@ -430,11 +430,16 @@ class Learner:
             return check_window(window)
         return fitting_window(self.program, default_budget() if self._budget is None else self._budget)
 
-    def _raise_if_not_finite(self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None) -> None:
+    def _raise_if_not_finite(
+        self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None, params: PyTree = None
+    ) -> None:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
-        if self.check_finite and is_concrete((state, loss, grads)):
+        if self.check_finite and is_concrete((state, loss, grads, params)):
             self.check(state)
-            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(jax.device_get(state.step))) - 1)
+            last = int(np.max(jax.device_get(state.step))) - 1
+            raise_if_bad_gradient(self.facts, loss, grads, last)
+            if params is not None:
+                raise_if_bad_update(self.facts, params, last)
 
 
 def _for_mesh(init: Callable[[], PyTree], mesh: Mesh) -> Callable[[], PyTree]:

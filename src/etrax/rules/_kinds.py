@@ -10,6 +10,7 @@ from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut
 from ..runtime import Plan, Traces, site_math
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
+# These bounds decide what is exact, so they are the same on every device.
 CHEAP_FAN_OUT = FanOut(256e6, 8)
 
 

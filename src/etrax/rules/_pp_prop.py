@@ -28,6 +28,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._arguments import check_decay
+from .._machine import machine
 from ..compiler.analysis import Facts, OpNode
 from ..compiler.opened import WeightSite
 from ..compiler.ops import ALIGNED
@@ -54,8 +55,6 @@ from ..runtime import (
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict, with_traced_window
-
-UNROLLED = 64  # steps of a window that are summed in one expression
 
 
 class FactoredTrace(NamedTuple):
@@ -203,7 +202,7 @@ def _shared(plan: Plan) -> list[int]:
 def _decayed_sum(a: Array, decay: float, dtype: np.dtype) -> Array:
     """Σ_k decay^(K−k) a_k, written out: one pass over a."""
     n = a.shape[0]
-    if n > UNROLLED:
+    if n > machine().unrolled_terms:
         first, rest = (_decayed_sum(part, decay, dtype) for part in (a[: n // 2], a[n // 2 :]))
         return decay ** (n - n // 2) * first + rest
     return total(decay ** (n - 1 - k) * a[k].astype(dtype) for k in range(n))

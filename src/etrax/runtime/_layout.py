@@ -17,10 +17,8 @@ import numpy as np
 from jax import Array, lax
 
 from .._compat import common_dtype
+from .._machine import machine
 from ..compiler.analysis import Facts, Group
-
-# More products than this for one step of the unrolled suffix products, and blocks are arrays.
-MAX_TERMS = 128
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class Layout:
         """Whether blocks and traces of this group are arrays with an axis of slots, not lists: `blocks/_stacked.py`."""
         if self.stacked_as is not None:
             return self.stacked_as
-        return int((closure(self.links).astype(np.int64) @ self.links).sum()) > MAX_TERMS
+        return int((closure(self.links).astype(np.int64) @ self.links).sum()) > machine().unrolled_block_terms
 
     def vector(self, cotangents: Mapping[int, Array]) -> list[Array] | Array:
         """Cotangents per leaf → real values per slot, in a list or stacked."""

@@ -19,13 +19,13 @@ from jax.typing import DTypeLike
 
 from .._compat import common_dtype
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
-from ..compiler.dataflow import Even, without_zeros
+from ..compiler.dataflow import Uniform, without_zeros
 from ..compiler.opened import WeightSite
 from . import _site_math as site_math
 from ._layout import Gather, Layout, closure, gather_of
 from ._readers import Reader, plain_algebra
 from ._site_math import Operands
-from ._structure import Evens, Structure, products, structure_of
+from ._structure import Structure, Uniforms, products, structure_of
 from ._transport import WindowData
 from .blocks import Algebra, Block, Entry, Matrix, Step, Unrolled, Vector, narrowed, reverse, shortened
 
@@ -74,7 +74,7 @@ class Plan:
         """Per group, by its layout and by what is known of its blocks."""
         return {g: self._algebra(self.reader.layouts[g], self.structure.blocks.get(g)) for g in self.groups}
 
-    def _algebra(self, layout: Layout, known: Evens | None) -> Algebra:
+    def _algebra(self, layout: Layout, known: Uniforms | None) -> Algebra:
         if known is None:
             return plain_algebra(layout, self.steep)
         evens = products(known, len(layout.shape))
@@ -135,7 +135,7 @@ class Plan:
     def _parts(self, blocks: Mapping[int, Block], rows: Mapping[int, Vector], fixed: bool) -> Step:
         """What is fixed, or what is not; axes are of one where all along them is equal."""
 
-        def part(a: Entry, even: Even | None) -> Entry:
+        def part(a: Entry, even: Uniform | None) -> Entry:
             return None if a is None or even is None or even.fixed is not fixed else narrowed(a, even.along)
 
         known, out = self.structure, Step({}, {})
@@ -194,7 +194,7 @@ class Plan:
     # From positions to the elements of y.
 
     @cached_property
-    def _products_at_ops(self) -> dict[int, Evens]:
+    def _products_at_ops(self) -> dict[int, Uniforms]:
         ranks = {k: len(self.gathers[k].shape) for k in self.structure.at_ops}
         return {k: products(evens, ranks[k]) for k, evens in self.structure.at_ops.items()}
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._machine import machine
 from ..compiler.analysis import Relation
 from ..compiler.ir import mapped
 from ._layout import Layout
@@ -27,10 +28,6 @@ class Probe:
     group: int
     slot: int
     colour: np.ndarray | None
-
-
-# More pulls than this are made as one.
-SEPARATE_PULLS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +56,7 @@ class Pulls:
         """
         avals = {i: layout.avals[i] for layout in self.layouts for i in layout.avals}
         zeros = {i: np.zeros(avals[i].shape, avals[i].dtype) for i in self.leaves}
-        if len(self.pulls) > SEPARATE_PULLS or any(layout.stacked for layout in self.layouts):
+        if len(self.pulls) > machine().separate_pulls or any(layout.stacked for layout in self.layouts):
             return self._all_at_once(pull, zeros)
         blocks, rows = self._blank()
         for probes in self.pulls:

@@ -34,14 +34,15 @@ import numpy as np
 from jax import Array
 
 from .._compat import Var
-from ..compiler.dataflow import Even, Name, evenness, number_outputs
+from ..compiler.dataflow import Uniform, number_outputs, uniformity
 from ..compiler.ir import Role
 from ..compiler.opened import weights
+from ..compiler.primitives import Name
 from ._layout import Gather
 from ._readers import Reader
 
 # block[s][t]; None is an entry that is always zero.
-Evens: TypeAlias = list[list[Even | None]]
+Uniforms: TypeAlias = list[list[Uniform | None]]
 
 
 class Shared(NamedTuple):
@@ -61,10 +62,10 @@ class Structure:
     multiple of, F = f·c[o]: the slot that has one, and what holds of c. `rows` are then those of f.
     """
 
-    blocks: Mapping[int, Evens] = field(default_factory=dict)
-    rows: Mapping[int, Sequence[Even]] = field(default_factory=dict)
-    at_ops: Mapping[int, Evens] = field(default_factory=dict)
-    gains: Mapping[int, tuple[int, Even]] = field(default_factory=dict)
+    blocks: Mapping[int, Uniforms] = field(default_factory=dict)
+    rows: Mapping[int, Sequence[Uniform]] = field(default_factory=dict)
+    at_ops: Mapping[int, Uniforms] = field(default_factory=dict)
+    gains: Mapping[int, tuple[int, Uniform]] = field(default_factory=dict)
     shared: Mapping[int, Shared] = field(default_factory=dict)
 
     def of(self, numbers: Mapping[int, int], groups: Collection[int]) -> Structure:
@@ -106,7 +107,7 @@ class Structure:
         """Whether F of a relation, and D of its group, are made of parameters only."""
         return k in self.rows and self.is_fixed(group) and all(e.fixed for e in self.rows[k])
 
-    def slots(self, k: int) -> list[Even]:
+    def slots(self, k: int) -> list[Uniform]:
         """What holds of the trace of each state scalar of relation k, along the axes of y."""
         rows = self.rows[k]
         return [
@@ -115,10 +116,10 @@ class Structure:
         ]
 
 
-def products(block: Evens, rank: int) -> Evens:
+def products(block: Uniforms, rank: int) -> Uniforms:
     """What holds of products of any number of such blocks, that of none among them."""
-    n, one = len(block), Even(True, (True,) * rank)
-    found: Evens = [[one if s == t else None for t in range(n)] for s in range(n)]
+    n, one = len(block), Uniform(True, (True,) * rank)
+    found: Uniforms = [[one if s == t else None for t in range(n)] for s in range(n)]
     while True:
         more = [[_maybe([found[s][t], *_terms(found, block, s, t)]) for t in range(n)] for s in range(n)]
         if more == found:
@@ -126,23 +127,23 @@ def products(block: Evens, rank: int) -> Evens:
         found = more
 
 
-def _terms(a: Evens, b: Evens, s: int, t: int) -> list[Even]:
+def _terms(a: Uniforms, b: Uniforms, s: int, t: int) -> list[Uniform]:
     pairs = ((a[s][r], b[r][t]) for r in range(len(a)))
     return [p.both(q) for p, q in pairs if p is not None and q is not None]
 
 
-def _maybe(found: Iterable[Even | None]) -> Even | None:
+def _maybe(found: Iterable[Uniform | None]) -> Uniform | None:
     some = [e for e in found if e is not None]
     return _of(some) if some else None
 
 
-def _of(found: Iterable[Even]) -> Even:
+def _of(found: Iterable[Uniform]) -> Uniform:
     """What holds of all."""
-    return reduce(Even.both, found)
+    return reduce(Uniform.both, found)
 
 
 def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
-    """Dependence and evenness of all blocks that are read, of groups of which none is stacked."""
+    """Dependence and uniformity of all blocks that are read, of groups of which none is stacked."""
     facts, relations = reader.facts, reader.relations
 
     def read(leaves: Sequence[Array], ys: Mapping[int, Array]) -> tuple[dict, dict, dict]:
@@ -167,7 +168,7 @@ def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.
     traced, shapes = jax.make_jaxpr(read, return_shape=True)(leaves, ys)
     fixed = [leaf.role is Role.PARAM or i in facts.steady for i, leaf in enumerate(facts.step.ins)]
     tree = jax.tree.structure(shapes)
-    blocks, rows, at = jax.tree.unflatten(tree, evenness(traced, [*fixed, *(False for _ in ys)]))
+    blocks, rows, at = jax.tree.unflatten(tree, uniformity(traced, [*fixed, *(False for _ in ys)]))
     names = jax.tree.unflatten(tree, number_outputs(traced))
     return Structure(blocks, rows, at, shared=_shared(reader, dtypes, names[0], names[1]))
 

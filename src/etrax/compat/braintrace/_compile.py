@@ -63,7 +63,7 @@ def algorithm_class(algorithm: str | ETraceConfig | type[ETraceAlgorithm]) -> ty
 
 
 def compile(
-    model: brainstate.nn.Module, algorithm: str | ETraceConfig | type[ETraceAlgorithm], *example_inputs: PyTree,
+    model: brainstate.nn.Module, algorithm: str | ETraceConfig | type[ETraceAlgorithm], *example_inputs: object,
     batch_size: int | None = None, seed: int | None = None, verbose: int = 0, vmap: bool = False, **options,
 ) -> ETraceAlgorithm | ETraceVmap:  # fmt: skip
     """Create the model's states, compile it for the example inputs of one step, and return the learner.
@@ -117,7 +117,7 @@ def _reaches_states(learner: ETraceAlgorithm) -> bool:
 
 
 def _compile_mapped(
-    model: brainstate.nn.Module, learner: ETraceAlgorithm, inputs: tuple[PyTree, ...], batch_size: int | None
+    model: brainstate.nn.Module, learner: ETraceAlgorithm, inputs: tuple[object, ...], batch_size: int | None
 ) -> None:
     """States and traces of one sample, created with an axis for all of them."""
 

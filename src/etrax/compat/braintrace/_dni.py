@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,7 +15,6 @@ from jax.typing import DTypeLike
 
 from ..._errors import ArgumentError
 from ...compiler.ir import Path, PyTree
-from ...graph import HiddenGroup
 from ...rules import Rule
 from ...stateful import Stateful
 from ._config import ControlFlowPolicy, ETraceConfig
@@ -55,8 +54,8 @@ class SyntheticGradient(brainstate.nn.Module):
         out = {}
         for k, h in group_hiddens.items():
             h = u.get_mantissa(h)
-            found = h.reshape(*h.shape[:-2], -1) @ param_values["w"][k] + param_values["b"][k]
-            out[k] = found.reshape(h.shape).astype(h.dtype)
+            estimate = h.reshape(*h.shape[:-2], -1) @ param_values["w"][k] + param_values["b"][k]
+            out[k] = estimate.reshape(h.shape).astype(h.dtype)
         return out
 
 
@@ -101,25 +100,23 @@ class DNI(ParamDimVjpAlgorithm):
     def rule(self) -> Rule:
         return bootstrapped(self._estimate)
 
-    def _estimate(self, given: PyTree, states: list[jax.Array]) -> dict[int, jax.Array]:
+    def _estimate(self, param_values: PyTree, states: list[jax.Array]) -> dict[int, jax.Array]:
+        """∂L/∂h by state leaf, as the synthesizer with these parameters estimates it."""
         assert self.online is not None and self.synthesizer is not None
-        facts = self.online.learner.facts
-        values = {g.index: g.concat_hidden([states[i] for i in facts.groups[g.index].leaves]) for g in self._groups()}
-        found = self.synthesizer.apply(given, values)
+        groups, facts = self.graph.hidden_groups, self.online.learner.facts
+        values = {g.index: g.concat_hidden([states[i] for i in facts.groups[g.index].leaves]) for g in groups}
+        estimates = self.synthesizer.apply(param_values, values)
         out = {}
-        for g in self._groups():
-            if found[g.index].shape != values[g.index].shape:
+        for g in groups:
+            if estimates[g.index].shape != values[g.index].shape:
                 raise ArgumentError(
-                    f"the synthesizer gave an estimate of shape {found[g.index].shape} for hidden group {g.index}, "
+                    f"the synthesizer gave an estimate of shape {estimates[g.index].shape} for hidden group {g.index}, "
                     f"whose states are {values[g.index].shape} as one array."
                 )
-            out |= dict(zip(facts.groups[g.index].leaves, g.split_hidden(found[g.index]), strict=True))
+            out |= dict(zip(facts.groups[g.index].leaves, g.split_hidden(estimates[g.index]), strict=True))
         return jax.tree.map(jax.lax.stop_gradient, out)
 
-    def _groups(self) -> Sequence[HiddenGroup]:
-        return self.graph.hidden_groups
-
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
         if self.synthesizer is None:
             raise RuntimeError(
                 "no synthesizer: call `attach_synthesizer(SyntheticGradient(learner.group_signal_shapes()))`."
@@ -201,8 +198,8 @@ class _Fit:
         states = synthesizer.states_dict()
 
         def error() -> jax.Array:
-            found = synthesizer.apply(synthesizer.param_values(), hiddens)
-            return jnp.stack([((found[k] - targets[k]) ** 2).mean() for k in hiddens]).sum()
+            estimates = synthesizer.apply(synthesizer.param_values(), hiddens)
+            return jnp.stack([((estimates[k] - targets[k]) ** 2).mean() for k in hiddens]).sum()
 
         # The states may be any tree of them, whatever the annotation there says.
         grad = brainstate.transform.grad(error, states, return_value=True)  # pyright: ignore[reportArgumentType]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..._machine import machine
 from .._zeros import times
 
 Entry: TypeAlias = Array | None
@@ -24,8 +25,6 @@ Entries: TypeAlias = Sequence[Sequence[Entry]]
 Vector: TypeAlias = Sequence[Entry]
 Shape: TypeAlias = tuple[int, ...]
 
-# More states at a position than this, and powers of a block are not written out entry by entry.
-UNROLLED_POWERS = 2
 # What the products of blocks that do not change are called in a compiled program.
 POWERS = "powers_of_blocks"
 
@@ -170,7 +169,7 @@ class Unrolled:
 
         They are those of every window: the compiler takes them out of the loop over windows, which a test holds it to.
         """
-        if len(d) > UNROLLED_POWERS:
+        if len(d) > machine().unrolled_power_states:
             return self._stacked_powers(d, steps, dtype)
         out, square, count = [[None if a is None else a[None] for a in line] for line in self.identity(dtype)], d, 1
         while count < steps:
