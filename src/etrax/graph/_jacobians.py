@@ -90,7 +90,9 @@ class HiddenToWeight:
             values = self.params | {self.param: leaf}
             return weights(self.step, [self.site], [values.get(i) for i in range(count)]).weight[0]
 
+        # w = φ(θ) is linearised at the values of the step that the piece is of.
         value, pull = jax.vjp(weight, self.params[self.param])
+        # The gradient of a real weight is the real part, as JAX has it.
         if jnp.iscomplexobj(grad) and not jnp.iscomplexobj(value):
             grad = grad.real
         return pull(grad.astype(value.dtype).reshape(value.shape))[0]
