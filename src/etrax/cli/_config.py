@@ -19,14 +19,14 @@ from jax.sharding import AxisType, Mesh
 from .. import tasks
 from .._arguments import MOST, check_path, check_whole, foreign, short
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError, EtraxError
+from .._errors import ArgumentError, EtraxError, need
 from ..compiler.ir import PyTree
 from ..learn import Learner
 from ..rules import RULES
 from ..tasks import Task
 from ..train import Dataset, Epoch, Trainer, accuracy
 from ._limits import check_optimizer_options, check_size, check_update
-from ._model import load_model, need
+from ._model import load_model
 
 EXAMPLE = """\
 [data]                  # a task of etrax.tasks with its options

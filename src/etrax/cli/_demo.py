@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import compile as compile_learner
+from .._errors import need
 from ..compiler.ir import PyTree
-from ._model import need
 
 WORDS = (
     "A leaky network sees a stream of random numbers and has to say at every step whether their recent, fading sum is\n"

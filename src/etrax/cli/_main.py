@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 
-from .._errors import EtraxError, visible
+from .._errors import EtraxError, need, visible
 from .._version import __version__
 
 MODEL = (
@@ -224,7 +224,7 @@ def _export(options: argparse.Namespace) -> int:
     import jax
     import jax.numpy as jnp
 
-    from ._model import load_model, need
+    from ._model import load_model
 
     optax, model = need("optax", "`etrax export`", "train"), load_model(options.model)
     learner = model.learner(options.rule)

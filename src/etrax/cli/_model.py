@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import jax
@@ -15,22 +14,12 @@ import numpy as np
 
 from .._compat import is_extended, shape_struct
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError, MissingPackageError
+from .._errors import ArgumentError
 from ..compiler.ir import PyTree
 from ..learn import Learner
 from ..rules import Rule
 
 SHAPES = "a model that needs nothing else, (module, inputs), or (step, params, hidden, inputs)"
-
-
-def need(package: str, what: str, extra: str) -> ModuleType:
-    """Import an optional package, or say what brings it."""
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise MissingPackageError(f'{what} needs {package}: `pip install "etrax[{extra}]"`.') from error
 
 
 class Model(NamedTuple):
