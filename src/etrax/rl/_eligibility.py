@@ -36,7 +36,7 @@ class Eligibility(NamedTuple):
 
     init: Callable[..., Credit]
     step: Callable[..., tuple[Credit, jax.Array]]
-    gradient: Callable[[Credit, jax.Array], PyTree]
+    gradient: Callable[[Credit, jax.Array], object]
 
 
 def eligibility(learner: Learner, score_fn: LossFunction, decay: float) -> Eligibility:
@@ -64,20 +64,20 @@ def eligibility(learner: Learner, score_fn: LossFunction, decay: float) -> Eligi
     check_decay("eligibility", "decay", decay, closed=True)
     score_and_grad = learner.value_and_grad(score_fn, window=1, reduction="sum")
 
-    def init(params: PyTree = None, hidden: PyTree = None) -> Credit:
+    def init(params: object = None, hidden: object = None) -> Credit:
         zeros = jax.tree.map(jnp.zeros_like, learner.params if params is None else params)
         return Credit(learner.init(params, hidden), zeros)
 
-    def step(params: PyTree, credit: Credit, inputs: PyTree, target: PyTree = None) -> tuple[Credit, jax.Array]:
+    def step(params: object, credit: Credit, inputs: object, target: object = None) -> tuple[Credit, jax.Array]:
         inputs, target = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, target))
         (score, grads), state = score_and_grad(params, credit.state, inputs, target)
         return Credit(state, decayed(credit.trace, grads)), score
 
     @jax.jit
-    def decayed(trace: PyTree, grads: PyTree) -> PyTree:
+    def decayed(trace: object, grads: object) -> object:
         return jax.tree.map(lambda z, g: decay * z + g, trace, grads)
 
-    def gradient(credit: Credit, error: jax.Array) -> PyTree:
+    def gradient(credit: Credit, error: jax.Array) -> object:
         return jax.tree.map(lambda z: -error * z, credit.trace)
 
     return Eligibility(init, step, gradient)
