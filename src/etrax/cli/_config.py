@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,10 @@ from ..learn import Learner
 from ..rules import RULES
 from ..tasks import Task
 from ..train import Dataset, Epoch, Trainer, accuracy
-from ._limits import Network, check_optimizer_options, check_size, check_update
+from ._limits import Network, check_model_options, check_optimizer_options, check_size, check_update
 from ._model import load_model
+
+Result = TypeVar("Result")
 
 EXAMPLE = """\
 [data]                  # a task of etrax.tasks with its options
@@ -181,7 +183,7 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
     brainstate = need("brainstate", "a cell of `etrax.nn`", "brainstate")
     from .. import nn
 
-    options = {"cell": "GRUCell", "neurons": 64, **config.model}
+    options = check_model_options({"cell": "GRUCell", "neurons": 64, **config.model})
     n_in = data.inputs.shape[-1]
     n_out = data.targets.shape[-1] if data.classes is None else data.classes
     neurons = check_whole("neurons", options.pop("neurons"), "neurons")
@@ -192,13 +194,16 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
         cell = _called("[model]", name, options, sized, key="cell")
         return brainstate.nn.Sequential(cell, nn.Linear(count, n_out))
 
-    budget = check_size(build, neurons, batch, n_in)
+    budget = _attempt("[model]", name, lambda: check_size(build, neurons, batch, n_in))
     brainstate.random.seed(seed)
-    example = jnp.zeros((batch, n_in), jnp.float32)
-    mesh, shard = _mesh(config.mesh)
-    return compile_learner(
-        build(neurons), rule, example, batch_size=batch, memory_budget=budget, mesh=mesh, shard=shard
-    )
+    example, (mesh, shard) = jnp.zeros((batch, n_in), jnp.float32), _mesh(config.mesh)
+
+    def compiled() -> Learner:
+        return compile_learner(
+            build(neurons), rule, example, batch_size=batch, memory_budget=budget, mesh=mesh, shard=shard
+        )
+
+    return _attempt("[model]", name, compiled)  # a cell looks at its options only when its states are made
 
 
 def _mesh(section: Mapping[str, object]) -> tuple[Mesh | None, str | None]:
@@ -232,17 +237,26 @@ def _called(
     section: str, name: object, options: Mapping[str, object], functions: Mapping[str, Callable[..., PyTree]],
     key: str = "name",
 ) -> PyTree:  # fmt: skip
-    """What the function of that name returns for these options; errors name the section of the config."""
+    """What the function of that name returns for these options."""
     if not isinstance(name, str) or name not in functions:
         raise ArgumentError(f"`{key}` of {section} is {short(name)}; expected one of {', '.join(functions)}.")
-    try:
+
+    def call() -> PyTree:
         inspect.signature(functions[name]).bind(**options)
         return functions[name](**options)
+
+    return _attempt(section, name, call)
+
+
+def _attempt(section: str, name: str, call: Callable[[], Result]) -> Result:
+    """What a section asks for; errors of other libraries, which raise all kinds, name the section."""
+    try:
+        return call()
     except EtraxError:
         raise
-    except Exception as error:  # functions of other libraries raise all kinds for values that they do not expect
+    except Exception as error:
         text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ArgumentError(f"{section} does not fit {name}: {foreign(text)}.") from error
+        raise ArgumentError(f"{section} does not fit {foreign(name)}: {foreign(text)}.") from error
 
 
 def _whole(section: Mapping[str, object], name: str) -> int:

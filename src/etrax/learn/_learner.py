@@ -24,7 +24,7 @@ from ..rules import Rule, RuleWarning, as_rule, without_credit
 from ..runtime import count_on, evolve, watched
 from ._artifact import register_for_export, save_artifact
 from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
-from ._finite import raise_if_bad_gradient, raise_if_broken
+from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._memory import Memory, default_budget, fitting_window, predict
 from ._mesh import Shardings, meshed
 from ._new_losses import NewLosses
@@ -158,8 +158,8 @@ class Learner:
         states = jax.tree.map(staged_copy, program.states(hidden))
         trace = program.new_trace() if self._meshed is None else self._meshed.init_trace()
         if learned is not None:
-            check_like("learned", learned, transport.lasting.learned(trace), "`learner.learned(state)`")
-            trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))
+            check_like("learned", learned, transport.persistent.learned(trace), "`learner.learned(state)`")
+            trace = transport.persistent.renew(trace, jax.tree.map(staged_copy, learned))
         hidden = program.hidden_of(states)
         if self._meshed is not None:
             state = LearnerState(hidden, trace, jnp.zeros((), jnp.int32))
@@ -174,7 +174,7 @@ class Learner:
     def learned(self, state: LearnerState) -> PyTree:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
         self.program.check_state(state, shapes=False)
-        return self.program.transport.lasting.learned(state.trace)
+        return self.program.transport.persistent.learned(state.trace)
 
     def step(self, params: PyTree, state: LearnerState, *inputs: PyTree) -> tuple[LearnerState, PyTree]:
         """Evolve hidden state and trace by one step; no gradient."""
@@ -353,7 +353,7 @@ class Learner:
             self._check_devices(**given)
             self.warn(inputs, k)
             params, opt_state, state, found = self._called(run, **given)
-            self._raise_if_not_finite(state, found)
+            self._raise_if_not_finite(state, found, params=params)
             return params, opt_state, state, found
 
         return _with_window(train, k)
@@ -430,11 +430,16 @@ class Learner:
             return check_window(window)
         return fitting_window(self.program, default_budget() if self._budget is None else self._budget)
 
-    def _raise_if_not_finite(self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None) -> None:
+    def _raise_if_not_finite(
+        self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None, params: PyTree = None
+    ) -> None:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
-        if self.check_finite and is_concrete((state, loss, grads)):
+        if self.check_finite and is_concrete((state, loss, grads, params)):
             self.check(state)
-            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(jax.device_get(state.step))) - 1)
+            last = int(np.max(jax.device_get(state.step))) - 1
+            raise_if_bad_gradient(self.facts, loss, grads, last)
+            if params is not None:
+                raise_if_bad_update(self.facts, params, last)
 
 
 def _for_mesh(init: Callable[[], PyTree], mesh: Mesh) -> Callable[[], PyTree]:
