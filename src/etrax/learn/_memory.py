@@ -83,6 +83,7 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
 
 
 # Longer windows gain little time and cost memory: than the first unless the trace is large, than the second always.
+# The same on every device: how long a window is changes what an approximate rule computes.
 LONGEST, LONGEST_OF_ALL = 64, 1024
 
 

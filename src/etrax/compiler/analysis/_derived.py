@@ -15,6 +15,7 @@ from jax import Array
 
 from ..._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, Var, bodies_of, build_jaxpr, is_inexact
 from ..ir import interpret
+from ..primitives import record_of
 from ._facts import Facts
 from ._memo import memoised
 from ._nodes import StateNode
@@ -46,8 +47,8 @@ def derived_states(facts: Facts) -> dict[int, Derived]:
     """By group, if there are any."""
     if facts.nonlinear:
         return {}
-    found = {g.index: _of_group(facts, g) for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)}
-    return {index: d for index, d in found.items() if d is not None}
+    by_group = {g.index: _of_group(facts, g) for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)}
+    return {index: d for index, d in by_group.items() if d is not None}
 
 
 def _of_group(facts: Facts, group: Group) -> Derived | None:
@@ -57,18 +58,18 @@ def _of_group(facts: Facts, group: Group) -> Derived | None:
     outs = {i: jaxpr.outvars[i] for i in live if is_inexact(facts.states[i].aval)}
     made_by = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     fixed = {v for v, _ in zip(jaxpr.invars, facts.step.consts, strict=False)}
-    kept, gone = [i for i, v in outs.items() if not isinstance(v, Literal)], []
-    for i in list(kept):
-        others = [k for k in kept if k != i]
+    sources_left, gone = [i for i, v in outs.items() if not isinstance(v, Literal)], []
+    for i in list(sources_left):
+        others = [k for k in sources_left if k != i]
         if others and _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in others}) is not None:
-            kept, gone = others, [*gone, i]
+            sources_left, gone = others, [*gone, i]
     if not gone:
         return None
-    slices = {i: _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in kept}) or _NOTHING for i in gone}
-    sources = {i: frozenset(k for k in kept if outs[k] in met) for i, (_, met) in slices.items()}
+    slices = {i: _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in sources_left}) or _NOTHING for i in gone}
+    sources = {i: frozenset(k for k in sources_left if outs[k] in met) for i, (_, met) in slices.items()}
     eqns = [jaxpr.eqns[n] for n in sorted(set().union(*(used for used, _ in slices.values())))]
-    body = build_jaxpr([*_consts(facts), *(outs[k] for k in kept)], [outs[i] for i in gone], eqns, jaxpr)
-    return Derived(tuple(gone), tuple(kept), sources, body, tuple(facts.step.consts))
+    body = build_jaxpr([*_consts(facts), *(outs[k] for k in sources_left)], [outs[i] for i in gone], eqns, jaxpr)
+    return Derived(tuple(gone), tuple(sources_left), sources, body, tuple(facts.step.consts))
 
 
 _NOTHING: tuple[set[int], set[Var]] = (set(), set())
@@ -104,22 +105,12 @@ def _slice(
     return (used, met) if met else None
 
 
-# Elementwise functions whose slope has no bound.
-_STEEP = frozenset(
-    {
-        "acos", "acosh", "asin", "atan2", "atanh", "cbrt", "digamma", "erf_inv", "igamma", "igammac", "lgamma", "log",
-        "log1p", "log2", "polygamma", "pow", "regularized_incomplete_beta", "rsqrt", "sqrt", "tan", "zeta",
-    }
-)  # fmt: skip
-
-
 def _is_steep(eqn: JaxprEqn, fixed: set[Var]) -> bool:
     """Whether a slope of an equation may have no bound; a function with a derivative rule of its own has a safe one."""
-    name = eqn.primitive.name
-    if name in ("div", "rem"):
-        return not isinstance(eqn.invars[1], Literal) and eqn.invars[1] not in fixed
-    if name == "integer_pow":
-        return eqn.params["y"] < 0
-    if name in CUSTOM:
+    if eqn.primitive.name in CUSTOM:
         return False
-    return name in _STEEP or any(_is_steep(inner, set()) for body in bodies_of(eqn) for inner in body.eqns)
+    steep = record_of(eqn.primitive.name).steep
+    operands = [eqn.invars[i] for i in steep(eqn)] if steep else []
+    return any(not isinstance(v, Literal) and v not in fixed for v in operands) or any(
+        _is_steep(inner, set()) for body in bodies_of(eqn) for inner in body.eqns
+    )
