@@ -11,8 +11,8 @@ import etrax
 from etrax.compiler.ir import leaves_with_paths
 
 T = 7
-# Derivative rules that are not linear in what they are given: there is no derivative along a direction.
-NOT_LINEAR = "not linear in the gradient"
+# Derivative rules that are not linear in what they are given, loop, or call out of JAX.
+WITHOUT_FORWARD_MODE = ("clipped", "rounded", "loop_in_the_rule", "callback", "linear_function_with_its_transpose")
 
 
 @pytest.mark.fast_seconds(8)
@@ -33,14 +33,16 @@ def test_products_are_those_of_bptt(name):
         for piece in (slice(0, 3), slice(3, T)):
             measured = meter.update(measured, *jax.tree.map(lambda a, piece=piece: a[piece], (inputs, targets)))
     except etrax.NotSupportedError as error:
-        assert NOT_LINEAR in str(error) and any(word in name for word in ("clip", "round", "narrow", "reader"))
+        assert "forward mode" in str(error) and any(word in name for word in WITHOUT_FORWARD_MODE)
         return
     grads = dict(leaves_with_paths(bptt(model, inputs, targets)))
     for path, values, products in zip(meter.paths, measured.directions, measured.products, strict=True):
         rows = np.asarray(values[0]).reshape(4, -1)
         wanted = np.real(rows @ np.asarray(grads[path]).reshape(-1))
         scale = np.linalg.norm(rows) * np.linalg.norm(grads[path]) + 1e-12
-        np.testing.assert_allclose(np.asarray(products) / T, wanted, atol=model.tol * 10 * scale)
+        # A model that rounds its gradient on the way back has none that is linear: the two agree to that rounding.
+        tolerance = 0.05 if "rounded" in name else 10 * model.tol
+        np.testing.assert_allclose(np.asarray(products) / T, wanted, atol=tolerance * scale)
 
 
 def recurrent(params, h, x):

@@ -69,13 +69,7 @@ def push_step(
     start = moving_part(params), moving_part(hidden)
     out, pull, new = jax.vjp(run, *start, has_aux=True)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), out)
-    try:
-        push = jax.linear_transpose(pull, like)
-    except Exception as error:
-        raise NotSupportedError(
-            "a derivative rule of the model (`jax.custom_vjp`) is not linear in the gradient it is given, as a clipped "
-            "gradient is not: such a model has no directional derivative to measure."
-        ) from error
+    push = jax.linear_transpose(pull, like)
 
     def along(direction: Direction, tangent: list[Array]) -> tuple[list[Array], Array]:
         zeros = [jnp.zeros_like(p) for p in start[0]]
@@ -89,7 +83,14 @@ def push_step(
 
         return jax.vmap(one)(direction.values, tangent)
 
-    pairs = [along(d, t) for d, t in zip(directions, tangents, strict=True)]
+    try:
+        pairs = [along(d, t) for d, t in zip(directions, tangents, strict=True)]
+    except Exception as error:  # whatever JAX raises where it cannot transpose a derivative rule
+        raise NotSupportedError(
+            "the model has a derivative rule that JAX cannot turn into forward mode: it is not linear in the gradient "
+            "that it is given (a clipped or rounded gradient), or calls out of JAX, or loops. Such a model has no "
+            "derivative along a direction that could be measured."
+        ) from error
     return new, [h for h, _ in pairs], [slope for _, slope in pairs]
 
 
@@ -102,9 +103,9 @@ def push_sequence(
     def body(carry: tuple[PyTree, list[list[Array]], list[Array]], xs: PyTree) -> tuple[PyTree, None]:
         hidden, tangents, sums = carry
         hidden, tangents, slopes = push_step(step_loss, params, hidden, directions, tangents, *xs)
-        return (hidden, tangents, [a + b for a, b in zip(sums, slopes, strict=True)]), None
+        return (hidden, tangents, [a + b.astype(a.dtype) for a, b in zip(sums, slopes, strict=True)]), None
 
-    sums = [jnp.zeros(d.values[0].shape[0], _real(d.values[0])) for d in directions]
+    sums = [jnp.zeros(d.values[0].shape[0]) for d in directions]
     (hidden, tangents, sums), _ = jax.lax.scan(body, (hidden, tangents, sums), (inputs, targets, weight))
     return hidden, tangents, sums
 
@@ -113,7 +114,3 @@ def zero_tangents(hidden: PyTree, directions: list[Direction]) -> list[list[Arra
     """Tangents of a hidden state that does not depend on the parameters."""
     counts = [d.values[0].shape[0] for d in directions]
     return [[jnp.zeros((n, *leaf.shape), leaf.dtype) for leaf in moving_part(hidden)] for n in counts]
-
-
-def _real(value: Array) -> jnp.dtype:
-    return jnp.zeros((), value.dtype).real.dtype
