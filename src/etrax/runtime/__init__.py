@@ -32,8 +32,8 @@ from ._momentary import without_momentary as without_momentary
 from ._narrow import NarrowTraces as NarrowTraces
 from ._narrow import find_narrow as find_narrow
 from ._narrow import narrow_transport as narrow_transport
-from ._ops import planned as planned
-from ._ops import prepared as prepared
+from ._ops import kernels_of as kernels_of
+from ._ops import with_kernels as with_kernels
 from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients
 from ._own_loss import plan_own_loss as plan_own_loss

@@ -43,7 +43,7 @@ def trace_zeros(plan: Plan, k: int, by_sample: bool = False) -> Entries:
 def _moved_by_sample(plan: Plan, k: int) -> bool:
     """Whether the op's family holds the traces of several states as one array."""
     site = plan.site(k)
-    return not site.loops and site.rule.stacks(site.call, plan.layout(k).size)
+    return site_math.kernels(site).stacks(site.call, plan.layout(k).size)
 
 
 def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: WindowData) -> Array:
@@ -53,11 +53,11 @@ def trace_credit(plan: Plan, k: int, entries: Entries, signal: Rows, window: Win
         return plan.apply(k, entry, plan.gathers[k](s).astype(wide_dtype(entry.dtype)), window.fixed)
 
     if not isinstance(entries, tuple):
-        site = plan.site(k)
-        if _moved_by_sample(plan, k) and site.rule.apply_stack is not None:
+        site, kernels = plan.site(k), site_math.kernels(plan.site(k))
+        if _moved_by_sample(plan, k) and kernels.apply_stack is not None:
             at = jax.vmap(plan.gathers[k])(jnp.asarray(signal)).astype(wide_dtype(entries.dtype))
             at = jax.vmap(lambda entry, s: plan.met(k, entry, s, window.fixed))(entries, at)
-            return plan.of_weight(k, site.rule.apply_stack(site.call, entries, at))
+            return plan.of_weight(k, kernels.apply_stack(site.call, entries, at))
         return jax.vmap(one)(entries, jnp.asarray(signal)).sum(0)
     first, *rest = (one(e, s) for e, s in zip(entries, signal, strict=True))
     return sum(rest, first)
@@ -147,10 +147,11 @@ def moved_trace(plan: Plan, k: int, entries: Entries, whole: Whole, suffixes: Ro
         return _moved_stack(plan, k, entries, whole, suffixes, window)
     assert isinstance(whole, list)
     site, fixed, data = plan.site(k), window.fixed[r.site], window.data(r.site)
-    if site.rule.moved is not None and not site.loops:
+    move = site_math.kernels(site).move
+    if move is not None:
         pairs = (zip(row, entries, strict=True) for row in whole)
         at = [[None if p is None else plan.met(k, e, gather(p), window.fixed) for p, e in row] for row in pairs]
-        return site.rule.moved(site.call, fixed, at, entries, data, suffixes)
+        return move(site.call, fixed, at, entries, data, suffixes)
     at = _at_traces(plan, k, whole, entries, window)
     new = []
     for own, (row, entry, c) in enumerate(zip(at, entries, suffixes, strict=True)):
@@ -165,11 +166,12 @@ def _moved_stack(plan: Plan, k: int, entries: Array, whole: Whole, late: Rows, w
     whole = _full(whole, plan.layout(k)) if isinstance(whole, list) else whole
     stack = jnp.stack(list(late), 1) if isinstance(late, list) else late
     site, shift = plan.site(k), plan.layout(k).stacked and stacked.is_shift(links)
-    if _moved_by_sample(plan, k) and site.rule.moved_stack is not None and not shift:
+    move_stack = site_math.kernels(site).move_stack
+    if _moved_by_sample(plan, k) and move_stack is not None and not shift:
         data = [widened(u, stack.dtype) for u in window.data(plan.relations[k].site)]
         at = jax.vmap(jax.vmap(plan.gathers[k]))(whole)
         at = jax.vmap(jax.vmap(lambda p, entry: plan.met(k, entry, p, window.fixed)), (0, None))(at, entries)
-        return site.rule.moved_stack(site.call, at, entries, data, jnp.moveaxis(stack, 1, 0))
+        return move_stack(site.call, at, entries, data, jnp.moveaxis(stack, 1, 0))
     kept, fresh = times_trace(plan, k, whole, entries, window, links), outer_stack(plan, k, stack, window)
     return (jnp.asarray(kept) + jnp.asarray(fresh)).astype(entries.dtype)
 

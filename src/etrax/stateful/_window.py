@@ -24,7 +24,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from .._compat import is_inexact
 from ..compiler.ir import PyTree
 from ..learn import Learner, differentiated_where
-from ..runtime import evolve, prepared, run_window
+from ..runtime import evolve, run_window, with_kernels
 
 Leaves: TypeAlias = list[Array]
 # (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace)
@@ -60,7 +60,7 @@ def online_window(learner: Learner) -> Window:
     n_states = len(facts.states)
 
     def run(params: Leaves, states: Leaves, trace: PyTree, inputs: Leaves) -> tuple[Leaves, Leaves, PyTree]:
-        weights = prepared(facts, program.weights(params))
+        weights = with_kernels(facts, program.weights(params))
         end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs)
         return outs, end, trace
 
@@ -80,7 +80,7 @@ def online_window(learner: Learner) -> Window:
         exits = {i: bars[1][i] for i, leaf in enumerate(facts.step.outs[:n_states]) if is_inexact(leaf.aval)}
 
         loss_of = _Along(moving)
-        weights = prepared(facts, program.weights(params))
+        weights = with_kernels(facts, program.weights(params))
         found = run_window(
             facts, program.transport, params, weights, states, trace, inputs, along, loss_of, exit_bars=exits
         )
