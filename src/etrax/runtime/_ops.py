@@ -22,8 +22,9 @@ def _kernels_on(facts: Facts, _: Machine) -> dict[int, WithWeight]:
     products = {}
     for j, (site, fixed) in enumerate(zip(facts.sites, fixed_operands(facts.step, facts.sites), strict=True)):
         # Indices that are parameters have no values before the program runs, so that nothing can be sorted by them.
-        constant = all(a is not None and is_concrete(a) for a in fixed)
-        product = site_math.kernels(site).product(site.call, fixed) if constant else None
+        constants = [a for a in fixed if a is not None and is_concrete(a)]
+        all_constant = len(constants) == len(fixed)
+        product = site_math.kernels(site).product(site.call, constants) if all_constant else None
         if product is not None and _gives_one_value(facts.step, site):
             products[j] = product
     return products

@@ -368,7 +368,8 @@ def test_columns(name):
     def both(u, c, g, back):
         trace = rule.outer(wide, [], u, c)
         assert trace.shape == tuple(rule.trace_shape(wide))
-        return site_math.copies_added(copies, rule.apply(wide, [], trace, g)), rule.grad(call, [], u, back)
+        added = site_math.copies_added(copies, rule.apply(wide, [], trace, g), columns.weight)
+        return added, rule.grad(call, [], u, back)
 
     found, want = Evaluator()(both, u, c, g, back)
     assert found.shape == want.shape

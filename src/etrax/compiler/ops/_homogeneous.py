@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ..primitives import PRODUCTS
@@ -25,7 +26,7 @@ def _accepts(call: OpCall) -> bool:
 def _units(call: OpCall, fixed: Operands, u: Sequence[Array]) -> Array:
     """s of each step, (k, *y)."""
     product = PRODUCTS[call.primitive]
-    values = [jnp.zeros(a.shape, a.dtype) for a in call.operands]
+    values: list[Array | np.ndarray] = [jnp.zeros(a.shape, a.dtype) for a in call.operands]
     w = jnp.ones(call.w.shape, call.w.dtype)
     for i, value in zip(product.fixed, fixed, strict=True):
         values[i] = value

@@ -95,7 +95,7 @@ def _outer(call: OpCall, fixed: Operands, u: Sequence[Array], c: Array) -> Array
     y, short = _without_ones(STEPS + s.y, c, STEPS)
     # Equal for all outputs, the trace is a sum of data: written out, it is made in one pass.
     if is_written_out(data[0].nbytes) and set(y[1:]) <= set(s.u) and steps <= machine().unrolled_terms:
-        return sum(term(v, a) for v, a in zip(data, c, strict=True))
+        return sum_unrolled([term(v, a) for v, a in zip(data, c, strict=True)])
     axes = "".join(letter for letter in s.trace if letter in s.u + y)
     return expand(jnp.einsum(f"{STEPS}{s.u},{y}->{axes}", data, short), axes, s.trace)
 

@@ -21,8 +21,9 @@ from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, Operands, size
 from ._entries import Entries, entries_of
 
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 # What data count for, element by element; of arrays of JAX or numpy.
-Count: TypeAlias = Callable[[Array], Array]
+Count: TypeAlias = Callable[[AnyArray], AnyArray]
 Answer = TypeVar("Answer")
 # What an event may count for: its value, or one where it is positive, or one where it is not zero.
 _COUNTS: tuple[Count, ...] = (lambda x: x, lambda x: x > 0, lambda x: x != 0)
