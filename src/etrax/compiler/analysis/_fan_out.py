@@ -86,8 +86,8 @@ def fanned_out(facts: Facts, relation: Relation, limit: FanOut) -> Relation | No
         return None
     if np.bincount(_listed(facts, relation).position_of).max() > limit.pushes:
         return None
-    found = _with_copies(facts, relation)
-    return found if found is not None and found.copies is not None and found.copies.pushes <= limit.pushes else None
+    copied = _with_copies(facts, relation)
+    return copied if copied is not None and copied.copies is not None and copied.copies.pushes <= limit.pushes else None
 
 
 def can_fan_out(facts: Facts, relation: Relation) -> bool:
@@ -204,20 +204,20 @@ def _listed(facts: Facts, relation: Relation) -> _Listed:
     columns = site.rule.columns(site.call)
     assert columns is not None
     e, p = _pairs(relation.reach)
-    kept = _Rows.of((*site.slices, *site.call.out.shape), columns)
-    own = np.arange(kept.rows * kept.columns).reshape(site.beside_loops((*site.slices, *site.call.out.shape)))
-    own = np.broadcast_to(own, site.y_shape).reshape(-1)
+    rows = _Rows.of((*site.slices, *site.call.out.shape), columns)
+    elements = np.arange(rows.rows * rows.columns).reshape(site.beside_loops((*site.slices, *site.call.out.shape)))
+    elements = np.broadcast_to(elements, site.y_shape).reshape(-1)
     width = int(p.max()) + 1
-    pair = own[e] * width + p
+    pair = elements[e] * width + p
     pair, copy = (pair, np.arange(pair.size)) if all(site.sliced) else np.unique(pair, return_inverse=True)
     element, position = np.divmod(pair, width)
-    return _Listed(e, p, copy, kept, kept.row[element], kept.column[element], position)
+    return _Listed(e, p, copy, rows, rows.row[element], rows.column[element], position)
 
 
 def _pairs(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (element of y, position), each once, ordered."""
     width = max(int(place.max(initial=0)) for _, place in reach) + 1
-    found = []
+    pairs = []
     for dep, place in reach:
         block, position = _blocks(dep, place)
         sizes = np.bincount(block)
@@ -226,8 +226,8 @@ def _pairs(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
             e = np.flatnonzero(m >= 0)
             n = sizes[m[e]]
             within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
-            found.append(np.repeat(e, n) * width + position[np.repeat(starts[m[e]], n) + within])
-    return np.divmod(_distinct(np.concatenate(found)), width)
+            pairs.append(np.repeat(e, n) * width + position[np.repeat(starts[m[e]], n) + within])
+    return np.divmod(_distinct(np.concatenate(pairs)), width)
 
 
 @memoised
@@ -318,22 +318,22 @@ def _colours(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> np.ndarray |
     Rows that never meet (samples, as a rule) are coloured side by side. None if there are too many colours.
     """
     width = _width_of_rows(e, p, shape)
-    found, taken = np.full(_size(shape), -1, np.int64), np.zeros(int(p.max()) + 1, np.int64)
+    colour, taken = np.full(_size(shape), -1, np.int64), np.zeros(int(p.max()) + 1, np.int64)
     order = np.argsort(e % width, kind="stable")
     e, p = e[order], p[order]
     ends = np.flatnonzero(np.diff(e % width, append=-1)) + 1
     if ends.size > _MAX_COLOURED:
         return None
     for start, end in zip((0, *ends[:-1].tolist()), ends.tolist(), strict=True):
-        own, at = e[start:end], p[start:end]
-        first = np.flatnonzero(np.diff(own, prepend=-1))
+        elements, at = e[start:end], p[start:end]
+        first = np.flatnonzero(np.diff(elements, prepend=-1))
         near = np.bitwise_or.reduceat(taken[at], first)
         free = ~near & (near + 1)
         if int(free.max()) >= 1 << _MAX_COLOURS:
             return None
-        found[own[first]] = np.log2(free).astype(np.int64)
-        taken[at] |= np.repeat(free, np.diff(first, append=own.size))
-    return found
+        colour[elements[first]] = np.log2(free).astype(np.int64)
+        taken[at] |= np.repeat(free, np.diff(first, append=elements.size))
+    return colour
 
 
 def _width_of_rows(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> int:

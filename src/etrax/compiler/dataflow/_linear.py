@@ -23,14 +23,14 @@ def is_linear_backwards(eqn: JaxprEqn) -> bool:
         return True
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     moving = [i for i, aval in enumerate(avals) if is_inexact(aval)]
-    kept = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
-    if not moving or not kept:
+    results = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
+    if not moving or not results:
         return True
 
     def run(some: Sequence[Array], values: Sequence[Array]) -> list[Array]:
-        given = dict(enumerate(values)) | dict(zip(moving, some, strict=True))
-        outs = run_equation(eqn, list(given.values()))
-        return [outs[k] for k in kept]
+        operands = dict(enumerate(values)) | dict(zip(moving, some, strict=True))
+        outs = run_equation(eqn, list(operands.values()))
+        return [outs[k] for k in results]
 
-    _, problems = reach_through(run, [avals[i] for i in moving], avals, kept)
+    _, problems = reach_through(run, [avals[i] for i in moving], avals, results)
     return not problems

@@ -28,8 +28,8 @@ def products_to_part(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> dict[int,
     if jaxpr.effects or not {PRODUCT, "concatenate"} <= names:
         return {}
     graph = StepGraph.of(jaxpr, num_consts, num_carry)
-    found = {n: _parted(graph, n) for n, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name == PRODUCT}
-    return {n: parted for n, parted in found.items() if parted is not None}
+    products = {n: _parted(graph, n) for n, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name == PRODUCT}
+    return {n: parted for n, parted in products.items() if parted is not None}
 
 
 def _parted(graph: StepGraph, n: int) -> Parted | None:

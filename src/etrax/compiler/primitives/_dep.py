@@ -59,7 +59,7 @@ class Dep:
         return self.maps[0].shape
 
     def relocate(self, f: Callable[[np.ndarray], np.ndarray], cause: Cause | None = None) -> Dep:
-        """The same dependence after elements were moved, dropped or repeated."""
+        """The dependence after elements were moved, dropped or repeated."""
         return replace(self, maps=tuple(f(m) for m in self.maps), cause=cause or self.cause)
 
 
@@ -218,8 +218,8 @@ def _coarse_rows(part: Partition, wide: np.ndarray) -> tuple[Partition, tuple[np
     shape, width = wide.shape[:-1], wide.shape[-1]
     rows = int(np.prod(shape, dtype=np.int64))
     row = np.broadcast_to(np.arange(rows, dtype=np.int32)[:, None], (rows, width)).reshape(-1)
-    new, found = merge_rows(part, row, wide.reshape(-1), rows)
-    return new, (found.reshape(shape),)
+    new, blocks = merge_rows(part, row, wide.reshape(-1), rows)
+    return new, (blocks.reshape(shape),)
 
 
 def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -> tuple[Partition, np.ndarray]:
@@ -234,16 +234,16 @@ def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -
         merged = np.where(blank, rows + np.arange(count, dtype=np.int32), owner) if blank.any() else owner
     else:
         merged = components(rows + count, row, rows + block)[rows:]
-    found = np.full(rows, -1, np.int32)
+    block_of_row = np.full(rows, -1, np.int32)
     if part.labels is None:
         new = Partition(part.size, first_seen(merged))
-        found[row] = new.all_labels()[block]
+        block_of_row[row] = new.all_labels()[block]
     else:
         new = Partition(part.size, first_seen(merged[part.labels]))
         lookup = np.zeros(count, np.int32)
         lookup[part.labels] = new.all_labels()
-        found[row] = lookup[block]
-    return new, found
+        block_of_row[row] = lookup[block]
+    return new, block_of_row
 
 
 def everything(dep: Dep, shape: Sequence[int], cause: Cause) -> Dep:
