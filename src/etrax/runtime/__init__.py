@@ -14,8 +14,8 @@ from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
-from ._ops import planned as planned
-from ._ops import prepared as prepared
+from ._ops import kernels_of as kernels_of
+from ._ops import with_kernels as with_kernels
 from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients
 from ._own_loss import plan_own_loss as plan_own_loss
