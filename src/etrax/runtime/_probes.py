@@ -178,16 +178,17 @@ def plan_probes(
 ) -> Probes:  # fmt: skip
     """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order).
 
-    `reduced` leaves out states that follow from others or reach no output, and blocks of states that do not act on
-    each other; `without` are further states to leave out. With `follow`, states that follow from others have rows of
+    `groups` show every state that they have; otherwise states that no weight op reaches are left out, for they have no
+    trace. `reduced` leaves out states that follow from others or reach no output, and blocks of states that do not act
+    on each other; `without` are further states to leave out. With `follow`, states that follow from others have rows of
     D and F, but act on nothing: those that they are made of act in their place.
     """
     needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
     known, groups = groups is None, facts.groups if groups is None else groups
     derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced or follow else {}
+    unreached = facts.unreached if known else frozenset()
     layouts = tuple(
-        layout_of(facts, g, (*(untraced_leaves(facts, g.index) if reduced else facts.unreached), *without))
-        for g in groups
+        layout_of(facts, g, (*(untraced_leaves(facts, g.index) if reduced else unreached), *without)) for g in groups
     )
     if known:
         layouts = tuple(linked(facts, layout, derived.get(layout.group.index)) for layout in layouts)
