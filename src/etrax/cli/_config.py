@@ -248,7 +248,7 @@ def _called(
     return _attempt(section, name, call)
 
 
-def _attempt(section: str, name: str, call: Callable[[], Result]) -> Result:
+def _attempt(section: str, name: object, call: Callable[[], Result]) -> Result:
     """What a section asks for; errors of other libraries, which raise all kinds, name the section."""
     try:
         return call()
