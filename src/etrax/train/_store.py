@@ -101,7 +101,7 @@ class Store:
         if self.directory.exists() and not self.directory.is_dir():
             raise CheckpointError(f"`{argument}` is {str(directory)!r}, which is a file; expected a directory.")
         self._lock = Lock(self.directory, argument)
-        # By this name only once orbax has brought absl, whose logger is of a kind of its own.
+        # Looked up after orbax is imported: absl, which it imports, replaces the logger of this name by a special one.
         self._log, self._silence = logging.getLogger("absl"), _OrbaxSilence(Path(ocp.__file__).parent)
 
     def __enter__(self) -> Store:
@@ -202,7 +202,7 @@ def shapes_of(tree: Mapping[str, object]) -> dict[str, str]:
 
 
 def _arrays(tree: object) -> Arrays:
-    """What is written, by number: names of a model are no names of files. Keys go as their numbers.
+    """What is written, by number: names in a model need not be legal names of files. Keys are written as their numbers.
 
     Orbax takes no arrays of size zero.
     """

@@ -43,7 +43,7 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
     """
     pending, total = [part or step], 0
     if step.is_symlink() or step.is_file():
-        raise damaged(step, "it is a link" if step.is_symlink() else "it is no directory")
+        raise damaged(step, "it is a link" if step.is_symlink() else "it is not a directory")
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
