@@ -61,6 +61,7 @@ class Lock:
         """Take it, or raise if another run has it. Of the processes of one run, the first takes it for all."""
         if fcntl is None or jax.process_index():
             return
+        # A link that somebody put in its place is not followed, and programs that the process starts do not inherit it.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         handle = os.open(self.directory / "lock", flags, 0o644)
         try:

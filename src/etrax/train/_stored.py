@@ -103,7 +103,7 @@ def _gathered(a: jax.Array) -> jax.Array | np.ndarray:
 def flush(step: Path) -> None:
     """Bring a checkpoint to the disk itself, so that it outlives a loss of power."""
     for directory, _, files in os.walk(step):
-        for name in (*files, "."):
+        for name in (*files, "."):  # the directory too: it says under which names the files are found
             handle = os.open(Path(directory) / name, os.O_RDONLY)
             try:
                 os.fsync(handle)
