@@ -55,9 +55,9 @@ class NotSupportedError(EtraxError, NotImplementedError):
 def need(package: str, what: str, extra: str) -> ModuleType:
     """Import an optional package for `what`, or say which extra brings it.
 
-    >>> need("no_such_package", "`etrax.this`", "that")
+    >>> need("absent", "`etrax.nir`", "nir")
     Traceback (most recent call last):
-    etrax.MissingPackageError: `etrax.this` needs no_such_package, which is not installed: `pip install "etrax[that]"`.
+    etrax._errors.MissingPackageError: `etrax.nir` needs absent, which is not installed: `pip install "etrax[nir]"`.
     """
     try:
         return importlib.import_module(package)
