@@ -44,6 +44,8 @@ LEAVES = {
     "tasks": None,
     "report": None,
     "rl": None,
+    "artifact": None,
+    "mesh": None,
 }
 # Every other module directly in src/etrax is the top level, which sees everything.
 TOP = "top level"

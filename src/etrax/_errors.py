@@ -50,6 +50,10 @@ class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""
 
 
+class ArtifactError(EtraxError, ValueError):
+    """A file that is no artifact, was cut short or changed, or is of another version."""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """A question to end a message with, if a known name is near; else nothing.
 

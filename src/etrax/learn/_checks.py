@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import _at, check_whole, short, struct_of
-from .._compat import is_inexact
+from .._arguments import _at, check_whole, struct_of
+from .._compat import ArrayImpl, is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
 from ..compiler.ir import Role as Role
@@ -207,6 +207,59 @@ def check_mask(mask: object, length: int) -> jax.Array | None:
     return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
 
 
+# Kinds of arguments that passed their checks and are remembered, for each function.
+_REMEMBERED = 8
+Signature = tuple[TreeDef, list[object]]
+
+
+class CheckedOnce:
+    """`check(*args)`, which gives the arguments as arrays or raises; left out for arguments like some that passed.
+
+    A training loop passes arrays of the same structure, shapes and types at each turn. Looking at all of them again
+    would take longer than a small step does.
+    """
+
+    def __init__(self, check: Callable[..., tuple[PyTree, ...]]):
+        self._check = check
+        self._passed: tuple[Signature, ...] = ()
+
+    def __call__(self, *args: PyTree) -> tuple[PyTree, ...]:
+        signature = signature_of(args)
+        if signature is not None and signature in self._passed:
+            return args
+        args = self._check(*args)
+        if signature is not None:
+            self._passed = (*self._passed[1 - _REMEMBERED :], signature)
+        return args
+
+
+def signature_of(tree: PyTree) -> Signature | None:
+    """Structure, shapes and types of arrays; None where a leaf is no array, or one that was given away.
+
+    Results of one compiled function share their abstract values from call to call, so that comparing two signatures
+    mostly compares addresses.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    types: list[object] = []
+    for leaf in leaves:
+        if type(leaf) is ArrayImpl and not leaf.is_deleted():
+            types.append(leaf.aval)
+        elif type(leaf) is np.ndarray:
+            types.append((leaf.shape, leaf.dtype))
+        else:
+            return None
+    return structure, types
+
+
+def as_arrays(tree: PyTree, leaves: Sequence[Leaf]) -> PyTree:
+    """A tree in which Python numbers are arrays of the types that the leaves have."""
+    values, structure = jax.tree.flatten(tree)
+    arrays = [
+        v if hasattr(v, "dtype") else jnp.asarray(v, leaf.aval.dtype) for v, leaf in zip(values, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, arrays)
+
+
 def check_window(window: object) -> int:
     return check_whole("window", window, "steps", most=None)
 
@@ -245,21 +298,6 @@ def check_opt_state(optimizer: Optimizer, params: PyTree, opt_state: PyTree) -> 
             "`opt_state` is not the state of this optimizer for these parameters "
             f"(it holds {describe(opt_state, 'opt_state')}): make it with `optimizer.init(params)`."
         )
-
-
-def check_trace_dtype(dtype: Any) -> jnp.dtype | None:
-    """A floating-point type, or None."""
-    if dtype is None:
-        return None
-    try:
-        found = jnp.dtype(dtype)
-    except Exception:  # numpy asks the object for whatever it may hold
-        found = None
-    if found is None or not jnp.issubdtype(found, jnp.floating):
-        raise ArgumentError(
-            f"`trace_dtype` is {short(dtype)}; expected a floating-point type such as `jnp.bfloat16`, or None."
-        )
-    return found
 
 
 def check_weights(

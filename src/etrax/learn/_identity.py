@@ -34,7 +34,8 @@ def identity_of(learner: Learner) -> Identity:
 def _identify(learner: Learner, _: None) -> Identity:
     step = learner.facts.step
     names = {f"{a.role.value} {format_path(a.path)}": f"{a.aval.dtype}{list(a.aval.shape)}" for a in step.ins}
-    return {"model": digest_of_step(step), "rule": describe_rule(learner.rule, learner.trace_dtype), "names": names}
+    rule = describe_rule(learner.rule, learner.options.trace_dtype)
+    return {"model": digest_of_step(step), "rule": rule, "names": names}
 
 
 def digest_of_step(step: Step) -> str:

@@ -26,6 +26,11 @@ def _is_user_rule(eqn: JaxprEqn) -> bool:
     return not is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
 
 
+def without_derivatives(step: Step, tree: PyTree) -> PyTree:
+    """The values of a tree, whose derivatives are refused if the step has derivative rules of the user's."""
+    return refuse_derivatives(tree) if has_user_rules(step) else tree
+
+
 @jax.custom_vjp
 def refuse_derivatives(tree: PyTree) -> PyTree:
     """The same values, which cannot be differentiated."""

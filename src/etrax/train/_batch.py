@@ -84,7 +84,7 @@ def updater(
         numbers = [~jnp.isnan(a).any() for a in jax.tree.leaves(params) if jnp.issubdtype(a.dtype, jnp.inexact)]
         finite = jnp.isfinite(loss) & jnp.all(jnp.asarray(numbers))
         learned = learner.learned(state) if gradient is None else ()
-        watched = state if learner.check_finite and gradient is None else ()
+        watched = state if learner.options.check_finite and gradient is None else ()
         return Updated(Live(params, opt_state, learned), watched, loss, weights.sum(), finite)
 
     return run

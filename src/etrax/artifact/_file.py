@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import foreign
-from .._errors import EtraxError
+from .._errors import ArtifactError
 
 FORMAT = 2
 PROGRAM, MANIFEST = "update.stablehlo", "manifest.json"
@@ -26,10 +26,6 @@ PARTS = ("params", "opt_state", "state", "inputs", "targets")
 DEPTH = 64  # of the structure of an output
 # Targets of calls that lead back into a running Python; `jax.export` never writes them.
 _CALLBACKS = (b"_python_cpu_callback", b"_python_gpu_callback", b"_python_tpu_callback")
-
-
-class ArtifactError(EtraxError, ValueError):
-    """A file that is no artifact, was cut short or changed, or is of another version."""
 
 
 def sealed(manifest: Mapping[str, object], program: bytes) -> dict[str, object]:

@@ -12,9 +12,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from .._errors import CompilationError
 from ..compiler.ir import PyTree, format_path
+from ..learn import Program, digest_of_step
 from ..rules import Rule
-from ._identity import digest_of_step
-from ._program import Program
 from ._shard import Dims
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.analysis import Facts, OpNode, Relation
 from ..compiler.ir import Leaf, Role, format_path
 from ..compiler.opened import fixed_examples, param_grads
+from ..learn import Shard
 from ..runtime import Transport, site_math
 
 # The mesh axis that cuts each dimension of an array; None where it is not cut.
@@ -31,17 +32,15 @@ _AXIS_NAMES = {
 }
 
 
-def check_mesh(mesh: object, shard: object) -> None:
-    """Refuse what is no mesh, or no layout of parameters over one."""
-    if mesh is None and shard is None:
-        return
+def checked_mesh(mesh: object, shard: object) -> tuple[Mesh, Shard]:
+    """A mesh and a layout over it, or an error that says what they are instead."""
     if not isinstance(mesh, Mesh):
         what = "was not given" if mesh is None else f"is a {type(mesh).__name__}"
         raise ArgumentTypeError(
             f"`mesh` {what}: with `shard`, pass a `jax.sharding.Mesh`, as `jax.make_mesh` makes it."
         )
     if isinstance(shard, str) and shard in WORDS:
-        return
+        return mesh, shard
     if not isinstance(shard, Mapping) or not all(
         isinstance(k, str) and isinstance(v, PartitionSpec) for k, v in shard.items()
     ):
@@ -49,9 +48,10 @@ def check_mesh(mesh: object, shard: object) -> None:
             f"`shard` is {short(shard)}; expected {', '.join(map(repr, WORDS))}, or a dictionary from patterns over "
             "paths to `PartitionSpec`s: {'params/w': P(None, 'neuron'), 'hidden/.*': P('batch', 'neuron')}."
         )
+    return mesh, shard
 
 
-def layout(facts: Facts, mesh: Mesh, shard: str | Mapping[str, PartitionSpec]) -> list[Dims]:
+def layout(facts: Facts, mesh: Mesh, shard: Shard) -> list[Dims]:
     """Per input leaf of the step, the axis of the mesh that cuts each of its dimensions."""
     leaves = facts.step.ins
     if isinstance(shard, str):
