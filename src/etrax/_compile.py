@@ -16,7 +16,7 @@ from ._errors import CompilationError
 from ._sums import warn_of_wrong_sums
 from .compiler.analysis import Facts, analyse
 from .compiler.ir import Path, PyTree, Role, Step, format_path
-from .frontends import bind, check_kernels, compiling
+from .frontends import bind, check_operations, compiling
 from .learn import Learner, Model, checked_options
 from .rules import Rule, RuleWarning, as_rule
 from .runtime import planned
@@ -58,7 +58,7 @@ def compile(
     values = {"params": params, "hidden": hidden, "batch_size": batch_size, **front_end_options}
     analysed = analyse_model(model, example_inputs, values)
     facts = analysed.facts
-    check_kernels(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
+    check_operations(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
     for path in integer_parameters(facts.step):
         warnings.warn(
             f"parameter {format_path(path, 'params')} holds whole numbers, which have no gradient: it will not learn. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,27 @@ from typing import Any, NamedTuple
 import jax
 
 from .._compat import build_jaxpr
-from .._errors import CompilationError
-from ..compiler.ir import Bound, BoundState, Path, Role, Step, check_step, format_path, leaves_with_paths, trace_step
+from .._errors import ArgumentError, CompilationError
+from ..compiler.ir import (
+    Bound,
+    BoundState,
+    Notation,
+    Path,
+    PyTree,
+    Role,
+    Step,
+    check_step,
+    format_path,
+    leaves_with_paths,
+    trace_step,
+)  # fmt: skip
 from ._arguments import Arguments, abstract, holds_arrays_only
 from ._borrow import Module, State, borrowed, held
-from ._brainstate_errors import check_no_new_state, explained
+from ._brainstate_errors import check_kernels, check_no_new_state, explained
 from ._brainstate_errors import is_brainstate_module as is_brainstate_module
+from ._front_end import FrontEnd, Values, check_places, refuse
 from ._renew import renew_states
-from ._units import attach, conform, strip
+from ._units import attach, conform, is_quantity, strip
 
 # First key of the path of a state that the step touches but that is no part of the module.
 OUTSIDE = "(outside the module)"
@@ -221,3 +235,70 @@ def _in_model_order(touched: Sequence[_State], step: Step) -> tuple[BoundState, 
             leaves = tuple(number[role, (*s.path, *inner)] for inner, _ in leaves_with_paths(strip(s.example)))
             out.append(BoundState(s.path, role, s.state, leaves))
     return tuple(out)
+
+
+def _into_brainstate(module: Any, params: PyTree, hidden: PyTree) -> Any:
+    writes: list[tuple[Any, Any]] = []
+    for what, tree in (("params", params), ("state", hidden)):
+        values = dict(leaves_with_paths({} if tree is None else tree))
+        taken: set[Any] = set()
+        for path, state in module.states().items():
+            inner = [(*path, *rest) for rest, _ in leaves_with_paths(state.value)]
+            if not all(p in values for p in inner):
+                continue
+            taken.update(inner)
+            value = attach(jax.tree.structure(state.value), [values[p] for p in inner])
+            conform(what, path, state.value, value)
+            check_places(what, value, state.value, path)
+            writes.append((state, value))
+        for path in values.keys() - taken:
+            raise ArgumentError(f"`{what}` has {format_path(path)}, but the module has no state there.")
+    for state, value in writes:
+        state.value = value
+    return module
+
+
+# What brainpy.state calls a part that it makes from a description: class, arguments, options.
+_MADE = re.compile(r"\(<class '(?:\w+\.)*(\w+)'>, \([^()]*\), \{(.*?)\}\)")
+_OPTION = re.compile(r"'(\w+)': (?:'([^']*)'|([^,]+))")
+
+
+def shorten_key(key: str, briefly: bool) -> str:
+    """A key of brainpy.state that is a whole description as the call that it describes.
+
+    Options that are objects (initialisers) are the first to be left out.
+
+    >>> shorten_key("(<class 'brainpy.state.Expon'>, (100,), {'tau': '10 ms'})", briefly=False)
+    'Expon(tau=10 ms)'
+    """
+
+    def call(description: re.Match[str]) -> str:
+        options = [(name, text or value) for name, text, value in _OPTION.findall(description[2])]
+        return f"{description[1]}({', '.join(f'{n}={v}' for n, v in options if not briefly or '(' not in v)})"
+
+    return _MADE.sub(call, key)
+
+
+def _bind(model: Any, inputs: tuple[object, ...], values: Values) -> Bound:
+    refuse(values.call, "call", "a `brainstate.nn.Module`, which is called as it is")
+    if values.params is not None or values.hidden is not None:
+        raise CompilationError(
+            "a `brainstate.nn.Module` holds its own parameters and states: do not pass `params=` or `hidden=`."
+        )
+    return bind_brainstate(model, inputs, values.keywords, values.batch_size)
+
+
+BRAINSTATE = FrontEnd(
+    name="brainstate",
+    library="brainstate",
+    kind="a `brainstate.nn.Module`",
+    matches=is_brainstate_module,
+    bind=_bind,
+    layers=lambda model: load_brainstate().graph.nodes(model).items(),
+    write_back=_into_brainstate,
+    makes_states=True,
+    takes_call=False,
+    takes_keywords=True,
+    check=check_kernels,
+    notation=Notation(is_quantity, lambda value: value.unit if is_quantity(value) else None, shorten_key),
+)

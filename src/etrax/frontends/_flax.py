@@ -9,30 +9,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .._compat import Literal
-from .._errors import CompilationError
-from ..compiler.ir import Bound, Path, PyTree, Role
-from ._function import CALL, Trees, bind_function, bind_trees, is_of, pair_of
+from .._errors import ArgumentTypeError, CompilationError
+from ..compiler.ir import Bound, Notation, Path, PyTree, Role
+from ._front_end import FrontEnd, Values, check_places, is_of
+from ._function import CALL, Trees, bind_function, bind_trees, pair_of
 
 _CALLED = "It is called as `{} -> (hidden, output)`: pass `hidden=` as it reads it, and inputs of one step."
 _CALLED_ALONE = (
     "It is called as `module(*inputs)`, with its hidden states in variables. If its carry is an argument, pass the "
     "initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
 )
-
-
-def is_nnx_module(model: object) -> bool:
-    return is_of(model, "flax.nnx")
-
-
-def is_linen_module(model: object) -> bool:
-    return is_of(model, "flax.linen")
 
 
 def bind_linen(
@@ -195,3 +188,54 @@ def _check_same(name: str, old: PyTree, new: PyTree) -> None:
             f"`{name}` makes or removes variables in its step: it had {before}, and has {after} after it. Create all "
             "of them in `__init__`."
         )
+
+
+def _into_nnx(module: Any, params: PyTree, hidden: PyTree) -> Any:
+    from flax import nnx
+
+    if isinstance(hidden, dict) and hidden.keys() == {"carry", "variables"}:
+        hidden = hidden["variables"]
+    now = nnx.state(module)
+    for what, tree in (("params", params), ("state", hidden)):
+        if tree is not None:
+            if not isinstance(tree, nnx.State):
+                raise ArgumentTypeError(
+                    f"`{what}` is a {type(tree).__name__}; pass the `nnx.State` that the learner returned."
+                )
+            check_places(what, tree, now)
+    for tree in (params, hidden):
+        if tree is not None:
+            nnx.update(module, jax.tree.map(lambda a: a, tree))
+    return module
+
+
+def _layers(model: Any) -> Iterable[tuple[Path, object]]:
+    from flax import nnx
+
+    return nnx.iter_modules(model)
+
+
+def _bind_nnx(model: Any, inputs: tuple[object, ...], values: Values) -> Bound:
+    if values.params is not None:
+        raise CompilationError("an `nnx.Module` holds its own parameters: do not pass `params=`.")
+    return bind_nnx(model, inputs, values.hidden, values.call)
+
+
+NNX = FrontEnd(
+    name="NNX",
+    library="Flax",
+    kind="an `nnx.Module`",
+    matches=lambda model: is_of(model, "flax.nnx"),
+    bind=_bind_nnx,
+    layers=_layers,
+    write_back=_into_nnx,
+    # A variable is a tree around one value.
+    notation=Notation(wraps=lambda value: is_of(value, "flax.nnx", "Variable")),
+)
+LINEN = FrontEnd(
+    name="linen",
+    library="Flax",
+    kind="a linen module",
+    matches=lambda model: is_of(model, "flax.linen"),
+    bind=lambda model, inputs, values: bind_linen(model, inputs, values.params, values.hidden, values.call),
+)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path
-from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module, renew_states
+from ..frontends import BRAINSTATE, NNX, check_batch_size, front_end_of, renew_states
 from ..rules import Rule
 from ._online import Counter, Module, Online, Weights, checked_rule
 from ._sequences import Before, Loop, Objective
@@ -41,7 +41,7 @@ class Stateful(Online):
     """
 
     def __new__(cls, module: Module, *args: PyTree, **options: PyTree) -> Module:
-        if not is_nnx_module(module):
+        if front_end_of(module) is not NNX:
             return super().__new__(cls)
         from ._nnx import NNXOnline
 
@@ -55,7 +55,7 @@ class Stateful(Online):
         batch_size: int | None = None,
         **options: PyTree,
     ):
-        if not is_brainstate_module(module):
+        if front_end_of(module) is not BRAINSTATE:
             raise ArgumentTypeError(
                 f"`module` is a {type(module).__name__}; `etrax.Stateful` takes a `brainstate.nn.Module` or an "
                 "`nnx.Module`. For other models use `etrax.compile`, whose functions take and return the state."
