@@ -218,6 +218,11 @@ def test_manifests_that_lie(file, tmp_path, what):
         etrax.load(resealed(file, tmp_path / "bad", **HOSTILE[what]))
 
 
+def test_a_rule_whose_name_a_terminal_would_obey(file, tmp_path):
+    artifact = etrax.load(resealed(file, tmp_path / "odd", rule="\x1b[2J\u202e\ud800"))
+    assert repr(artifact).startswith(r"<Artifact: \x1b[2J\u202e\ud800, window 1")
+
+
 def test_programs_that_are_none(file, tmp_path):
     for program in (b"", b"hello", bytes(range(256)) * 8):
         with pytest.raises(etrax.ArtifactError, match="cannot read the program"):

@@ -155,9 +155,17 @@ NONSENSE = [
       ("nan", "inf", "-1", "0", "9" * 400, '"fast"', "true", "[1]", "1e400", "{a = 1}", "2024-01-01")),
     ("optimizer", "b1", "2", "`b1` of [optimizer] is 2; expected a number from 0 up to 1"),
     ("optimizer", "eps", "nan", "`eps` of [optimizer] is nan"), ("optimizer", "name", "[]", "`name` of [optimizer]"),
-    ("optimizer", "mu_dtype", '"nope"', "[optimizer] does not fit adam"),
+    *(("optimizer", "mu_dtype", v, "`mu_dtype` of [optimizer] is") for v in ('"nope"', r'"\u0000"', "true", "[]")),
+    *(("optimizer", "nesterov", v, "`nesterov` of [optimizer] is") for v in ('"x"', "1", "nan", '""', "[]")),
+    *(("optimizer", k, v, f"`{k}` of [optimizer] is") for k in ("b1", "b2") for v in ("true", '"x"', "0.999999999")),
+    *(("optimizer", "eps", v, "`eps` of [optimizer] is") for v in ("true", '"x"', "1e300")),
+    ("optimizer", "learning_rate", "1e-320", "expected a number above zero"),
     *(("model", "neurons", v, "`neurons` is") for v in
       ("1000000000000", "0", "-3", "2.5", '"4"', "true", "9" * 25, "[4]")),
+    *(("model", k, v, f"`{k}` of [model] is {float(v)}; expected a finite") for k in ("w_init", "state_init") for v in
+      ("nan", "-inf", "1e+308")),
+    *(("model", "state_init", v, "[model] does not fit MiniGRU") for v in ('"x"', '""', "[]", "{a = 1}", "2024-01-01")),
+    *(("model", "w_init", v, "[model] does not fit MiniGRU") for v in ('"x"', r'"\u001b"')),
     ("model", "neurons", "3000000", "TB, more than half of the memory"),
     *(("training", "seed", v, "`seed` of [training] is") for v in ("9" * 20, "-1", "1.5", '"a"', "4294967296")),
     *(("training", "directory", v, "`directory` of [training] is") for v in ('""', '"  "', "3", "[]")),
@@ -189,6 +197,16 @@ def test_nonsense_in_a_config(model, capsys, tmp_path, section, key, value, mess
     seen = capsys.readouterr().err
     assert message in seen and "--debug" not in seen and not {"\x1b", "\u202e"} & set(seen)
     assert not (tmp_path / "run").exists() and not (tmp_path / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize("words", [
+    *(["check", "net.py:make", "--seed", v] for v in ("-1", "9" * 20, "1.5", "x")),
+    *(["export", "net.py:make", "u", "--learning-rate", v] for v in ("nan", "inf", "0", "-1", "x", "1e400")),
+], ids=" ".join)  # fmt: skip
+def test_nonsense_on_the_command_line(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2 and words[-2] in (seen := capsys.readouterr().err) and "is no" in seen
 
 
 @pytest.mark.parametrize("text", [

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.custom_derivatives import linear_call
 
 import etrax
 
@@ -81,6 +82,32 @@ def with_vjp_in_scan(c):
     return lambda h, x: lax.scan(lambda a, _: (inner(a, x), None), h, None, 2)[0]
 
 
+def with_vjp_that_calls_itself(c):
+    @jax.custom_vjp
+    def f(h):
+        return c * h
+
+    f.defvjp(lambda h: (f(h), None), lambda _, g: (c * g,))
+    return lambda h, x: f(h)
+
+
+def with_symbolic_zeros(c):
+    @jax.custom_vjp
+    def f(h):
+        return c * h
+
+    f.defvjp(lambda h: (c * h.value, None), lambda _, g: (c * c * g,), symbolic_zeros=True)
+    return lambda h, x: f(h)
+
+
+def in_linear_solve(c):
+    return lambda h, x: lax.custom_linear_solve(lambda v: v / c, h, lambda _, b: c * b, lambda _, b: c * b)
+
+
+def in_linear_call(c):
+    return lambda h, x: linear_call(lambda _, h: c * h, lambda _, g: c * g, (), h)
+
+
 def attribute(c):
     class Cell:
         leak = c
@@ -94,7 +121,8 @@ def entry(c):
 
 
 MODELS = (closed_over, jitted, in_scan, in_jitted_scan, in_cond, in_while, checkpointed, with_jvp, with_vjp,
-          with_vjp_in_scan, attribute, entry)  # fmt: skip
+          with_vjp_in_scan, with_vjp_that_calls_itself, with_symbolic_zeros, in_linear_solve, in_linear_call, attribute,
+          entry)  # fmt: skip
 
 
 def step_of(make, c):
@@ -127,6 +155,47 @@ def test_a_changed_constant_changes_nothing(make, shape):
         np.testing.assert_allclose(run(W, learner.init(), XS[:n])[0][1], want[n], rtol=1e-12)
         constant *= 0.3
     np.testing.assert_allclose(etrax.testing.bptt(learner, square)(W, H0, XS, None)[1], want[7], rtol=1e-12)
+
+
+FOREIGN = (closed_over, with_vjp_that_calls_itself, with_symbolic_zeros)
+
+
+@pytest.mark.parametrize("make", FOREIGN, ids=lambda m: m.__name__)
+def test_memory_that_is_not_an_arrays_own_changes_nothing(make):
+    """A view of bytes that somebody else writes to, as of a file in memory or of shared memory."""
+    values = np.array([0.9, 0.8])
+    want = bptt(step_of(make, values.copy()), XS)
+    memory = bytearray(values.tobytes())
+    learner = etrax.compile(step_of(make, np.frombuffer(memory)), "d_rtrl", XS[0], params=W, hidden=H0)
+    memory[:] = (0.3 * values).tobytes()
+    (_, grads), _ = learner.value_and_grad(square, window=2)(W, learner.init(), XS)
+    np.testing.assert_allclose(grads, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("read", [lambda s: s["slope"], lambda s: np.exp(s["array"])], ids=["number", "by numpy"])
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_slope_that_a_rule_reads_is_that_of_then(read, itself):
+    """The slope of a surrogate that is annealed: a rule may read anything, whenever it is called."""
+    settings = {"slope": 0.7, "array": np.array([0.3, -0.2])}
+
+    @jax.custom_vjp
+    def spike(h):
+        return (h > 0.5) * 1.0
+
+    first = spike if itself else lambda h: (h > 0.5) * 1.0
+    spike.defvjp(lambda h: (first(h), h), lambda h, g: (g * read(settings) / (1 + abs(h)),))
+
+    def step(w, h, x):
+        h = 0.9 * h - 0.3 * spike(h) + x @ w
+        return h, h
+
+    want = {n: bptt(step, XS[:n]) for n in (4, 5)}
+    learner = etrax.compile(step, "d_rtrl", XS[0], params=W, hidden=H0)
+    for n in (4, 5):
+        settings["slope"] *= 3
+        settings["array"] *= 3
+        (_, grads), _ = learner.value_and_grad(square, window=2)(W, learner.init(), XS[:n])
+        np.testing.assert_allclose(grads, want[n], rtol=1e-12)
 
 
 def test_a_model_that_is_compiled_again_has_the_values_of_then():

@@ -247,3 +247,74 @@ def test_a_stream_that_gives_its_state_away_says_so():
         stream.feed(XS[1], YS[1])
     stream.state = learner.init(stream.params)
     stream.feed(XS[1], YS[1])
+
+
+def test_a_stream_that_was_interrupted_after_it_gave_its_state_away_says_so(monkeypatch):
+    """Reading says it too; an interrupt leaves samples that wait, from which `flush` cannot learn either."""
+    learner = learner_of()
+    stream = stream_of(learner, 2, donate=True)
+    train = stream._train
+
+    def interrupted(*args):
+        train(*args)
+        raise KeyboardInterrupt
+
+    stream.feed(XS[0], YS[0])
+    monkeypatch.setattr(stream, "_train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stream.feed(XS[1], YS[1])
+    monkeypatch.setattr(stream, "_train", train)
+    for read in (lambda: stream.step, lambda: stream.state, stream.flush, lambda: stream.feed(XS[1], YS[1])):
+        with pytest.raises(etrax.ArgumentError, match="assign one to go on"):
+            read()
+    stream.state = learner.init(stream.params)
+    assert stream.step == 0 and stream.flush() is None
+    for t in range(2):
+        stream.feed(XS[t], YS[t])
+    same(everything(stream), clean(learner, 2, range(2))[1])
+
+
+def test_an_array_that_is_deleted_while_it_waits():
+    learner = learner_of()
+    stream = stream_of(learner, 2)
+    for t in range(2):
+        stream.feed(XS[t], YS[t])
+    before, fed = everything(stream), jnp.copy(XS[2])
+    stream.feed(fed, YS[2])
+    fed.delete()
+    with pytest.raises(etrax.ArgumentError, match="was deleted or given away"):
+        stream.feed(XS[3], YS[3])
+    same(everything(stream), before)
+
+
+def euclidean(output, target):
+    """At zero the distance is finite and its derivative is not."""
+    return jnp.sqrt(((output - target) ** 2).sum())
+
+
+BROKEN_UPDATES = {
+    "a derivative of the loss": (optax.sgd(0.1), euclidean),
+    "zero by zero in the optimizer": (optax.adam(0.1, eps=0.0), lambda o, y: (0 * o).sum()),
+    "a rate without end": (optax.sgd(jnp.inf), loss),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN_UPDATES)
+@pytest.mark.parametrize("window", [1, 2])
+def test_an_update_that_breaks_the_parameters_fails(window, what):
+    """States, traces and the loss are finite; parameters would be NaN from here on."""
+    optimizer, loss_fn = BROKEN_UPDATES[what]
+    learner = learner_of(check_finite=True)
+    stream = learner.online(optimizer, loss_fn, window=window)
+    before, hidden, targets = everything(stream), jnp.zeros((B, H)), []
+    for t in range(window):
+        hidden, output = cell(PARAMS, hidden, XS[t])
+        targets.append(output if loss_fn is euclidean else YS[t])
+    for t in range(window - 1):
+        stream.feed(XS[t], targets[t])
+    with pytest.raises(NonFiniteError, match="by an update within the steps up to"):
+        stream.feed(XS[window - 1], targets[-1])
+    same(everything(stream), before)
+    train = learner.train(optimizer, loss_fn, window=window)
+    with pytest.raises(NonFiniteError, match="by an update"):
+        train(PARAMS, optimizer.init(PARAMS), learner.init(), XS[:window], jnp.stack(targets))

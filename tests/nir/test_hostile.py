@@ -230,6 +230,26 @@ def test_a_graph_with_many_edges_is_read_in_time(tmp_path):
         etrax.nir.read(nir.NIRGraph(nodes, [*edges, edges[-1]], type_check=False))
 
 
+def wide_chain(nodes, width):
+    """Nodes in a row whose own numbers are few, behind an input that says it is wide."""
+    names = [f"n{k}" for k in range(len(nodes))]
+    ends = {"in": nir.Input(np.array([width])), "out": nir.Output(np.array([width]))}
+    return nir.NIRGraph(
+        ends | dict(zip(names, nodes, strict=True)), list(pairwise(["in", *names, "out"])), type_check=False
+    )
+
+
+def test_states_that_take_more_memory_than_there_is(tmp_path):
+    """A few numbers in a file ask for ten thousand states of a million numbers, or for a hundred layers of them."""
+    nir.write(tmp_path / "delay.nir", wide_chain([nir.Delay(np.array(1.0))], 10**6), compression=None)
+    with pytest.raises(etrax.ArgumentError, match=r"node 'n0' \(Delay\): its states hold 10,000,000,000 numbers"):
+        etrax.nir.read(tmp_path / "delay.nir")
+    layers = [nir.LI(np.array(1e-2), np.array(1.0), np.array(0.0)) for _ in range(100)]
+    nir.write(tmp_path / "layers.nir", wide_chain(layers, 10**7), compression=None)
+    with pytest.raises(etrax.ArgumentError, match=r"node 'n6' \(LI\): its states hold 10,000,000 numbers"):
+        etrax.nir.read(tmp_path / "layers.nir")
+
+
 def test_a_text_that_says_it_is_long(file):
     """Four bytes say how long a text is: gigabytes would be taken for it before its bytes are looked for."""
     with h5py.File(file) as h:

@@ -137,7 +137,7 @@ class Artifact:
 
     def __repr__(self) -> str:
         m = self.manifest
-        return f"<Artifact: {m['rule']}, window {m['window']}, {', '.join(m['platforms'])}>"
+        return f"<Artifact: {foreign(m['rule'])}, window {m['window']}, {foreign(', '.join(m['platforms']))}>"
 
     def __call__(
         self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree = None

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,10 @@ from ..learn import Learner
 from ..rules import RULES
 from ..tasks import Task
 from ..train import Dataset, Epoch, Trainer, accuracy
-from ._limits import check_optimizer_options, check_size, check_update
+from ._limits import check_model_options, check_optimizer_options, check_size, check_update
 from ._model import load_model, need
+
+Made = TypeVar("Made")
 
 EXAMPLE = """\
 [data]                  # a task of etrax.tasks with its options
@@ -183,7 +185,7 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
     brainstate = need("brainstate", "a cell of `etrax.nn`", "brainstate")
     from .. import nn
 
-    options = {"cell": "GRUCell", "neurons": 64, **config.model}
+    options = check_model_options({"cell": "GRUCell", "neurons": 64, **config.model})
     n_in = data.inputs.shape[-1]
     n_out = data.targets.shape[-1] if data.classes is None else data.classes
     neurons = check_whole("neurons", options.pop("neurons"), "neurons")
@@ -194,10 +196,14 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
         cell = _made("[model]", name, options, known, key="cell")
         return brainstate.nn.Sequential(cell, nn.Linear(count, n_out))
 
-    budget = check_size(build, neurons, batch, n_in)
+    budget = _attempt("[model]", name, lambda: check_size(build, neurons, batch, n_in))
     brainstate.random.seed(seed)
-    example = jnp.zeros((batch, n_in), jnp.float32)
-    return compile_learner(build(neurons), rule, example, batch_size=batch, memory_budget=budget, **_mesh(config.mesh))
+    example, mesh = jnp.zeros((batch, n_in), jnp.float32), _mesh(config.mesh)
+
+    def compiled() -> Learner:
+        return compile_learner(build(neurons), rule, example, batch_size=batch, memory_budget=budget, **mesh)
+
+    return _attempt("[model]", name, compiled)  # a cell looks at its options only when its states are made
 
 
 def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
@@ -237,14 +243,23 @@ def _made(
     """What the function of a known name makes of its options."""
     if not isinstance(name, str) or name not in known:
         raise ArgumentError(f"`{key}` of {section} is {short(name)}; expected one of {', '.join(known)}.")
-    try:
+
+    def make() -> PyTree:
         inspect.signature(known[name]).bind(**options)
         return known[name](**options)
+
+    return _attempt(section, name, make)
+
+
+def _attempt(section: str, name: str, make: Callable[[], Made]) -> Made:
+    """What a section asks for; errors of other libraries, which raise all kinds, name the section."""
+    try:
+        return make()
     except EtraxError:
         raise
-    except Exception as error:  # functions of other libraries raise all kinds for values that they do not expect
+    except Exception as error:
         text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ArgumentError(f"{section} does not fit {name}: {foreign(text)}.") from error
+        raise ArgumentError(f"{section} does not fit {foreign(name)}: {foreign(text)}.") from error
 
 
 def _whole(section: Mapping[str, object], name: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._arguments import foreign, format_bytes, short
 from .._compat import shape_struct
@@ -14,25 +15,46 @@ from .._errors import ArgumentError
 from ..compiler.ir import PyTree
 from ..learn import Optimizer, default_budget
 
-# Options of an optimizer by what they may be: a share from 0 up to 1, or a number from 0 on.
+# Options of an optimizer by what they may be: a share from 0 up to 1, true or false, a type; else a number from 0 on.
 SHARES = ("b1", "b2", "decay", "momentum")
+FLAGS = ("nesterov", "centered", "bias_correction", "eps_in_sqrt")
+DTYPES = ("mu_dtype", "accumulator_dtype")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+LARGEST = float(np.finfo(np.float32).max)
 SMALL = 1024  # a network of fewer neurons and samples is made without looking
 COPIES = 4  # of the weights: with their gradient and what an optimizer keeps
 
 
 def check_optimizer_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Numbers that an optimizer can use: optax takes whatever it is given, and finds out in the middle of a run."""
+    """Values that an optimizer can use: optax takes whatever it is given, and finds out in the middle of a run."""
     for name, value in options.items():
-        if isinstance(value, bool | str) or name == "name":
-            continue
-        number = value if isinstance(value, int | float) else math.nan
-        if not 0 <= number <= 1e300 or (name in SHARES and number >= 1):
-            kind = "a number from 0 up to 1" if name in SHARES else "a number that is not below zero"
-            raise ArgumentError(f"`{foreign(name)}` of [optimizer] is {short(value)}; expected {kind}.")
-    rate = options["learning_rate"]
-    if isinstance(rate, bool | str) or not rate > 0:  # type: ignore[operator]
-        raise ArgumentError(f"`learning_rate` of [optimizer] is {short(rate)}; expected a number above zero.")
-    return {**options, "learning_rate": float(rate)}  # type: ignore[arg-type]
+        if name != "name" and (expected := _expected(name, value)):
+            raise ArgumentError(f"`{foreign(name)}` of [optimizer] is {short(value)}; expected {expected}.")
+    return {**options, "learning_rate": float(options["learning_rate"])}  # type: ignore[arg-type]
+
+
+def check_model_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Numbers of a cell are finite, also in float32: weights and states are filled with them."""
+    for name, value in options.items():
+        if name != "neurons" and isinstance(value, int | float) and not abs(value) <= LARGEST:
+            raise ArgumentError(f"`{foreign(name)}` of [model] is {short(value)}; expected a finite number.")
+    return dict(options)
+
+
+def _expected(name: str, value: object) -> str:
+    """What the value of an option should have been; nothing if it is that. Numbers are judged as float32 has them."""
+    if name in FLAGS:
+        return "" if isinstance(value, bool) else "true or false"
+    if name in DTYPES:
+        return "" if value in FLOATS else f"one of {', '.join(FLOATS)}"
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:
+        number = float(np.float32(value))
+    if name in SHARES:
+        return "" if 0 <= number < 1 else "a number from 0 up to 1"
+    if name == "learning_rate":
+        return "" if number > 0 else "a number above zero"
+    return "" if number >= 0 else "a number that is not below zero"
 
 
 def check_update(optimizer: Optimizer, params: PyTree) -> None:

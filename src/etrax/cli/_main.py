@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import math
 import os
 import re
 import sys
@@ -125,7 +126,7 @@ def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
     export.add_argument("file", help="where to write it")
     _rule(export)
     export.add_argument("--window", type=_positive, default=1, help="steps of one update (1)")
-    export.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam (0.001)")
+    export.add_argument("--learning-rate", type=_rate, default=1e-3, help="of Adam (0.001)")
     export.add_argument("--loss", choices=("squares", "cross-entropy"), default="squares", help="of a step (squares)")
 
 
@@ -154,13 +155,30 @@ def _data(made: argparse.ArgumentParser, steps: bool = True) -> None:
     made.add_argument("--window", type=_positive, default=3, help="steps that are differentiated together (3)")
     if steps:
         made.add_argument("--steps", type=_positive, default=20, help="length of the random sequence (20)")
-    made.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    made.add_argument("--seed", type=_seed, default=0, help="of the random inputs (0)")
 
 
 def _positive(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text) if text.isdecimal() else -1
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up to 2**32")
+    return value
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above zero")
     return value
 
 

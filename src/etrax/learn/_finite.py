@@ -64,6 +64,22 @@ def raise_if_bad_gradient(facts: Facts, loss: jax.Array | float, grads: PyTree, 
     )
 
 
+def raise_if_bad_update(facts: Facts, params: PyTree, step: int) -> None:
+    """Raise for parameters that an update left not finite: of its gradients, nothing else is seen."""
+    values = jax.device_get(jax.tree.leaves(params))
+    bad = [
+        format_path(leaf.path, "params")
+        for leaf, a in zip(facts.step.select(Role.PARAM), values, strict=True)
+        if jnp.issubdtype(a.dtype, jnp.inexact) and not np.all(np.isfinite(a))
+    ]
+    if bad:
+        raise NonFiniteError(
+            f"NaN or infinity appeared in {', '.join(bad)} by an update within the steps up to {_shown(step)} (counted "
+            "from `init`), while states, traces and losses are finite: look at the derivative of the loss function "
+            "(a square root at zero), and at the optimizer and its learning rate."
+        )
+
+
 def flag_sample(inputs: Sequence[jax.Array], states: Sequence[jax.Array], loss: jax.Array) -> jax.Array:
     """Which inputs, which states after the step, and whether the loss of one sample are not finite."""
     return jnp.stack([~is_finite(a) for a in (*inputs, *states, loss)])

@@ -131,7 +131,7 @@ def train_function(learner: Learner, optimizer: Optimizer, losses: Losses, k: in
         mask: jax.Array | None = None,
     ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
         params, opt_state, state, loss, _ = compiled(*checked(params, opt_state, state, inputs, targets, mask))
-        learner.raise_if_not_finite(state, loss)
+        learner.raise_if_not_finite(state, loss, params=params)
         return params, opt_state, state, loss
 
     train.window = k  # type: ignore[attr-defined]

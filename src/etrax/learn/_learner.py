@@ -20,7 +20,7 @@ from ..rules import Rule, RuleWarning, as_rule, without_credit
 from ..runtime import watched
 from ._checks import Optimizer, check_optimizer, check_weights, check_window
 from ._devices import Devices, OneDevice
-from ._finite import raise_if_bad_gradient, raise_if_broken
+from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._functions import Gradient, Train, gradient_function, step_function, train_function
 from ._memory import Memory, default_budget, fitting_window
 from ._model import Model
@@ -304,11 +304,16 @@ class Learner:
         budget = self.options.memory_budget
         return fitting_window(self.program, default_budget() if budget is None else budget)
 
-    def raise_if_not_finite(self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None) -> None:
+    def raise_if_not_finite(
+        self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None, params: PyTree = None
+    ) -> None:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
-        if self.options.check_finite and is_concrete((state, loss, grads)):
+        if self.options.check_finite and is_concrete((state, loss, grads, params)):
             self.check(state)
-            raise_if_bad_gradient(self.facts, loss, grads, int(np.max(jax.device_get(state.step))) - 1)
+            last = int(np.max(jax.device_get(state.step))) - 1
+            raise_if_bad_gradient(self.facts, loss, grads, last)
+            if params is not None:
+                raise_if_bad_update(self.facts, params, last)
 
 
 def _on_mesh(program: Program, rule: Rule, options: Options) -> Devices:

@@ -67,7 +67,7 @@ class Online:
     **When a call fails.** A sample that is refused leaves the stream as it was before that sample. An update that
     fails leaves it as it was before the window: hidden state, trace, parameters and optimizer, without the window's
     samples, any of which may be the cause. Of a model compiled with `check_finite=True`, a sample that makes an input,
-    a state or the loss NaN or infinite is refused, and an update that does so to a trace or a gradient fails. An
+    a state or the loss NaN or infinite is refused, and an update that does so to a trace or a parameter fails. An
     interrupt (Ctrl-C) leaves the stream as it was before the sample, which can be fed again, or as it is after it if
     the interrupt came while the result was handed over: `step` says which.
 
@@ -126,7 +126,7 @@ class Online:
     @property
     def state(self) -> LearnerState:
         """Hidden state and trace at the beginning of the window."""
-        return self._held.state
+        return self._live(self._held).state
 
     @state.setter
     def state(self, state: LearnerState) -> None:
@@ -136,7 +136,7 @@ class Online:
     @property
     def step(self) -> int:
         """The number of samples taken, those that wait for the end of their window included."""
-        held = self._held
+        held = self._live(self._held)
         return int(jax.device_get(held.state.step)) + len(held.waiting)
 
     def _checked_params(self, params: PyTree) -> PyTree:
@@ -175,7 +175,7 @@ class Online:
     def flush(self) -> jax.Array | None:
         """Learn from the samples of an unfinished window; its loss, or None if there are none."""
         with self._lock:
-            return self._learn(self._held) if self._held.waiting else None
+            return self._learn(self._live(self._held)) if self._held.waiting else None
 
     def _plain_step(
         self, params: PyTree, hidden: PyTree, inputs: tuple[PyTree, ...], target: PyTree
@@ -188,13 +188,18 @@ class Online:
         loss = self._losses.loss_fn(output, target)
         return hidden, output, flag_sample(program.inputs_of_step(inputs), program.states(hidden), loss)
 
-    def _check(self, held: _Held, inputs: tuple[PyTree, ...], target: PyTree) -> None:
-        """A sample that does not fit is refused before it is kept: the stream goes on without it."""
+    def _live(self, held: _Held) -> _Held:
+        """What the stream knows, if its state was not used up by an update that gave no new one."""
         if self._donate and any(a.is_deleted() for a in jax.tree.leaves(held.state)):
             raise ArgumentError(
                 "an update of this stream failed or was interrupted after its state had been used up (`donate=True`): "
                 "assign one to go on, `stream.state = learner.init(stream.params)`."
             )
+        return held
+
+    def _check(self, held: _Held, inputs: tuple[PyTree, ...], target: PyTree) -> None:
+        """A sample that does not fit is refused before it is kept: the stream goes on without it."""
+        self._live(held)
         signature = signature_of((inputs, target))
         if signature is not None and signature == self._signature:
             return  # like the sample before, which was checked
@@ -220,8 +225,13 @@ class Online:
             mask = jnp.ones(len(held.waiting)) if alone else None
             params, opt_state, state, losses = self._train(held.params, held.opt_state, held.state, xs, ys, mask)
             jax.block_until_ready(losses)  # what fails while it runs, a callback for one, is seen here
-        except Exception:
+        except Exception as error:
             self._held = held.before_window()
+            if any(isinstance(a, jax.Array) and a.is_deleted() for a in jax.tree.leaves(held.waiting)):
+                raise ArgumentError(
+                    "an array that was fed was deleted or given away (`donate_argnums`) before its window ended: the "
+                    "stream is as it was before the window. Feed a copy, `jnp.copy(x)`."
+                ) from error
             raise
         loss = losses.reshape(())
         self._held = _Held(params, opt_state, state, state.hidden)

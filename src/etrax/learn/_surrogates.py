@@ -10,20 +10,14 @@ from typing import Any
 
 import jax
 
-from .._compat import CUSTOM, JaxprEqn, inner_jaxpr, is_in
+from .._compat import CUSTOM
 from .._errors import NotSupportedError
-from ..compiler.ir import PyTree, Step, equations
+from ..compiler.ir import PyTree, Step, equations, is_rule_of_jax
 
 
 def has_user_rules(step: Step) -> bool:
     """Whether a step calls functions with derivative rules that are not JAX's own."""
-    return any(_is_user_rule(eqn) for eqn in equations(step.jaxpr))
-
-
-def _is_user_rule(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name not in CUSTOM:
-        return False
-    return not is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
+    return any(eqn.primitive.name in CUSTOM and not is_rule_of_jax(eqn) for eqn in equations(step.jaxpr))
 
 
 def without_derivatives(step: Step, tree: PyTree) -> PyTree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -15,7 +16,7 @@ from ..compiler.ir import PyTree
 from ._graph import Flat, Graph, Name, flat, kind_of, schedule, shown
 from ._nodes import KINDS, Context, Kind, Shape, State, Values, shortest_delay
 from ._simulator import Simulator, Spike
-from ._values import check_settings, check_shape, numbers_of
+from ._values import MOST, check_settings, check_shape, numbers_of
 
 Found = TypeVar("Found")
 LAST = "last"  # the state that holds the output of the step before
@@ -114,6 +115,7 @@ def _with_shapes(
 ) -> dict[Name, Context]:
     """Every node with the shape of its input, found from the graph's inputs on; arrays that do not fit are refused."""
     found: dict[Name, tuple[Shape, Name | None]] = {}
+    room = MOST
     todo = [(name, None, _declared(name, contexts[name].node)) for name in graph.of_kind("Input")]
     while todo:
         name, source, shape = todo.pop()
@@ -127,6 +129,7 @@ def _with_shapes(
             continue
         found[name] = shape, source
         node = contexts[name].node
+        room -= _at(name, node, _count_states, replace(contexts[name], shape=shape), room)
         y = _at(name, node, _shape_behind, replace(contexts[name], shape=shape), numbers[name], dtype)
         todo += [(target, name, y) for start, target in graph.edges if start == name]
     for name in graph.nodes:
@@ -140,6 +143,17 @@ def _declared(name: Name, node: object) -> Shape:
     if shape is None:
         raise ArgumentError(f"node {shown(name)} (Input) does not say the shape of its input.")
     return _at(name, node, check_shape, "its input", np.ravel(shape).tolist())
+
+
+def _count_states(context: Context, room: int) -> int:
+    """How many numbers the states of a node hold: a small file may ask for long delays of wide inputs."""
+    shapes = KINDS[kind_of(context.node)].states(context).values()
+    count = sum(math.prod(shape) for shape in shapes)
+    if count > room:
+        raise ArgumentError(
+            f"its states hold {count:,} numbers; expected no more than {MOST:,} in the states of all nodes together."
+        )
+    return count
 
 
 def _shape_behind(context: Context, numbers: Values, dtype: jnp.dtype) -> Shape:

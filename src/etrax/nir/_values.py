@@ -17,7 +17,7 @@ TIME_CONSTANTS = frozenset({"tau", "tau_syn", "tau_mem"})
 # Fields that count, with the least that they may be.
 COUNTS = {"stride": 1, "dilation": 1, "groups": 1, "kernel_size": 1, "padding": 0}
 WORDS = ("same", "valid", b"same", b"valid")  # of a padding
-# Numbers in one array of a network; more is a mistake in a shape.
+# Numbers in one array of a network, and in all of its states; more is a mistake in a shape.
 MOST = 2**26
 
 

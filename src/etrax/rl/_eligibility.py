@@ -20,15 +20,20 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import check_decay
+from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, LearnerState, check_learner
 
 
 class Credit(NamedTuple):
-    """What the next step needs: the learner's state, and the trace of the return, like the parameters."""
+    """What the next step needs: the learner's state, the trace of the return, and the gradient of the last score.
+
+    The last two have the structure of the parameters.
+    """
 
     state: LearnerState
     trace: PyTree
+    grads: PyTree
 
 
 class Eligibility(NamedTuple):
@@ -37,14 +42,22 @@ class Eligibility(NamedTuple):
     init: Callable[..., Credit]
     step: Callable[..., tuple[Credit, jax.Array]]
     gradient: Callable[[Credit, jax.Array], PyTree]
+    cut: Callable[[Credit, jax.Array], Credit]
+    reset: Callable[..., Credit]
 
 
-def eligibility(learner: Learner, score_fn: LossFunction, decay: float) -> Eligibility:
+def eligibility(learner: Learner, score_fn: LossFunction, decay: float | PyTree) -> Eligibility:
     r"""Traces of `score_fn(output, target) -> scalar` with `decay` :math:`= \gamma\lambda`.
+
+    `decay` is one number, or a tree of numbers that begins like the parameters: one λ for the actor's and another for
+    the critic's.
 
     - `init(params=None, hidden=None) -> credit` at the beginning of an episode;
     - `step(params, credit, inputs, target=None) -> (credit, score)` takes the inputs of one step;
-    - `gradient(credit, error)` is :math:`-\delta_t z_t`, for an optimizer that descends.
+    - `gradient(credit, error)` is :math:`-\delta_t z_t`, for an optimizer that descends;
+    - `cut(credit, where)` empties the trace of the return, and keeps the learner's: Watkins' Q(λ) does so after an
+      action that was not the best one;
+    - `reset(credit, where, params=None)` begins a new episode where `where` is true.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(w, h, x):
@@ -61,23 +74,43 @@ def eligibility(learner: Learner, score_fn: LossFunction, decay: float) -> Eligi
     -2.0
     """
     check_learner(learner)
-    check_decay("eligibility", "decay", decay, closed=True)
+    decays = _decay_of_each(decay, learner.params)
     score_and_grad = learner.value_and_grad(score_fn, window=1, reduction="sum")
 
     def init(params: PyTree = None, hidden: PyTree = None) -> Credit:
         zeros = jax.tree.map(jnp.zeros_like, learner.params if params is None else params)
-        return Credit(learner.init(params, hidden), zeros)
+        # Two trees of arrays: a state that is given away may not hold an array twice.
+        return Credit(learner.init(params, hidden), zeros, jax.tree.map(jnp.copy, zeros))
 
     def step(params: PyTree, credit: Credit, inputs: PyTree, target: PyTree = None) -> tuple[Credit, jax.Array]:
         inputs, target = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, target))
         (score, grads), state = score_and_grad(params, credit.state, inputs, target)
-        return Credit(state, decayed(credit.trace, grads)), score
+        return Credit(state, decayed(credit.trace, grads), grads), score
 
     @jax.jit
     def decayed(trace: PyTree, grads: PyTree) -> PyTree:
-        return jax.tree.map(lambda z, g: decay * z + g, trace, grads)
+        return jax.tree.map(lambda rate, z, g: (rate * z + g).astype(g.dtype), decays, trace, grads)
 
     def gradient(credit: Credit, error: jax.Array) -> PyTree:
         return jax.tree.map(lambda z: -error * z, credit.trace)
 
-    return Eligibility(init, step, gradient)
+    def cut(credit: Credit, where: jax.Array) -> Credit:
+        return credit._replace(trace=jax.tree.map(lambda z: jnp.where(where, jnp.zeros_like(z), z), credit.trace))
+
+    def reset(credit: Credit, where: jax.Array, params: PyTree = None) -> Credit:
+        return jax.tree.map(lambda new, old: jnp.where(where, new, old), init(params), credit)
+
+    return Eligibility(init, step, gradient, cut, reset)
+
+
+def _decay_of_each(decay: float | PyTree, params: PyTree) -> PyTree:
+    """One number per parameter, from one for all or from a tree that begins like that of the parameters."""
+    leaves, tree = jax.tree.flatten(decay)
+    checked = tree.unflatten([check_decay("eligibility", "decay", leaf, closed=True) for leaf in leaves])
+    try:
+        return jax.tree.map(lambda rate, below: jax.tree.map(lambda _: rate, below), checked, params)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(
+            "`eligibility`: `decay` is a tree that does not begin like the parameters "
+            f"({jax.tree.structure(params)}); pass one number, or one for each of their branches."
+        ) from error

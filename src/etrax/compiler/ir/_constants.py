@@ -2,20 +2,20 @@
 
 JAX keeps numpy arrays that a function closes over by reference, as constants of a jaxpr and as literals, also inside
 loops and branches. A derivative rule of the user's is a Python function, which JAX calls whenever a derivative is
-taken. One that closes over an array is traced here, once, and stands for itself from then on.
+taken. It is traced here, once, and what it was then stands for it from then on.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, close_jaxpr, open_jaxpr
-from ._custom import call_with_rule, keeps_rule, moving_operands, rule_of
+from ._custom import Body, call_with_rule, is_rule_of_jax, keeps_rule, moving_operands, rule_of
 
 
 def with_own_constants(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
@@ -47,32 +47,60 @@ class _Copying:
 
     def equation(self, eqn: JaxprEqn) -> JaxprEqn:
         params = {key: self.param(value) for key, value in eqn.params.items()}
+        if "transpose_thunk" in params:  # of `linear_call`: a jaxpr and its constants, which are asked for later
+            transpose = self.param(params["transpose_thunk"]())
+            params["transpose_thunk"] = lambda: transpose
         eqn = eqn.replace(invars=self.atoms(eqn.invars), params=params)
         return _with_own_rule(eqn) if eqn.primitive.name in CUSTOM and not self.inside_rule else eqn
 
     def param(self, value: Any) -> Any:
         if isinstance(value, tuple | list):
-            return type(value)(map(self.param, value)) if type(value) in (tuple, list) else value
+            return _with_items(value, map(self.param, value))
         jaxpr, consts = open_jaxpr(value)
         if not hasattr(jaxpr, "eqns"):
-            return value
+            return self.value(value)
         jaxpr, consts = self.body(jaxpr, consts)
         return jaxpr if not hasattr(value, "consts") else close_jaxpr(jaxpr, consts)
 
 
+def _with_items(sequence: tuple[Any, ...] | list[Any], items: Iterable[Any]) -> Any:
+    """A tuple, list or named tuple with other items; what is made in another way (`PartitionSpec`) as it is."""
+    if hasattr(sequence, "_fields"):
+        return type(sequence)(*items)
+    return type(sequence)(items) if type(sequence) in (tuple, list) else sequence
+
+
 def _is_shared(value: np.ndarray) -> bool:
-    """Whether somebody beside JAX holds the array, who can change it.
+    """Whether somebody beside JAX holds the memory of an array, who can change it.
 
     JAX makes arrays of plain numbers, too: those that nothing but a view of JAX's own refers to.
     """
+    count, root = _references(value)
+    return root.flags.writeable and (root.base is not None or count > _ALONE)
+
+
+def _references(value: np.ndarray) -> tuple[int, np.ndarray]:
+    """How often Python refers to the array that has the memory of this one, and that array."""
     root = value
     while isinstance(root.base, np.ndarray):
         root = root.base
-    return root.flags.writeable and sys.getrefcount(root) > 3  # the view, the name `root`, and the argument
+    return sys.getrefcount(root), root
+
+
+_ALONE = _references(np.zeros(1).view())[0]  # as of an array that nothing but its view refers to
+
+
+def _may_be_called_again(eqn: JaxprEqn, forward: Body) -> bool:
+    """Whether a rule that no array of the caller's was seen in stays a Python function.
+
+    A rule of the user's may read numbers that change (the slope of a surrogate, or what numpy makes of an array), which
+    no jaxpr tells. One that asks which operands have derivatives has another answer for each set of them.
+    """
+    return bool(eqn.params.get("symbolic_zeros")) or (is_rule_of_jax(eqn) and keeps_rule(eqn, forward))
 
 
 def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
-    """A call with its derivative rule as it is now, if that closes over arrays or would be lost."""
+    """A call with its derivative rule as it is now, if that may change or would be lost."""
     structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     moving = moving_operands(eqn)
     try:
@@ -81,7 +109,7 @@ def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
         return eqn
     copying = _Copying(inside_rule=True)
     forward, backward = (copying.body(*body) for body in rule)
-    if eqn.params.get("symbolic_zeros") or (keeps_rule(eqn, forward) and not copying.shared):
+    if not copying.shared and _may_be_called_again(eqn, forward):
         return eqn
     call = call_with_rule(eqn, (forward, backward), moving)
     made, consts = open_jaxpr(jax.make_jaxpr(call)(*structs))

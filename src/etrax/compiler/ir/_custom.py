@@ -58,6 +58,11 @@ def rule_of(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tup
     return whole, open_jaxpr(jax.make_jaxpr(backward)(*held, *outs))
 
 
+def is_rule_of_jax(eqn: JaxprEqn) -> bool:
+    """Whether a call with a derivative rule is of a function of JAX's own."""
+    return is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
+
+
 def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
     """Whether who differentiates a gradient of the call finds the rule again, in what the call gives.
 
@@ -66,7 +71,7 @@ def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
     loop around it is differentiated. For functions of JAX's own that is no loss: their rules are true derivatives.
     """
     if eqn.primitive.name == "custom_jvp_call":
-        return is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
+        return is_rule_of_jax(eqn)
     jaxpr, _ = forward
     makers = {v: e.primitive for e in jaxpr.eqns for v in e.outvars}
     values = jaxpr.outvars[: len(eqn.outvars)]

@@ -1,0 +1,97 @@
+"""An agent in a world: environments of gymnax in one scan, those of gymnasium in a Python loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .._arguments import check_key, check_whole
+from .._errors import ArgumentError
+from ..compiler.ir import PyTree
+from ._agents import Agent, AgentState
+from ._normalise import Normaliser
+
+
+class Life(NamedTuple):
+    """Per step: the reward, whether it ended an episode, the error δ, and the effective step size."""
+
+    reward: Array
+    done: Array
+    error: Array
+    step_size: Array
+
+
+def live_in_gymnax(
+    agent: Agent, env: Any, steps: int, key: Array, *, env_params: Any = None, params: PyTree = None,
+    observations: Normaliser | None = None, rewards: Normaliser | None = None,
+    see: Callable[[Array], PyTree] = lambda observation: observation,
+) -> tuple[AgentState, Life]:  # fmt: skip
+    """An agent in an environment of gymnax (or any with its `reset` and `step`), in one `scan`: `jit` and `vmap` it.
+
+    `observations` and `rewards` normalise what the agent is given; the rewards that are returned are the world's own.
+    `see` makes the model's input of an observation. Episodes that end begin again by themselves.
+    """
+    steps = check_whole("steps", steps, "steps")
+    env_params = env.default_params if env_params is None else env_params
+    start, first, others = jax.random.split(check_key("key", key), 3)
+    observation, world = env.reset(first, env_params)
+    state = agent.init(start, params)
+    seen = observations.init(observation) if observations is not None else ()
+    scaled = rewards.init() if rewards is not None else ()
+
+    def one(carry: Any, key: Array) -> tuple[Any, Life]:
+        state, world, observation, reward, done, (seen, scaled) = carry
+        shown, given = observation, reward
+        if observations is not None:
+            seen, shown = observations.update(seen, observation)
+        if rewards is not None:
+            scaled, given = rewards.update(scaled, reward, done)
+        state, info = agent.step(state, see(shown), given, done)
+        observation, world, reward, done, _ = env.step(key, world, info.action, env_params)
+        reward = jnp.asarray(reward, jnp.zeros(()).dtype)
+        carry = state, world, observation, reward, jnp.asarray(done, bool), (seen, scaled)
+        return carry, Life(reward, carry[4], info.error, info.step_size)
+
+    begin = state, world, observation, jnp.zeros(()), jnp.array(False), (seen, scaled)
+    (state, *_), life = jax.lax.scan(one, begin, jax.random.split(others, steps))
+    return state, life
+
+
+def live_in_gymnasium(
+    agent: Agent, env: Any, steps: int, key: Array, *, params: PyTree = None, observations: Normaliser | None = None,
+    rewards: Normaliser | None = None, see: Callable[[Array], PyTree] = lambda observation: observation,
+) -> tuple[AgentState, Life]:  # fmt: skip
+    """An agent in an environment of gymnasium, which is no JAX program: a Python loop around the compiled agent.
+
+    An observation or a reward that is not finite raises, and names the step: the agent has not learned from it.
+    """
+    steps = check_whole("steps", steps, "steps")
+    key = check_key("key", key)
+    state = agent.init(key, params)
+    observation, _ = env.reset(seed=int(jax.random.randint(key, (), 0, 2**31 - 1)))
+    seen = observations.init(observation) if observations is not None else ()
+    scaled = rewards.init() if rewards is not None else ()
+    reward, done, rows = 0.0, False, []
+    for number in range(steps):
+        if not (np.isfinite(np.asarray(observation, float)).all() and np.isfinite(reward)):
+            raise ArgumentError(
+                f"the environment gave an observation or a reward that is not finite at step {number}; the agent's "
+                "parameters are those of the step before."
+            )
+        shown, given = jnp.asarray(observation), jnp.asarray(reward)
+        if observations is not None:
+            seen, shown = observations.update(seen, shown)
+        if rewards is not None:
+            scaled, given = rewards.update(scaled, given, done)
+        state, info = agent.step(state, see(shown), given, done)
+        observation, reward, ended, cut_short, _ = env.step(int(info.action))
+        done = bool(ended or cut_short)
+        if done:
+            observation, _ = env.reset()
+        rows.append((float(reward), done, info.error, info.step_size))
+    return state, Life(*(jnp.asarray(np.array(column)) for column in zip(*rows, strict=True)))
