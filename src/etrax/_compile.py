@@ -9,16 +9,14 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from . import rules
-from ._arguments import format_bytes
 from ._compat import shape_struct
 from ._errors import CompilationError
 from ._sums import warn_of_wrong_sums
-from .compiler.analysis import Facts, analyse
+from .compiler.analysis import analyse
 from .compiler.ir import Path, PyTree, Role, Step, format_path
 from .frontends import bind, check_operations, compiling
 from .learn import Learner, Model, checked_options
-from .rules import Rule, RuleWarning, as_rule
+from .rules import Rule, RuleWarning, as_rule, check_budget
 from .runtime import planned
 
 
@@ -69,7 +67,7 @@ def compile(
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
     if options.memory_budget is not None:
-        _check_budget(facts, rule, options.memory_budget, options.trace_dtype)
+        check_budget(facts, rule, options.memory_budget, options.trace_dtype)
     return Learner(analysed, rule, options)
 
 
@@ -109,17 +107,3 @@ def with_batch(tree: PyTree, step: Step, batch: int) -> PyTree:
         return jax.ShapeDtypeStruct((batch, *found.shape[1:]), found.dtype)
 
     return jax.tree.map(one, tree)
-
-
-def _check_budget(facts: Facts, rule: Rule, budget: float, trace_dtype: Any) -> None:
-    """Refuse a rule whose trace alone passes the budget, and name those whose trace does not."""
-    needed = rule.size(facts, trace_dtype)
-    if needed <= budget:
-        return
-    others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.d_rtrl(fan_out=0), rules.ottt(0.9), rules.rflo(0.9))
-    sizes = {str(r): r.size(facts, trace_dtype) for r in others}
-    fitting = [f"{name} ({format_bytes(n)})" for name, n in sorted(sizes.items(), key=lambda kv: -kv[1]) if n <= budget]
-    raise CompilationError(
-        f"the trace of {rule} takes {format_bytes(needed)}, more than `memory_budget` ({format_bytes(budget)}). These "
-        f"would fit: {', '.join(fitting)}. Or use a smaller batch, or `trace_dtype=jnp.bfloat16` for half of it."
-    )

@@ -391,7 +391,7 @@ def _by_feedback(
             facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss"
         )
 
-    return Rule("e_prop", transport, verdict, options)
+    return Rule("e_prop", transport, verdict, options, needs_loss=rate is not None)
 
 
 def _symmetric(kappa: float) -> Rule:

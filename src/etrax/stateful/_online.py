@@ -27,20 +27,18 @@ Weights: TypeAlias = Any
 
 # So many calls over sequences outside of `jit` are a training loop that compiles at every turn.
 MANY_OUTSIDE = 10
-# Rules whose own signal is a function of the loss, or that are trained by it.
-_NEED_THE_LOSS = ("three_factor", "synthetic")
 
 
 def checked_rule(rule: Rule | str) -> Rule:
     """A rule that can do without the loss, which is computed outside."""
-    found = as_rule(rule)
-    for one in (found, *found.members):
-        if one.name in _NEED_THE_LOSS or one.options.get("feedback") == "adaptive":
+    checked = as_rule(rule)
+    for one in (checked, *checked.members):
+        if one.needs_loss:
             raise NotSupportedError(
                 f"{one} reads or learns from the loss of each step, which is computed outside of `etrax.Stateful`: "
                 "use `etrax.compile` and `learner.value_and_grad`."
             )
-    return found
+    return checked
 
 
 class Counter:
