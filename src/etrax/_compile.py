@@ -103,7 +103,7 @@ def with_batch(tree: PyTree, step: Step, batch: int) -> PyTree:
         )
 
     def one(a: PyTree) -> PyTree:
-        found = shape_struct(a)
-        return jax.ShapeDtypeStruct((batch, *found.shape[1:]), found.dtype)
+        struct = shape_struct(a)
+        return jax.ShapeDtypeStruct((batch, *struct.shape[1:]), struct.dtype)
 
     return jax.tree.map(one, tree)

@@ -105,8 +105,8 @@ def _output_struct(learner: Learner) -> PyTree:
 
 
 def _stacked(a: PyTree, steps: int) -> jax.ShapeDtypeStruct:
-    found = shape_struct(a)
-    return jax.ShapeDtypeStruct((steps, *found.shape), found.dtype)
+    struct = shape_struct(a)
+    return jax.ShapeDtypeStruct((steps, *struct.shape), struct.dtype)
 
 
 class Artifact:
@@ -149,15 +149,15 @@ class Artifact:
         single = self._is_sample(inputs)
         if single:
             inputs, targets = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets))
-        given = dict(zip(PARTS, (params, opt_state, state, inputs, targets), strict=True))
-        leaves = [a for part in PARTS for a in self._leaves(part, given[part])]
+        trees = params, opt_state, state, inputs, targets
+        leaves = [a for part, tree in zip(PARTS, trees, strict=True) for a in self._leaves(part, tree)]
         kinds = [_key_kind(shape_struct(a)) for a in leaves]
-        found = self._run([_plain(jnp.asarray(a)) for a in leaves])
-        kept, rest = jax.tree.flatten((params, opt_state, state))
-        first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(found, kinds, strict=False)]
-        new = jax.tree.unflatten(rest, first[: len(kept)])
-        outputs = [a[0] if single else a for a in found[len(kept) + 1 :]]
-        return (*new, found[len(kept)], _rebuilt(self.manifest["output"], iter(outputs)))
+        results = self._run([_plain(jnp.asarray(a)) for a in leaves])
+        updated = jax.tree.structure((params, opt_state, state))
+        n = updated.num_leaves  # then come the loss and the outputs
+        first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(results, kinds, strict=False)]
+        outputs = [a[0] if single else a for a in results[n + 1 :]]
+        return (*jax.tree.unflatten(updated, first[:n]), results[n], _rebuilt(self.manifest["output"], iter(outputs)))
 
     def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         try:
@@ -174,13 +174,13 @@ class Artifact:
     def _leaves(self, part: str, tree: PyTree) -> list[jax.Array]:
         """The leaves of an argument, if they are those that the program takes."""
         check_arrays(part, tree)
-        found, wanted = leaves_with_paths(tree), self._wanted[part]
-        if len(found) != len(wanted):
+        leaves, wanted = leaves_with_paths(tree), self._wanted[part]
+        if len(leaves) != len(wanted):
             raise ArgumentError(
-                f"`{part}` has {len(found)} arrays, but the artifact was made with {len(wanted)}: "
+                f"`{part}` has {len(leaves)} arrays, but the artifact was made with {len(wanted)}: "
                 f"{', '.join(w['path'] for w in wanted) or 'none'}."
             )
-        for (path, value), want in zip(found, wanted, strict=True):
+        for (path, value), want in zip(leaves, wanted, strict=True):
             name = format_path(path, part)[1:-1]
             if name != want["path"] and any(not isinstance(key, int) for key in path):
                 raise ArgumentError(
@@ -233,8 +233,8 @@ def load(path: str | os.PathLike[str]) -> Artifact:
 def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export.Exported) -> None:
     """The program takes and gives what the manifest says."""
     wanted = [leaf for part in PARTS for leaf in manifest["arguments"][part]]
-    kept = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
-    outs = kept + 1 + count_arrays(manifest["output"])
+    updated = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
+    outs = updated + 1 + count_arrays(manifest["output"])
     flat = jax.tree.structure((tuple(range(len(wanted))), {})), jax.tree.structure(list(range(outs)))
     same = len(exported.in_avals) == len(wanted) and all(map(_fits, exported.in_avals, wanted))
     if (exported.in_tree, exported.out_tree) != flat or not same or list(exported.platforms) != manifest["platforms"]:
@@ -312,5 +312,5 @@ def _rebuilt(skeleton: Any, leaves: Iterator[jax.Array]) -> PyTree:
     if "dict" in skeleton:
         return {k: _rebuilt(v, leaves) for k, v in skeleton["dict"].items()}
     kind = "tuple" if "tuple" in skeleton else "list"
-    found = [_rebuilt(v, leaves) for v in skeleton[kind]]
-    return tuple(found) if kind == "tuple" else found
+    parts = [_rebuilt(v, leaves) for v in skeleton[kind]]
+    return tuple(parts) if kind == "tuple" else parts

@@ -37,8 +37,8 @@ def is_module(model: object) -> bool:
 
 def bind(model: object, inputs: tuple[object, ...], **options: Any) -> Bound:
     """Bind a model to example inputs, and note the layers that it is made of."""
-    known = {f.name for f in fields(Values)} - {"keywords"}
-    for name in (name for name in options if name not in known):
+    names = {f.name for f in fields(Values)} - {"keywords"}
+    for name in (name for name in options if name not in names):
         raise ArgumentTypeError(
             f"`compile` has no option `{name}=` for a model of this kind ({type(model).__name__})."
             f"{meant(f'{name}=', OPTIONS)}"
@@ -46,8 +46,8 @@ def bind(model: object, inputs: tuple[object, ...], **options: Any) -> Bound:
     values, front_end = Values(**options), front_end_of(model)
     check_batch_size(values.batch_size)
     if values.call is not None and not callable(values.call):
-        found = type(values.call).__name__
-        raise ArgumentTypeError(f"`call` is a {found}; pass a function of the module, state and inputs.")
+        kind = type(values.call).__name__
+        raise ArgumentTypeError(f"`call` is a {kind}; pass a function of the module, state and inputs.")
     if values.batch_size is not None and not front_end.makes_states:
         makers = _listed(f.library for f in registered.FRONT_ENDS if f.makes_states)
         raise CompilationError(
@@ -133,8 +133,8 @@ def _listed(names: Iterable[str]) -> str:
 def check_batch_size(batch_size: object) -> None:
     whole = batch_size if isinstance(batch_size, int) and not isinstance(batch_size, bool) else None
     if batch_size is not None and not (whole is not None and 0 < whole < 2**31):
-        found = f"a {type(batch_size).__name__}" if whole is None else whole
-        raise ArgumentError(f"`batch_size` is {found}; expected a whole number from 1 to 2**31, or None.")
+        passed = f"a {type(batch_size).__name__}" if whole is None else whole
+        raise ArgumentError(f"`batch_size` is {passed}; expected a whole number from 1 to 2**31, or None.")
 
 
 def write_back(module: Any, params: PyTree = None, state: Any = None) -> Any:

@@ -95,8 +95,8 @@ def bind_brainstate(
     by_path = {s.path: s for s in touched}
 
     def read() -> tuple[Any, Any, Any]:
-        found = dict(model.states())  # a model that creates its states anew has other objects at the same paths
-        now = {s.path: s.plain(found.get(s.path, s.state).value) for s in touched}
+        states_now = dict(model.states())  # a model that creates its states anew has other objects at the same paths
+        now = {s.path: s.plain(states_now.get(s.path, s.state).value) for s in touched}
         return _tree(Role.PARAM, touched, now), _tree(Role.HIDDEN, touched, now), _tree(Role.OTHER, touched, now)
 
     return Bound(
@@ -112,14 +112,14 @@ def bind_brainstate(
 
 
 def _trace(
-    brainstate: ModuleType, model: Module, known: Mapping[Path, State], arguments: Arguments
+    brainstate: ModuleType, model: Module, of_module: Mapping[Path, State], arguments: Arguments
 ) -> tuple[Step, list[_State], Any]:
     """Trace with all states of the module as inputs, and keep the parameters and what the step touched.
 
     One trace is enough, unless the step touches a state outside its module, which is not known before, or a
     transformation around the caller shows another shape of a state once it is read.
     """
-    paths = {id(state): path for path, state in known.items()}
+    paths = {id(state): path for path, state in of_module.items()}
 
     def place(state: State, value: object) -> _State:
         if id(state) not in paths:
@@ -128,11 +128,11 @@ def _trace(
             paths[id(state)] = (OUTSIDE, f"{name}_{len(before)}")
         return _State(paths[id(state)], _role(brainstate, state), state, abstract(value))
 
-    offered = {id(s): place(s, held(s)) for s in known.values() if holds_arrays_only(held(s))}
+    offered = {id(s): place(s, held(s)) for s in of_module.values() if holds_arrays_only(held(s))}
     while True:
-        traced = _run(brainstate, model, known, arguments, list(offered.values()))
+        traced = _run(brainstate, model, of_module, arguments, list(offered.values()))
         met = set(map(id, traced.states))
-        params = [s for s in known.values() if isinstance(s, brainstate.ParamState) and id(s) not in met]
+        params = [s for s in of_module.values() if isinstance(s, brainstate.ParamState) and id(s) not in met]
         # Read outside the loan: the transformations around the caller, if any, take part in this.
         touched = [place(s, s.value) for s in [*traced.states, *params]]
         if all(s.looks_like(offered.get(id(s.state))) for s in touched):
@@ -141,36 +141,40 @@ def _trace(
 
 
 def _run(
-    brainstate: ModuleType, model: Module, known: Mapping[Path, State], arguments: Arguments, offered: Sequence[_State]
+    brainstate: ModuleType,
+    model: Module,
+    of_module: Mapping[Path, State],
+    arguments: Arguments,
+    offered: Sequence[_State],
 ) -> _Traced:
     """One trace, in which a state that is offered takes its value from the step's inputs when it is first met."""
-    found: list[tuple[list[State], Any]] = []
+    traces: list[tuple[list[State], Any]] = []
     modules = list(model.nodes().values())
-    states = [*known.values(), *(s.state for s in offered if s.path not in known)]
+    states = [*of_module.values(), *(s.state for s in offered if s.path not in of_module)]
 
     def fn(params: Any, hidden: Any, other: Any, *inputs: object) -> tuple[Any, Any, Any]:
         trees = {Role.PARAM: params, Role.HIDDEN: hidden, Role.OTHER: other}
         values = {s.path: _at(trees[s.role], s.path) for s in offered}
-        given = {id(s.state): s.value(jax.tree.leaves(values[s.path])) for s in offered}
+        offered_values = {id(s.state): s.value(jax.tree.leaves(values[s.path])) for s in offered}
         positional, named = arguments.rebuild(inputs)
         with borrowed(states, modules) as loan, brainstate.StateTraceStack(name="etrax") as stack:
             # Asked of every state at its first access: states outside the module are borrowed when they are met.
-            stack.set_new_arg(lambda state: (loan.take(state), given.get(id(state), held(state)))[1])
-            out = explained(model, known, lambda: model(*positional, **named), {"inputs": arguments.both})
-            check_no_new_state(model, known)
+            stack.set_new_arg(lambda state: (loan.take(state), offered_values.get(id(state), held(state)))[1])
+            out = explained(model, of_module, lambda: model(*positional, **named), {"inputs": arguments.both})
+            check_no_new_state(model, of_module)
             written = {id(s) for s, wrote in zip(stack.states, stack.been_writen, strict=True) if wrote}
             met = set(map(id, stack.states))
             for s in offered:
                 if s.role is Role.PARAM and id(s.state) in written:
                     raise CompilationError(_WRITES_PARAMETER.format(format_path(s.path), type(s.state).__name__))
             values |= {s.path: s.plain(held(s.state)) for s in offered if id(s.state) in met}
-        found.append((stack.states, jax.tree.structure(out)))
+        traces.append((stack.states, jax.tree.structure(out)))
         return _tree(Role.HIDDEN, offered, values), _tree(Role.OTHER, offered, values), strip(out)
 
     examples = {s.path: s.example for s in offered}
     params, hidden, other = (_tree(role, offered, examples) for role in _ROLES)
     step = trace_step(fn, params, hidden, arguments.structs, other, _handles(brainstate, offered))
-    return _Traced(step, *found[0])
+    return _Traced(step, *traces[0])
 
 
 _WRITES_PARAMETER = (
@@ -182,11 +186,11 @@ _WRITES_PARAMETER = (
 def _only(step: Step, touched: Sequence[_State]) -> Step:
     """The step without the states that it does not touch."""
     wanted = {id(s.state) for s in touched}
-    kept = lambda leaf: leaf.handle is None or id(leaf.handle) in wanted  # noqa: E731
-    ins, outs = [leaf for leaf in step.ins if kept(leaf)], [leaf for leaf in step.outs if kept(leaf)]
-    given = zip(step.jaxpr.invars[len(step.consts) :], step.ins, strict=True)
-    invars = [*step.constvars, *(v for v, leaf in given if kept(leaf))]
-    outvars = [v for v, leaf in zip(step.jaxpr.outvars, step.outs, strict=True) if kept(leaf)]
+    is_touched = lambda leaf: leaf.handle is None or id(leaf.handle) in wanted  # noqa: E731
+    ins, outs = [leaf for leaf in step.ins if is_touched(leaf)], [leaf for leaf in step.outs if is_touched(leaf)]
+    pairs = zip(step.jaxpr.invars[len(step.consts) :], step.ins, strict=True)
+    invars = [*step.constvars, *(v for v, leaf in pairs if is_touched(leaf))]
+    outvars = [v for v, leaf in zip(step.jaxpr.outvars, step.outs, strict=True) if is_touched(leaf)]
     examples = {s.path: s.example for s in touched}
     trees = {role: jax.tree.structure(_tree(role, touched, examples)) for role in _ROLES}
     jaxpr = build_jaxpr(invars, outvars, step.jaxpr.eqns, step.jaxpr)

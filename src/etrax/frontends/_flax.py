@@ -61,14 +61,14 @@ def bind_nnx(
         called = _CALLED_ALONE
     carried: frozenset[Path] | None = None
     while True:
-        seen = _Variables(module, hidden, carried)
-        bound = bind_trees(seen.step(call), inputs, seen.read, seen.join, called)
-        unchanged = _unchanged(bound) - {(*seen.root, *p) for p in seen.carried}
-        found = frozenset(p[len(seen.root) :] for p in unchanged if p[: len(seen.root)] == seen.root)
-        if not found or (hidden is not None and not seen.root):
+        variables = _Variables(module, hidden, carried)
+        bound = bind_trees(variables.step(call), inputs, variables.read, variables.join, called)
+        unchanged = _unchanged(bound) - {(*variables.root, *p) for p in variables.carried}
+        only_read = frozenset(p[len(variables.root) :] for p in unchanged if p[: len(variables.root)] == variables.root)
+        if not only_read or (hidden is not None and not variables.root):
             break
         # Variables that the step only reads are no memory: trace again with these among the others.
-        carried = seen.carried | found
+        carried = variables.carried | only_read
     if not bound.step.select(Role.HIDDEN):
         raise CompilationError(
             f"`{type(module).__name__}` writes none of its variables, so that it has no hidden state. If its carry is "
@@ -177,8 +177,8 @@ class _Variables:
         """New hidden and other states in the trees of the old ones."""
         if not self.has_variables:
             return (hidden if self.carry is None else carry), other
-        kept, apart = self.split(rest)
-        return ({"carry": carry, "variables": kept}, {"variables": apart}) if self.root else (kept, apart)
+        memory, apart = self.split(rest)
+        return ({"carry": carry, "variables": memory}, {"variables": apart}) if self.root else (memory, apart)
 
 
 def _check_same(name: str, old: PyTree, new: PyTree) -> None:

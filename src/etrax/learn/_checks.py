@@ -33,13 +33,13 @@ class Optimizer(Protocol):
 def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> list[jax.Array]:
     """The leaves of a tree that must look like those that the model was compiled with."""
     if jax.tree.structure(tree) != structure:
-        found = _difference(what, tree, leaves, structure)
-        remedy = f" `learner.{what}` has it." if what in ("params", "hidden") and "`learner." not in found else ""
-        raise ArgumentError(f"`{what}` does not have the structure that the model was compiled with ({found}).{remedy}")
-    found = jax.tree.leaves(tree)
-    for leaf, value in zip(leaves, found, strict=True):
+        why = _difference(what, tree, leaves, structure)
+        remedy = f" `learner.{what}` has it." if what in ("params", "hidden") and "`learner." not in why else ""
+        raise ArgumentError(f"`{what}` does not have the structure that the model was compiled with ({why}).{remedy}")
+    pairs = list(zip(jax.tree.leaves(tree), leaves, strict=True))
+    for value, leaf in pairs:
         _check_one(f"`{what}` at {format_path(leaf.path, what)}", value, leaf.aval.shape, leaf.aval.dtype)
-    return [v if hasattr(v, "aval") else jnp.asarray(v, leaf.aval.dtype) for v, leaf in zip(found, leaves, strict=True)]
+    return [value if hasattr(value, "aval") else jnp.asarray(value, leaf.aval.dtype) for value, leaf in pairs]
 
 
 def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
@@ -114,7 +114,7 @@ def check_inputs(step: Step, inputs: PyTree) -> tuple[list[jax.Array], int | Non
             "Pass the tuple of the step's inputs, each with a leading time axis (a single array may be passed bare)"
             f"{_hint(inputs)}."
         )
-    found, length = [], None
+    arrays, length = [], None
     for leaf, value in zip(leaves, jax.tree.leaves(inputs), strict=True):
         name = f"`inputs` at {format_path(leaf.path, 'inputs')}"
         got = struct_of(name, value)
@@ -122,10 +122,10 @@ def check_inputs(step: Step, inputs: PyTree) -> tuple[list[jax.Array], int | Non
         if length is not None and got.shape[0] != length:
             raise ArgumentError(f"{name} has {got.shape[0]} steps, another input has {length}.")
         length = got.shape[0]
-        found.append(jnp.asarray(value) if not hasattr(value, "aval") else value)
+        arrays.append(jnp.asarray(value) if not hasattr(value, "aval") else value)
     if leaves and not length:
         raise ArgumentError("`inputs` holds no steps (T = 0).")
-    return found, length
+    return arrays, length
 
 
 def _hint(inputs: PyTree) -> str:
@@ -194,17 +194,17 @@ def check_mask(mask: object, length: int) -> jax.Array | None:
         raise ArgumentTypeError(
             f"`mask` is a {type(mask).__name__}; expected an array of shape ({length},) or ({length}, B)."
         )
-    found = struct_of("`mask`", mask)
-    if len(found.shape) not in (1, 2) or found.shape[0] != length:
+    struct = struct_of("`mask`", mask)
+    if len(struct.shape) not in (1, 2) or struct.shape[0] != length:
         raise ArgumentError(
-            f"`mask` has shape {list(found.shape)}; expected ({length},) or ({length}, B): "
+            f"`mask` has shape {list(struct.shape)}; expected ({length},) or ({length}, B): "
             "a weight per step, or per step and sample."
         )
-    if jnp.issubdtype(found.dtype, jnp.complexfloating) or not (
-        jnp.issubdtype(found.dtype, jnp.number) or found.dtype == jnp.bool_
+    if jnp.issubdtype(struct.dtype, jnp.complexfloating) or not (
+        jnp.issubdtype(struct.dtype, jnp.number) or struct.dtype == jnp.bool_
     ):
-        raise ArgumentTypeError(f"`mask` is {found.dtype}; expected real numbers or booleans.")
-    return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
+        raise ArgumentTypeError(f"`mask` is {struct.dtype}; expected real numbers or booleans.")
+    return jnp.asarray(mask, struct.dtype if jnp.issubdtype(struct.dtype, jnp.floating) else jnp.float32)
 
 
 # Kinds of arguments that passed their checks and are remembered, for each function.
@@ -313,11 +313,11 @@ def check_weights(
 
     def pulled(some: list[jax.Array], rest: list[jax.Array], which: Sequence[int]) -> PyTree:
         def values(some: list[jax.Array]) -> list[jax.Array]:
-            given = list(rest)
+            params = list(rest)
             for i, v in zip(moving, some, strict=True):
-                given[i] = v
-            found = weights_of(given)
-            return [found[j] for j in which]
+                params[i] = v
+            weights = weights_of(params)
+            return [weights[j] for j in which]
 
         primal, pull = jax.vjp(values, some)
         return pull(primal)
@@ -332,12 +332,12 @@ def check_weights(
         for j, site in enumerate(sites):
             try:
                 run([j])
-            except (ValueError, NotImplementedError) as own:
+            except (ValueError, NotImplementedError) as cause:
                 names = ", ".join(format_path(leaves[p].path, "params") for p in sorted(site.params))
                 raise NotSupportedError(
                     f"the weight of {site.label} is made of {names} by an operation that has no derivative in reverse "
                     "mode, so neither BPTT nor Etrax can train it. A `while_loop` (or a `fori_loop` whose bounds are "
                     "not constants) can be a `lax.scan`; an operation of your own can have a rule by `jax.custom_vjp`; "
-                    f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(own).splitlines()[0]}"
-                ) from own
+                    f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(cause).splitlines()[0]}"
+                ) from cause
         raise error

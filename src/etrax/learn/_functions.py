@@ -66,9 +66,9 @@ def gradient_function(learner: Learner, losses: Losses, k: int, donate: bool) ->
 
     def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
         params, state, inputs = without_derivatives(program.facts.step, (params, state, inputs))
-        given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
-        loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
-        steps = steps_of(given.inputs, (targets, given.weight))
+        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+        loss, grads, end, trace = run_sequence(program, arguments, state.trace, targets, losses, k)
+        steps = steps_of(arguments.inputs, (targets, arguments.weight))
         return {"loss": loss, "grads": grads, "state": program.state_after(state, end, trace, steps)}
 
     def check(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree) -> tuple[PyTree, ...]:
@@ -97,12 +97,12 @@ def update_of(program: Program, optimizer: Optimizer, losses: Losses, k: int) ->
         mask: jax.Array | None,
     ) -> dict[str, PyTree]:  # fmt: skip
         params, opt_state, state, inputs = without_derivatives(program.facts.step, (params, opt_state, state, inputs))
-        given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses)
         check_opt_state(optimizer, params, opt_state)
         start = params, opt_state, state.trace
-        ends, loss, outputs = train_sequence(program, optimizer, given, start, targets, losses, k)
+        ends, loss, outputs = train_sequence(program, optimizer, arguments, start, targets, losses, k)
         params, opt_state, end, trace = ends
-        state = program.state_after(state, end, trace, steps_of(given.inputs, (targets, given.weight)))
+        state = program.state_after(state, end, trace, steps_of(arguments.inputs, (targets, arguments.weight)))
         return {"params": params, "opt_state": opt_state, "state": state, "loss": loss, "outputs": outputs}
 
     return update

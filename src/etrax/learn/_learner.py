@@ -69,7 +69,7 @@ class Learner:
         self._step = step_function(self)
 
     def with_rule(self, rule: Rule | str) -> Learner:
-        """The same model under another rule; nothing is traced or analysed again."""
+        """This model under another rule; nothing is traced or analysed again."""
         return Learner(self._model, as_rule(rule), self.options)
 
     def once(self, make: Callable[..., _T], *key: Hashable) -> _T:

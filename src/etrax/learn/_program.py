@@ -81,8 +81,8 @@ class Program:
         """
         leaves, tree = jax.tree.flatten(self.transport.init())
         repeated = [any(a is b for b in leaves[:i]) for i, a in enumerate(leaves)]
-        own = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
-        return jax.tree.unflatten(tree, own)
+        separate = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
+        return jax.tree.unflatten(tree, separate)
 
     @cached_property
     def _trace_struct(self) -> PyTree:
@@ -146,9 +146,9 @@ class Program:
         length = check_length(length, targets, mask)
         check_targets(targets, length)
         weight = check_mask(mask, length)
-        found = Arguments(self.params(params), self.states(hidden), x, weight)
+        p, states = self.params(params), self.states(hidden)
         losses.check(targets, weight)
-        return found
+        return Arguments(p, states, x, weight)
 
     def weights(self, params: Sequence[jax.Array]) -> Weights:
         return weights(self.facts.step, self.facts.sites, params)
@@ -159,8 +159,8 @@ class Program:
 
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""
-        found = param_grads(self.facts.step, self.facts.sites, params, grads, self.frozen)
-        return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], found)
+        leaves = param_grads(self.facts.step, self.facts.sites, params, grads, self.frozen)
+        return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], leaves)
 
     def check_given(self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object) -> None:
         """What can be seen only outside `jit`, which takes arrays alone."""
@@ -178,9 +178,9 @@ class Program:
         if not isinstance(state, LearnerState):
             if jax.tree.structure(state) == self._hidden_tree and jax.tree.leaves(state):
                 raise ArgumentTypeError("`state` holds hidden states alone: pass `learner.init(params, hidden)`.")
-            found = "an array" if isinstance(state, jax.Array) else short(state)
+            kind = "an array" if isinstance(state, jax.Array) else short(state)
             raise ArgumentTypeError(
-                f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
+                f"`state` is {kind}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
                 "returns it."
             )
         check_like("state.trace", state.trace, self._trace_struct, f"`init` of this learner ({self.rule})", shapes)

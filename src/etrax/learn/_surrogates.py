@@ -27,7 +27,7 @@ def without_derivatives(step: Step, tree: PyTree) -> PyTree:
 
 @jax.custom_vjp
 def refuse_derivatives(tree: PyTree) -> PyTree:
-    """The same values, which cannot be differentiated."""
+    """A tree as it is, which cannot be differentiated."""
     return tree
 
 

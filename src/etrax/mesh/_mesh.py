@@ -107,9 +107,9 @@ class Meshed:
 
         def run(params: PyTree, states: PyTree, inputs: PyTree, targets: PyTree, mask: PyTree) -> PyTree:
             with self.compiling():
-                given, start = Arguments(params, states, inputs, mask), self.plain.transport.init()
+                arguments, start = Arguments(params, states, inputs, mask), self.plain.transport.init()
                 program = replace(self.plain, place_trace=self._place_known)
-                _, grads, _, trace = run_sequence(program, given, start, targets, losses, _STEPS)
+                _, grads, _, trace = run_sequence(program, arguments, start, targets, losses, _STEPS)
             return jax.tree.leaves(grads), trace
 
         with use_abstract_mesh(self.mesh.abstract_mesh):
@@ -129,12 +129,12 @@ class Meshed:
         specs = [PartitionSpec(*d) for d in self.dims[: self._step.first_state]]
         if self.neuron is None or all(any(s) for s in specs):
             return specs
-        found = []
+        chosen = []
         for spec, sharding, leaf in zip(specs, self._probe[0], self._step.select(Role.PARAM), strict=True):
-            own = [a if a == self.neuron else None for a in sharding.spec]
-            fits = all(a is None or n % self.mesh.shape[a] == 0 for n, a in zip(leaf.aval.shape, own, strict=False))
-            found.append(spec if any(spec) or not fits else PartitionSpec(*own))
-        return found
+            axes = [a if a == self.neuron else None for a in sharding.spec]
+            fits = all(a is None or n % self.mesh.shape[a] == 0 for n, a in zip(leaf.aval.shape, axes, strict=False))
+            chosen.append(spec if any(spec) or not fits else PartitionSpec(*axes))
+        return chosen
 
     @cached_property
     def shardings(self) -> Shardings:
@@ -152,14 +152,14 @@ class Meshed:
         """Traces by position, as leaves by number: they lie with their samples and positions."""
         facts = self.plain.facts
         dims = trace_dims(facts, self.plain.transport, facts.relations, self.dims, self.mesh)
-        return {i: self.named(*own) for i, own in dims.items()}
+        return {i: self.named(*axes) for i, axes in dims.items()}
 
     @cached_property
     def _trace(self) -> PyTree:
         """What is no trace by position (random projections, influence matrices) lies as the compiler puts it."""
         leaves, tree = jax.tree.flatten(self._probe[1])
-        found = [self._known.get(i, self.named(*s.spec)) for i, s in enumerate(leaves)]
-        return jax.tree.unflatten(tree, found)
+        shardings = [self._known.get(i, self.named(*s.spec)) for i, s in enumerate(leaves)]
+        return jax.tree.unflatten(tree, shardings)
 
     def _place_known(self, trace: PyTree) -> PyTree:
         leaves, tree = jax.tree.flatten(trace)
@@ -190,11 +190,11 @@ class Meshed:
     def opt_state(self, tree: PyTree) -> PyTree:
         """The state of an optimizer is cut as the parameter whose path its own path ends in."""
         leaves = self._step.select(Role.PARAM)
-        known = {leaf.path: (leaf.aval.shape, s) for leaf, s in zip(leaves, self.param_specs, strict=True)}
+        by_path = {leaf.path: (leaf.aval.shape, s) for leaf, s in zip(leaves, self.param_specs, strict=True)}
 
         def one(path: tuple[Any, ...], a: Any) -> NamedSharding:
             for n in range(len(path) + 1):
-                shape, spec = known.get(path[n:], (None, PartitionSpec()))
+                shape, spec = by_path.get(path[n:], (None, PartitionSpec()))
                 if shape == jnp.shape(a):
                     return NamedSharding(self.mesh, spec)
             return self.named()
@@ -228,10 +228,10 @@ class Meshed:
         leaves, tree_def = jax.tree.flatten(tree)
         structs = self._step.select(Role.INPUT)
         dims = self.dims[len(self.dims) - len(structs) :]
-        found = [
+        shardings = [
             self.named(*d) if jnp.ndim(a) == len(d) else self.named(None, *d) for a, d in zip(leaves, dims, strict=True)
         ]
-        return jax.tree.unflatten(tree_def, found)
+        return jax.tree.unflatten(tree_def, shardings)
 
     def placed_shapes(self, params: PyTree, states: PyTree, inputs: PyTree, trace: PyTree) -> tuple[PyTree, ...]:
         """Shapes of what a sequence is given, each with its place on the mesh."""
@@ -243,21 +243,21 @@ class Meshed:
             self.shardings.trace,
         )
         return tuple(
-            jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), tree, own)
-            for tree, own in zip((params, states, inputs, trace), shardings, strict=True)
+            jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), tree, places)
+            for tree, places in zip((params, states, inputs, trace), shardings, strict=True)
         )
 
-    def check_devices(self, given: Mapping[str, PyTree]) -> None:
+    def check_devices(self, values: Mapping[str, PyTree]) -> None:
         """Arrays that are bound to devices must be on those of the mesh, all of them."""
-        own = set(self.mesh.devices.flat)
-        for what, tree in given.items():
+        devices = set(self.mesh.devices.flat)
+        for what, tree in values.items():
             for path, a in leaves_with_paths(tree):
-                if isinstance(a, jax.Array) and is_concrete(a) and a.committed and a.sharding.device_set != own:
-                    found = ", ".join(sorted(map(str, a.sharding.device_set))[:4])
+                if isinstance(a, jax.Array) and is_concrete(a) and a.committed and a.sharding.device_set != devices:
+                    others = ", ".join(sorted(map(str, a.sharding.device_set))[:4])
                     place = f"learner.shardings.{_PLACES.get(what, 'params')}"
                     raise ArgumentError(
-                        f"`{what}` at {format_path(path, what)} is on {found}, not on the {len(own)} devices of the "
-                        f"mesh: put it there, as `jax.device_put({what}, {place})` does, or pass a numpy array."
+                        f"`{what}` at {format_path(path, what)} is on {others}, not on the {len(devices)} devices of "
+                        f"the mesh: put it there, as `jax.device_put({what}, {place})` does, or pass a numpy array."
                     )
 
     def compiled(self, run: Run, donate: str = "", check: bool = True) -> Callable[..., list[PyTree]]:
@@ -304,10 +304,10 @@ class Meshed:
 
     def _explicit_types(self, args: PyTree) -> tuple[AxisType, ...] | None:
         """Types of the axes of a mesh like this one, in force or of an array, if any is explicit."""
-        own = [
+        meshes = [
             a.sharding.mesh for a in jax.tree.leaves(args) if isinstance(getattr(a, "sharding", None), NamedSharding)
         ]
-        for mesh in (jax.sharding.get_abstract_mesh(), *own):
+        for mesh in (jax.sharding.get_abstract_mesh(), *meshes):
             if AxisType.Explicit in mesh.axis_types and dict(mesh.shape) == dict(self.mesh.shape):
                 return mesh.axis_types
         return None
