@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import etrax
+
 from .cases import Case
 from .measure import EXACT, close, relative, tolerance_of
 from .oracle import bptt, inexact
@@ -24,6 +26,8 @@ NOT_BY_DIFFERENCES = (
     "stop_gradient", "spike_", "clip_gradient", "scale_gradient", "host_rule", "constant_of", "unbatched",
     "astype(jnp.", "reduce_precision",
 )  # fmt: skip
+# What a step says that has a derivative rule of its own: JAX loses it in a second derivative, and a learner refuses.
+OWN_RULE = ("spike_", "clip_gradient", "scale_gradient", "host_rule", "constant_of", "unbatched")
 # The norms of their random vectors start at zero, where a root has no derivative.
 WITHOUT_SLOPE = ("uoro", "kf_rtrl")
 SIZE = 1e-5
@@ -94,7 +98,12 @@ def wrong_derivative(
             continue
         if not all(np.isfinite(w).all() for w in want):
             continue
-        got = run(derivative(by_learner), at)
+        try:
+            got = run(derivative(by_learner), at)
+        except etrax.NotSupportedError as error:
+            if "derivative rules of its own" in str(error) and any(w in step_source(built.model) for w in OWN_RULE):
+                return None
+            raise
         scale = max(float(np.abs(w).max(initial=0)) for w in want)
         for g, w in zip(got, want, strict=True):
             if not close(g, w, loose, loose * scale):

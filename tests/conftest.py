@@ -41,6 +41,17 @@ def do_without_numba(brainevent):
     brainevent.config.set_backend("cpu", "jax_raw")
 
 
+def check_all_facts(analysis):
+    """Every pass that makes facts keeps their invariants."""
+    make = analysis.Facts.__init__
+
+    def make_and_check(facts, *args, **kwargs):
+        make(facts, *args, **kwargs)
+        analysis.check_facts(facts)
+
+    analysis.Facts.__init__ = make_and_check
+
+
 class AfterImport:
     """Import hook that calls `prepare(module)` once, when a test or a model first imports the module `name`."""
 
@@ -58,7 +69,11 @@ class AfterImport:
         return spec
 
 
-sys.meta_path[:0] = [AfterImport("brainstate", keep_float64), AfterImport("brainevent", do_without_numba)]
+sys.meta_path[:0] = [
+    AfterImport("brainstate", keep_float64),
+    AfterImport("brainevent", do_without_numba),
+    AfterImport("etrax.compiler.analysis", check_all_facts),
+]
 
 
 MOST_MEMORY = 2_500_000  # kB of a process, with its compiled programs

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from etrax import _machine
+from etrax._machine import MACHINES
 
 
 def set_machine(monkeypatch, **thresholds):
     """Compile for a CPU with other thresholds."""
-    monkeypatch.setattr(_machine, "CPU", replace(_machine.CPU, **thresholds))
+    monkeypatch.setitem(MACHINES, "cpu", replace(MACHINES["cpu"], **thresholds))
 
 
 def write_out_everything(monkeypatch):

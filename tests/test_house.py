@@ -71,7 +71,7 @@ NAME_RULES = {"rules", "cli", "compat"}
 
 PAGE = 60
 # Folders that hold what other libraries define and do not type: their modules, jaxprs and sparse matrices.
-FOREIGN = ("frontends", "compiler/ir", "compiler/ops", "compiler/dataflow")
+FOREIGN = ("frontends", "compiler/ir", "compiler/ops")
 
 MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|tmp|work|mnt|opt|usr|var|Users)/|\b[A-Z]:\\\\?\w")
 

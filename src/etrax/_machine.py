@@ -1,7 +1,10 @@
 """How large a thing must be before another way to compute it pays: one record for each kind of device.
 
-Nothing in a `Machine` changes what is computed, only in which order. The numbers for a CPU were measured on two cores
-(AVX2, float32) by `benchmarks/run.py`; those for accelerators follow from how XLA works there, and say so.
+Nothing in a `Machine` changes what is computed, what a trace holds or what a report says, only in which order numbers
+are added and how arrays lie. So the bounds that decide what a rule carries (`rules/_d_rtrl.py`), how long a window is
+(`learn/_memory.py`) and how far the analysis looks (`compiler/`) are no fields of it: a model means the same on every
+device. The numbers for a CPU were measured on two cores (AVX2, float32) by `benchmarks/run.py`; those for accelerators
+follow from how XLA works there, and say so.
 """
 
 from __future__ import annotations
@@ -19,42 +22,71 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 @dataclass(frozen=True)
 class Machine:
-    """Thresholds by which the engine chooses between equivalent programs.
+    """Thresholds by which the runtime chooses between equivalent programs.
 
-    The defaults are those of a device that XLA already serves well: nothing is unrolled or looped by hand.
+    The defaults are those of a device that XLA already serves well: nothing is unrolled or looped by hand. Fields under
+    "compile time" bound the size of a program, which XLA takes as long to compile for one device as for another.
     """
 
+    # --- Sums and products over samples and steps ---
     # Bytes of a trace from which on a sum of products over few steps or samples is written out term by term. On a CPU,
     # XLA contracts a (16, 512, 256) trace with a learning signal in 1.54 ms, and in 0.25 ms if the sum is written out.
     unrolled_product_bytes: float = inf
     # For plain sums: pairs of (bytes of the result, most terms that are written out). A reduction costs a CPU 10 ns for
     # each number; 64 written-out terms of small arrays cost more than that to compile.
     unrolled_sums: tuple[tuple[int, int], ...] = ()
-    # Most samples or steps whose products are written out.
+    # Most samples or steps whose products are written out in one expression.
     unrolled_terms: int = 64
     # Most steps of a window whose outer products are written out, to be added in the pass that moves the trace.
     fused_steps: int = 0
+    # Whether steps and samples may be merged into one axis for the gradient of a weight, so that the product needs no
+    # transposed operand. An axis of samples that is cut over devices must stay an axis of its own.
+    merges_steps: bool = True
+
+    # --- Traces that are larger than the cache ---
     # Bytes from which on several traces of one op are held as one array and moved sample by sample, within the cache;
     # and bytes from which on they are read sample by sample as well.
     stack_bytes: float = inf
     long_stack_bytes: float = inf
-    # Bytes of a trace and steps of a window from which on it is moved some samples at a time; and how many samples.
+    # Bytes of a trace and steps of a window from which on it is moved some samples at a time; how many samples; and how
+    # many times smaller the other traces that are read with it must be, to stay in the cache beside it.
     grouped_trace_bytes: float = inf
     grouped_steps: int = 7
     grouped_samples: int = 4
-    # Whether steps and samples may be merged into one axis for the gradient of a weight, so that the product needs no
-    # transposed operand. An axis of samples that is cut over devices must stay an axis of its own.
-    merges_steps: bool = True
-    # Whether sparse products are computed by sums of gathered entries rather than by scattering, and whether traces of
-    # their entries are moved one sample after the other.
-    gathers_entries: bool = False
-    # Samples that are read together from one pass over the indices of a sparse matrix.
-    entries_together: int = 4
-    # Numbers in the gradient of a weight up to which XLA copies the trace sooner than it would order reads and writes.
+    grouped_others: int = 8
+    # Numbers in the gradient of a weight up to which its trace is not ordered to be read before it is moved in place:
+    # XLA copies a small trace sooner than a sum over the gradient, which the order takes, is made.
     copied_size: int = 1024
+
+    # --- Sparse matrices ---
+    # Whether sparse products are computed by sums of gathered entries rather than by scattering.
+    gathers_entries: bool = False
+    # Whether traces of entries are moved, and read, one sample after the other, so that one sample's numbers stay in
+    # the cache while the indices are read; and how many samples are read in one pass over the indices.
+    loops_over_samples: bool = False
+    samples_together: int = 4
+    # Entries of a row that are added up in one expression; longer rows are added in several rounds.
+    entries_in_a_sum: int = 16
+    # A matrix with more entries than one in so many is multiplied as a dense one: a gathered number costs a CPU about
+    # as much as so many multiplications of a dense product.
+    dense_share: int = 16
+
+    # --- Loops over steps ---
     # A product of more rows than this gains nothing from being joined over the steps of a window: reading its weight no
     # longer dominates.
     joined_rows: int = 32
+
+    # --- Compile time ---
+    # Products of blocks that one step of the suffix products may have entry by entry. With more, blocks are arrays with
+    # axes of states: S×S blocks take S³ products a step, and minutes to compile for S = 16.
+    unrolled_block_terms: int = 128
+    # States at a position up to which powers of blocks that do not change are written out entry by entry. They are made
+    # once a call: with three states, writing them out took longer to compile than it saved.
+    unrolled_power_states: int = 2
+    # Pulls of a step that are made one by one: XLA then sees which of their numbers are zero. More are made as one with
+    # a leading axis, for each is compiled as a whole backward step.
+    separate_pulls: int = 8
+
     # The devices that arrays are cut over, if there are several.
     mesh: Mesh | None = None
 
@@ -78,10 +110,23 @@ CPU = Machine(
     long_stack_bytes=2**25,
     grouped_trace_bytes=2**24,
     gathers_entries=True,
+    loops_over_samples=True,
 )
-# A GPU or TPU reduces and contracts at the speed of its memory, and a loop over samples would leave most of it idle.
-# Reading a weight costs more of a step there, so that more rows are joined.
-ACCELERATOR = Machine(joined_rows=512)
+# A GPU reduces and contracts at the speed of its memory: XLA makes a product with one vector per sample into a fused
+# multiplication and sum, and a loop over samples would leave most of the device idle.
+GPU = Machine(
+    # A step of a loop costs some launches of about 5 µs each, in which 512 rows times a (512, 512) weight are
+    # multiplied; up to there joined steps save launches as well as reads of the weight.
+    joined_rows=512,
+    # The order takes three small kernels more, 15 µs at 1.5 TB/s: as long as a trace of 2¹⁸ numbers, read and written,
+    # for each of ten samples.
+    copied_size=2**18,
+)
+# A TPU runs a loop without launches, so that only reads of the weight count: 275 TFlop/s and 1.2 TB/s (v4, bfloat16)
+# are 230 multiplications for each number read. Its sums, too, run at the speed of memory.
+TPU = Machine(joined_rows=256)
+# By the names that `jax.default_backend()` gives; another kind of device is served as XLA's own choices suit it.
+MACHINES = {"cpu": CPU, "gpu": GPU, "cuda": GPU, "rocm": GPU, "tpu": TPU}
 
 
 def meshed_machine(mesh: Mesh) -> Machine:
@@ -96,7 +141,7 @@ _override: ContextVar[Machine | None] = ContextVar("machine", default=None)
 def machine() -> Machine:
     """The machine that is compiled for: the one in force, by default that of JAX's default platform."""
     chosen = _override.get()
-    return chosen if chosen is not None else CPU if jax.default_backend() == "cpu" else ACCELERATOR
+    return chosen if chosen is not None else MACHINES.get(jax.default_backend(), Machine())
 
 
 @contextmanager

@@ -436,3 +436,15 @@ def test_plain_functions():
     assert relation.path == ("w",) and relation.hidden_groups[0] is by_path["v",]
     with pytest.raises(TypeError, match="params="):
         etrax.compile_etrace_graph(step, x)
+
+
+def test_perturbations_that_do_not_fit_are_named():
+    model = etrax.nn.LSTMCell(3, 4)
+    brainstate.nn.init_all_states(model)
+    graph = etrax.compile_etrace_graph(model, jnp.ones(3))
+    zeros = graph.hidden_perturb.init_perturb_data()
+    for shape in ((5,), (1,), (), (2, 4)):
+        with pytest.raises(ValueError, match=r"the perturbation of 'c' has shape .* expected \[4\]"):
+            graph.call_hidden_perturb((jnp.ones(3),), [zeros[0], jnp.ones(shape)])
+    with pytest.raises(ValueError, match="got 1 inputs, expected"):
+        graph.hidden_perturb.eval_jaxpr([jnp.ones(3)], zeros)

@@ -23,6 +23,7 @@ from ._group import HiddenGroup as HiddenGroup
 from ._input_data import MultiStepData as MultiStepData
 from ._input_data import SingleStepData as SingleStepData
 from ._input_data import first_steps as first_steps
+from ._input_data import unmarked as unmarked
 from ._jacobians import jacobians as jacobians
 from ._jacobians import plan_jacobians as plan_jacobians
 from ._module_info import ModuleInfo as ModuleInfo

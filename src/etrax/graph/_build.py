@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._compat import Jaxpr, Literal, Primitive, Var
 from .._errors import CompilationError
@@ -28,12 +28,12 @@ def build_graph(model: Bound, facts: Facts, include_hidden_perturb: bool = True)
     groups, by_path = build_groups(info.jaxpr, info.hidden_leaves, facts)
     relations = build_relations(info, facts, groups)
     info = info.add_jaxpr_outs(_read_by(groups, relations, info))
-    weights = _weight_paths(info)
     unused = [p for p, s in info.bound.known.items() if hasattr(s, "varshape") and p not in info.hidden_path_to_invar]
-    found = records(facts, weights, unused)
+    diagnostics = records(facts, _weight_paths(info), unused)
     if facts.step is not info.step:  # facts of a step that can only be looked at
-        found += loop_records(loops(info.step))
-    return ETraceGraph(info, groups, by_path, relations, perturb(info) if include_hidden_perturb else None, found)
+        diagnostics += loop_records(loops(info.step))
+    perturbation = perturb(info) if include_hidden_perturb else None
+    return ETraceGraph(info, groups, by_path, relations, perturbation, diagnostics)
 
 
 def build_groups(
@@ -43,6 +43,7 @@ def build_groups(
     number = {leaf.path: k for k, leaf in enumerate(hidden)}
     slicer, groups = Slicer(jaxpr, facts), []
     for g in facts.groups:
+        # Leaves of the step are in the order of the trees; the states of a group are in that of the model.
         rank = [number[facts.states[i].path] for i in g.leaves]
         g = _reordered(g, sorted(range(len(rank)), key=rank.__getitem__))
         members = [hidden[k] for k in sorted(rank)]
@@ -63,7 +64,7 @@ def build_groups(
 
 
 def _reordered(group: Group, order: Sequence[int]) -> Group:
-    """The same group with its leaves in another order."""
+    """A group with its leaves in another order."""
     leaves, place, slot = (tuple(part[k] for k in order) for part in (group.leaves, group.place, group.slot))
     return replace(group, leaves=leaves, place=place, slot=slot)
 
@@ -76,8 +77,8 @@ def build_relations(
     numbers = [i for e in info.bound.states if e.role is Role.PARAM for i in e.leaves]
     invars = dict(zip(numbers, info.weight_invars, strict=True))
     slicer, out = Slicer(info.jaxpr, facts), []
-    for j, found in sorted(facts.relations_of.items()):
-        relations = [r for r in found if r.representable]
+    for j, all_relations in sorted(facts.relations_of.items()):
+        relations = [r for r in all_relations if r.representable]
         if not relations:
             continue
         site, op = facts.sites[j], _op(info, slicer, j)
@@ -111,40 +112,44 @@ def build_relations(
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """A short name for each leaf: its last key, or its whole path if two leaves share that."""
+    """A short name for each leaf: its last key, or all of its path if two leaves share that."""
     last = [str(path[-1]) if path else "weight" for path in paths]
-    whole = [".".join(map(str, path)) for path in paths]
-    return [a if last.count(a) == 1 else b for a, b in zip(last, whole, strict=True)]
+    dotted = [".".join(map(str, path)) for path in paths]
+    return [a if last.count(a) == 1 else b for a, b in zip(last, dotted, strict=True)]
 
 
 def _weight_paths(info: ModuleInfo) -> list[Path]:
     """For each parameter leaf of the step, the path of the state that holds it."""
-    held = {i: e.path for e in info.bound.states if e.role is Role.PARAM for i in e.leaves}
-    return [held[i] for i in range(len(held))]
+    paths = {i: e.path for e in info.bound.states if e.role is Role.PARAM for i in e.leaves}
+    return [paths[i] for i in range(len(paths))]
 
 
 class _Op(NamedTuple):
     """The equation of a weight op: its data operand (None if there is none), its result, and the way from there."""
 
     primitive: Primitive
-    params: dict[str, Any]
+    params: dict[str, object]
     x: Var | None
     y: Var
     slice_to: Callable[[Sequence[Var]], Slice]
 
 
 def _op(info: ModuleInfo, slicer: Slicer, j: int) -> _Op:
+    """The equation of weight op j."""
     facts = slicer.facts
     site, count = facts.sites[j], len(facts.step.jaxpr.eqns)
+    # A weight that is an output of the step itself has no equation: its address is that of the output, behind them all.
     if site.at[0] >= count:
         y = info.hidden_path_to_outvar[facts.step.outs[site.at[0] - count].path]
         return _Op(OUTPUT, {}, None, y, lambda targets: slicer.between([y], targets))
     eqn = inner_equation(info.jaxpr, site.at)
     varying = () if not site.rule.mixes else site.rule.varying(site.call)
     x, y = eqn.invars[varying[0]] if varying else None, eqn.outvars[0]
-    if len(site.at) > 1:
-        return _Op(eqn.primitive, dict(eqn.params), x, y, lambda targets: slicer.from_inside(j, targets))
-    return _Op(eqn.primitive, dict(eqn.params), x, y, lambda targets: slicer.between([y], targets))
+
+    def slice_to(targets: Sequence[Var]) -> Slice:
+        return slicer.from_inside(j, targets) if len(site.at) > 1 else slicer.between([y], targets)
+
+    return _Op(eqn.primitive, dict(eqn.params), x, y, slice_to)
 
 
 def _read_by(groups: Sequence[HiddenGroup], relations: Sequence[HiddenParamOpRelation], info: ModuleInfo) -> list[Var]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 
@@ -16,6 +16,7 @@ from .._compat import (
     is_call,
     is_concrete,
     is_extended,
+    is_jaxpr,
     open_jaxpr,
     renamed,
     shape_struct,
@@ -24,6 +25,7 @@ from .._compat import (
 from .._errors import CompilationError
 from ..compiler.ir import Leaf, Path, Role, Step, check_step, format_path, inline
 from ._build import build_groups
+from ._columns import HiddenObject
 from ._group import HiddenGroup
 from ._module_info import HiddenLeaf
 from ._perturb import HiddenPerturbation, perturb_jaxpr
@@ -33,12 +35,12 @@ Groups: TypeAlias = tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]
 
 
 def find_hidden_groups_from_jaxpr(
-    jaxpr: Any,
+    jaxpr: object,
     hidden_outvar_to_invar: Mapping[Var, Var],
     weight_invars: Collection[Var],
     invar_to_hidden_path: Mapping[Var, Path],
     outvar_to_hidden_path: Mapping[Var, Path],
-    path_to_state: Mapping[Path, Any],
+    path_to_state: Mapping[Path, HiddenObject],
 ) -> Groups:
     """The hidden groups of a jaxpr, and the group of each hidden state by path.
 
@@ -57,16 +59,15 @@ def find_hidden_groups_from_jaxpr(
     >>> groups[0].varshape, groups[0].hidden_outvars == [new], list(by_path)
     ((4,), True, [('h',)])
     """
-    program = _read(
-        jaxpr, hidden_outvar_to_invar, weight_invars, invar_to_hidden_path, outvar_to_hidden_path, path_to_state
-    )
+    paths = invar_to_hidden_path, outvar_to_hidden_path
+    program = _read(jaxpr, hidden_outvar_to_invar, weight_invars, *paths, path_to_state)
     groups: list[Groups] = []
 
-    def analyse(consts: Sequence[Any]) -> None:
+    def analyse(consts: Sequence[jax.Array]) -> None:
         step = _step(program, consts, weight_invars, path_to_state)
         groups.append(build_groups(program.jaxpr, program.hidden, inspect(step)))
 
-    if program.consts is None:  # the values of its constants are not known: they are traced
+    if program.consts is None:  # a bare jaxpr has no values for its constants: they are traced
         jax.eval_shape(analyse, [shape_struct(v.aval) for v in program.jaxpr.constvars])
     else:
         analyse(program.consts)
@@ -74,12 +75,12 @@ def find_hidden_groups_from_jaxpr(
 
 
 def add_hidden_perturbation_in_jaxpr(
-    closed_jaxpr: Any,
+    closed_jaxpr: object,
     hidden_outvar_to_invar: Mapping[Var, Var],
     weight_invars: Collection[Var],
     invar_to_hidden_path: Mapping[Var, Path],
     outvar_to_hidden_path: Mapping[Var, Path],
-    path_to_state: Mapping[Path, Any],
+    path_to_state: Mapping[Path, HiddenObject],
 ) -> HiddenPerturbation:
     """The jaxpr with a perturbation added to every hidden state; arguments as in `find_hidden_groups_from_jaxpr`.
 
@@ -95,31 +96,30 @@ def add_hidden_perturbation_in_jaxpr(
     >>> perturbation.eval_jaxpr([jnp.zeros(4), jnp.ones(4)], [jnp.full(4, 0.5)])[0].tolist()
     [1.5, 1.5, 1.5, 1.5]
     """
-    program = _read(
-        closed_jaxpr, hidden_outvar_to_invar, weight_invars, invar_to_hidden_path, outvar_to_hidden_path, path_to_state
-    )
+    paths = invar_to_hidden_path, outvar_to_hidden_path
+    program = _read(closed_jaxpr, hidden_outvar_to_invar, weight_invars, *paths, path_to_state)
     if program.consts is None:
         raise CompilationError(
             f"the jaxpr has {len(program.jaxpr.constvars)} constants without values: pass the closed jaxpr, as "
             "`jax.make_jaxpr` gives it."
         )
-    made = {v for eqn in program.jaxpr.eqns for v in eqn.outvars}
+    results = {v for eqn in program.jaxpr.eqns for v in eqn.outvars}
     for leaf in program.hidden:
-        if leaf.outvar not in made:
+        if leaf.outvar not in results:
             raise CompilationError(
                 f"no equation of the jaxpr makes hidden state {format_path(leaf.path)}: it is passed on as it was "
                 "given. Leave it out of `hidden_outvar_to_invar`, or let the step return a copy of it."
             )
-    parts = program.jaxpr
-    closed = build_closed(parts.invars, parts.outvars, parts.eqns, parts, parts.constvars, program.consts)
+    jaxpr = program.jaxpr
+    closed = build_closed(jaxpr.invars, jaxpr.outvars, jaxpr.eqns, jaxpr, jaxpr.constvars, program.consts)
     return perturb_jaxpr(closed, program.hidden, _first_copy(program))
 
 
 class _Program(NamedTuple):
-    """A jaxpr without calls, the values of its constvars (None: not known), and its hidden states."""
+    """A jaxpr without calls, the values of its constvars (None: a bare jaxpr has none), and its hidden states."""
 
     jaxpr: Jaxpr
-    consts: tuple[Any, ...] | None
+    consts: tuple[jax.Array, ...] | None
     hidden: tuple[HiddenLeaf, ...]
 
 
@@ -133,23 +133,24 @@ def _first_copy(program: _Program) -> int:
 
 
 def _read(
-    jaxpr: Any,
+    jaxpr: object,
     hidden_outvar_to_invar: Mapping[Var, Var],
     weight_invars: Collection[Var],
     invar_to_hidden_path: Mapping[Var, Path],
     outvar_to_hidden_path: Mapping[Var, Path],
-    path_to_state: Mapping[Path, Any],
+    path_to_state: Mapping[Path, HiddenObject],
 ) -> _Program:
-    """Check what was given against the jaxpr, and write the calls of the jaxpr out."""
-    if not hasattr(open_jaxpr(jaxpr)[0], "eqns"):
+    """Check what the caller says of the variables against the jaxpr, and write the calls of the jaxpr out."""
+    if not is_jaxpr(jaxpr):
         raise CompilationError(f"`jaxpr` is a {type(jaxpr).__name__}: pass what `jax.make_jaxpr` gives.")
-    parts, consts = open_jaxpr(jaxpr)
-    inputs = set(parts.invars)
-    defined = inputs.union(parts.constvars, (v for eqn in parts.eqns for v in eqn.outvars))
+    program, consts = open_jaxpr(jaxpr)
+    inputs = set(program.invars)
+    defined = inputs.union(program.constvars, (v for eqn in program.eqns for v in eqn.outvars))
     for v in weight_invars:
         if v not in inputs:
             raise CompilationError(f"`weight_invars` holds {_shown(v)}, which is no input of the jaxpr.")
     leaves: list[HiddenLeaf] = []
+    # The first mistake is named, so that each check may rely on those before it.
     for out, into in hidden_outvar_to_invar.items():
         path = _path_of(out, into, outvar_to_hidden_path, invar_to_hidden_path)
         _require(out in defined, path, f"`hidden_outvar_to_invar` has {_shown(out)}, which the jaxpr does not define")
@@ -162,8 +163,8 @@ def _read(
         _require(into not in {leaf.invar for leaf in leaves}, path, f"{_shown(into)} is the input of two hidden states")
         _require(path in path_to_state, path, "`path_to_state` has no state for it")
         leaves.append(HiddenLeaf(path, path_to_state[path], into, out))
-    known = consts if len(consts) == len(parts.constvars) else None
-    return _without_calls(_Program(parts, known, tuple(leaves)))
+    values = consts if len(consts) == len(program.constvars) else None
+    return _without_calls(_Program(program, values, tuple(leaves)))
 
 
 def _path_of(out: Var, into: Var, after: Mapping[Var, Path], before: Mapping[Var, Path]) -> Path:
@@ -195,49 +196,51 @@ def _without_calls(program: _Program) -> _Program:
         return program
     read = {v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal)}
     read.update(v for v in (*jaxpr.outvars, *hidden) if not isinstance(v, Literal))
-    made = [v for eqn in jaxpr.eqns for v in eqn.outvars if v in read]
-    given = [*jaxpr.constvars, *jaxpr.invars]
-    all_values = build_jaxpr(given, made, jaxpr.eqns, jaxpr)
+    results = [v for eqn in jaxpr.eqns for v in eqn.outvars if v in read]
+    sources = [*jaxpr.constvars, *jaxpr.invars]
+    all_values = build_jaxpr(sources, results, jaxpr.eqns, jaxpr)
 
-    def run(*args: Any) -> list[Any]:
+    def run(*args: jax.Array) -> list[jax.Array]:
         values, out = inline(all_values, (), args), []
-        seen = set(map(id, args))
-        for v, value in zip(made, values, strict=True):
-            shared = v in hidden and not is_extended(v.aval) and (id(value) in seen or is_concrete(value))
+        earlier = set(map(id, args))
+        for v, value in zip(results, values, strict=True):
+            # A call may pass a value on, or give a constant: a hidden state still needs a variable of its own.
+            shared = v in hidden and not is_extended(v.aval) and (id(value) in earlier or is_concrete(value))
             out.append(staged_copy(value) if shared else value)
-            seen.add(id(value))
+            earlier.add(id(value))
         return out
 
-    flat, captured = open_jaxpr(jax.make_jaxpr(run)(*(shape_struct(v.aval) for v in given)))
-    names: dict[Any, Any] = dict(zip(flat.invars, given, strict=True))
-    same: dict[Var, Any] = {}  # a value that a call passes on has the variable that it had before
-    for new, v in zip(flat.outvars, made, strict=True):
+    flat, captured = open_jaxpr(jax.make_jaxpr(run)(*(shape_struct(v.aval) for v in sources)))
+    names: dict[Var, Var] = dict(zip(flat.invars, sources, strict=True))
+    passed_on: dict[Var, Var | Literal] = {}  # a value that a call passes on has the variable that it had before
+    for new, v in zip(flat.outvars, results, strict=True):
         if isinstance(new, Literal) or new in names:
-            same[v] = new if isinstance(new, Literal) else names[new]
+            passed_on[v] = new if isinstance(new, Literal) else names[new]
         else:
             names[new] = v
     eqns = [renamed(eqn, names) for eqn in flat.eqns]
-    outvars = [v if isinstance(v, Literal) else same.get(v, v) for v in jaxpr.outvars]
-    inner = list(flat.constvars)
+    outvars = [v if isinstance(v, Literal) else passed_on.get(v, v) for v in jaxpr.outvars]
     consts = None if program.consts is None else (*captured, *program.consts)
-    whole = build_closed(jaxpr.invars, outvars, eqns, jaxpr, [*inner, *jaxpr.constvars], consts or ())
-    return _Program(open_jaxpr(whole)[0], consts, program.hidden)
+    constvars = [*flat.constvars, *jaxpr.constvars]
+    closed = build_closed(jaxpr.invars, outvars, eqns, jaxpr, constvars, consts or ())
+    return _Program(open_jaxpr(closed)[0], consts, program.hidden)
 
 
 def _step(
-    program: _Program, consts: Sequence[Any], weight_invars: Collection[Var], path_to_state: Mapping[Path, Any]
+    program: _Program, consts: Sequence[jax.Array], weight_invars: Collection[Var], states: Collection[Path]
 ) -> Step:
-    """The jaxpr as a step: hidden states in the order of `path_to_state`, every input that is no state as data."""
+    """The jaxpr as a step: hidden states in the order of `states`, every input that is no state as data."""
     jaxpr = program.jaxpr
-    order = {path: k for k, path in enumerate(path_to_state)}
+    order = {path: k for k, path in enumerate(states)}
     hidden = sorted(program.hidden, key=lambda leaf: order[leaf.path])
-    states = {leaf.invar for leaf in hidden}
+    hidden_invars = {leaf.invar for leaf in hidden}
     params = [v for v in jaxpr.invars if v in weight_invars]
-    inputs = [v for v in jaxpr.invars if v not in weight_invars and v not in states]
+    inputs = [v for v in jaxpr.invars if v not in weight_invars and v not in hidden_invars]
     outputs = [v for v in jaxpr.outvars if isinstance(v, Literal) or v not in {leaf.outvar for leaf in hidden}]
-    own = [_hidden_leaf(leaf) for leaf in hidden]
-    ins = [*_leaves(Role.PARAM, "weight_invars", params), *own, *_leaves(Role.INPUT, "inputs", inputs)]
-    outs = [*own, *_leaves(Role.OUTPUT, "outputs", outputs)]
+    hidden_leaves = [_hidden_leaf(leaf) for leaf in hidden]
+    ins = [*_leaves(Role.PARAM, "weight_invars", params), *hidden_leaves, *_leaves(Role.INPUT, "inputs", inputs)]
+    outs = [*hidden_leaves, *_leaves(Role.OUTPUT, "outputs", outputs)]
+    # A step takes its constants as its first inputs.
     flat = build_jaxpr(
         [*jaxpr.constvars, *params, *(leaf.invar for leaf in hidden), *inputs],
         [*(leaf.outvar for leaf in hidden), *outputs],
@@ -249,7 +252,7 @@ def _step(
     return check_step(Step(flat, tuple(consts), tuple(ins), tuple(outs), trees))
 
 
-def _leaves(role: Role, name: str, variables: Sequence[Any]) -> list[Leaf]:
+def _leaves(role: Role, name: str, variables: Sequence[Var | Literal]) -> list[Leaf]:
     return [Leaf(role, (name, k), shape_struct(v.aval)) for k, v in enumerate(variables)]
 
 

@@ -27,7 +27,7 @@ _STOPS = ("while", "stop_gradient")
 
 
 class Bypass:
-    """Which parameters and hidden states have such a path, found when it is first asked for."""
+    """Which parameters and hidden states have such a path; the step is searched when it is first asked for."""
 
     def __init__(self, info: ModuleInfo):
         self.info = info
@@ -53,27 +53,29 @@ class Bypass:
         return tuple(self.info.hidden_path_to_invar[path] for path in self.hidden_paths)
 
     @property
-    def _slots(self) -> list[int]:
+    def _ends(self) -> list[int]:
         """The numbers of the jaxpr's outputs that can be a path's end: all but new hidden states, and parameters and
         other states that are passed on."""
         info, jaxpr = self.info, self.info.jaxpr
-        new, passed = set(info.hidden_path_to_outvar.values()), set(jaxpr.invars)
-        ends = []
-        for k, v in enumerate(jaxpr.outvars[: info.num_var_out + info.num_var_state]):
-            if isinstance(v, Var) and is_inexact(v.aval) and v not in new and (k < info.num_var_out or v not in passed):
-                ends.append(k)
-        return ends
+        hidden, passed_on = set(info.hidden_path_to_outvar.values()), set(jaxpr.invars)
+        outs = [v if isinstance(v, Var) and is_inexact(v.aval) and v not in hidden else None for v in jaxpr.outvars]
+        return [
+            k
+            for k, v in enumerate(outs[: info.num_var_out + info.num_var_state])
+            if v is not None and (k < info.num_var_out or v not in passed_on)
+        ]
 
     @cached_property
     def _sources(self) -> frozenset[Path | Var]:
         """Paths of parameters, and variables of hidden states, that reach an output without crossing a new state."""
         jaxpr, consts = open_jaxpr(self.info.closed_jaxpr)
         cut = set(self.info.hidden_path_to_outvar.values())
+        # Values are sets of sources: this is an abstract interpreter over what a variable depends on.
         start = {v: frozenset([path]) for path, vs in self.info.weight_path_to_invars.items() for v in vs}
         start |= {v: frozenset([v]) for v in self.info.hidden_path_to_invar.values()}
 
         def handle(site: Site, eqn: JaxprEqn, operands: list[frozenset]) -> list[frozenset] | None:
-            crossed = [len(site) == 1 and v in cut for v in eqn.outvars]
+            crossed = [len(site) == 1 and v in cut for v in eqn.outvars]  # new states are made by the step itself
             if eqn.primitive.name in INLINED and not any(crossed):
                 return None
             sources = [s for s in operands if isinstance(s, frozenset)]  # the others are literals
@@ -83,7 +85,7 @@ class Bypass:
 
         inputs = [start.get(v, frozenset()) for v in jaxpr.invars]
         outs = interpret(jaxpr, [frozenset() for _ in consts], inputs, handle)
-        return frozenset().union(*(outs[k] for k in self._slots if isinstance(outs[k], frozenset)))
+        return frozenset().union(*(outs[k] for k in self._ends if isinstance(outs[k], frozenset)))
 
     def attach(
         self,
@@ -96,21 +98,22 @@ class Bypass:
         jaxpr, consts = open_jaxpr(self.info.closed_jaxpr)
         cut = set(self.info.hidden_path_to_outvar.values())
         copies = dict(zip([*self.vars, *self.hidden_vars], [*params, *hidden], strict=True))
+        # All that is no copy is a constant here, so that only the paths asked for have a derivative.
         args = [copies.get(v, lax.stop_gradient(x)) for v, x in zip(jaxpr.invars, inputs, strict=True)]
 
         def handle(site: Site, eqn: JaxprEqn, operands: list[jax.Array]) -> list[jax.Array] | None:
-            held = [len(site) == 1 and v in cut for v in eqn.outvars]
+            stopped = [len(site) == 1 and v in cut for v in eqn.outvars]
             if eqn.primitive.name in _STOPS:
                 return run_equation(eqn, [lax.stop_gradient(x) for x in operands])
-            if not any(held):
+            if not any(stopped):
                 return None
-            new = run_equation(eqn, operands)
-            return [lax.stop_gradient(x) if stop else x for stop, x in zip(held, new, strict=True)]
+            results = run_equation(eqn, operands)
+            return [lax.stop_gradient(x) if stop else x for stop, x in zip(stopped, results, strict=True)]
 
-        found = interpret(jaxpr, consts, args, handle)
+        direct = interpret(jaxpr, consts, args, handle)
         merged = list(outs)
-        for k in self._slots:
-            d = found[k]
+        for k in self._ends:
+            d = direct[k]
             # Infinity minus infinity is not a number, so an output that overflows stays as it is.
             merged[k] = jnp.where(jnp.isfinite(d), outs[k] + (d - lax.stop_gradient(d)), outs[k])
         return merged

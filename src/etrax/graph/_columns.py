@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from .._compat import common_dtype
 from ..compiler.analysis import Group
 from ..compiler.ir import Leaf
-from ..runtime import AnyBlock, Layout, Sparse, full, layout_with
+from ..runtime import Block, Layout, layout_with, plain_algebra
 
 
 class StateObject(Protocol):
@@ -51,19 +51,21 @@ class Columns:
     @cached_property
     def slots(self) -> list[tuple[int, int | None]]:
         """Per column, the number of its slot, and of that of its imaginary part if it is complex."""
-        found = self.layout.slots
-        numbers = [n for n, slot in enumerate(found) if not slot.imaginary]
-        return [(n, n + 1 if n + 1 < len(found) and found[n + 1].imaginary else None) for n in numbers]
+        slots = self.layout.slots
+        real = [n for n, slot in enumerate(slots) if not slot.imaginary]
+        # The layout puts the imaginary part of a complex scalar right behind its real part.
+        return [(n, n + 1 if n + 1 < len(slots) and slots[n + 1].imaginary else None) for n in real]
 
     @cached_property
     def orders(self) -> list[np.ndarray | None]:
         """Per state, its flat elements by (position, column); None if they are in that order already."""
-        found: list[np.ndarray | None] = []
+        orders: list[np.ndarray | None] = []
         for leaf in self.layout.group.leaves:
             indices = [s.index for s in self.layout.slots if s.leaf == leaf and not s.imaginary]
+            # indices[s][p] is the element of column s at position p: stacked last, columns vary fastest.
             order = None if indices[0] is None else np.stack([i for i in indices if i is not None], axis=-1).reshape(-1)
-            found.append(None if order is None or np.array_equal(order, np.arange(order.size)) else order)
-        return found
+            orders.append(None if order is None or np.array_equal(order, np.arange(order.size)) else order)
+        return orders
 
     @property
     def avals(self) -> list[jax.ShapeDtypeStruct]:
@@ -104,18 +106,19 @@ class Columns:
         for aval, order in zip(self.avals, self.orders, strict=True):
             end = at + self._width(aval)
             flat = joined[..., at:end].reshape(*lead, aval.size)
+            # The inverse of a permutation is its argsort.
             value = (flat if order is None else flat[..., np.argsort(order)]).reshape(*lead, *aval.shape)
             out.append(value if same_type else _cast(value, aval.dtype))
             at = end
         return out
 
-    def blocks(self, block: AnyBlock) -> jax.Array:
+    def blocks(self, block: Block) -> jax.Array:
         """(*varshape, S, S) from the engine's real blocks.
 
         A complex state's derivative in a complex one is ∂Re h'/∂Re h - i ∂Re h'/∂Im h, which is the derivative itself
         where the step is holomorphic, and what reverse mode gives for the cotangent 1 where it is not.
         """
-        entries, rows = [], block.full() if isinstance(block, Sparse) else [full(row) for row in block]
+        entries, rows = [], plain_algebra(self.layout, False).full(block, self.layout.shape)
         for new, new_imaginary in self.slots:
             for old, old_imaginary in self.slots:
                 if old_imaginary is not None:
@@ -135,9 +138,9 @@ class Columns:
 
 def _lead(arrays: Sequence[jax.Array], avals: Sequence[jax.ShapeDtypeStruct]) -> tuple[int, ...]:
     """The leading axes that all values have before the axes of their states."""
-    found = {a.shape[: max(a.ndim - len(aval.shape), 0)] for a, aval in zip(arrays, avals, strict=True)}
-    lead = next(iter(found), ())
-    if len(found) > 1 or any(a.shape != (*lead, *aval.shape) for a, aval in zip(arrays, avals, strict=True)):
+    leads = {a.shape[: max(a.ndim - len(aval.shape), 0)] for a, aval in zip(arrays, avals, strict=True)}
+    lead = next(iter(leads), ())
+    if len(leads) > 1 or any(a.shape != (*lead, *aval.shape) for a, aval in zip(arrays, avals, strict=True)):
         raise ValueError(
             f"values of shapes {', '.join(str(list(a.shape)) for a in arrays)} are not of this group: expected "
             f"{', '.join(str(list(aval.shape)) for aval in avals)}, all behind the same leading axes."
@@ -171,6 +174,7 @@ def columns_of_states(states: Sequence[HiddenObject]) -> Columns:
     for i, (state, varshape) in enumerate(zip(states, shapes, strict=True)):
         value = state.aval if isinstance(state, Leaf) else jax.tree.leaves(getattr(state, "value", state))[0]
         avals[i] = jax.ShapeDtypeStruct(value.shape, value.dtype)
+        # Element (p, s) of a grouped state is at position p, in column first + s.
         positions, n = int(np.prod(varshape)), int(np.prod(value.shape[len(varshape) :]))
         place.append(np.repeat(np.arange(positions), n).reshape(value.shape))
         slot.append(np.tile(np.arange(first, first + n), positions).reshape(value.shape))
@@ -182,10 +186,10 @@ def columns_of_states(states: Sequence[HiddenObject]) -> Columns:
 
 def varshapes(states: Sequence[HiddenObject]) -> list[tuple[int, ...]]:
     """The shape of each state's positions: as a state says itself (brainstate's `varshape`), or that of its array."""
-    return [_varshape(state) for state in states]
-
-
-def _varshape(state: HiddenObject) -> tuple[int, ...]:
-    if isinstance(state, Leaf):
-        return tuple(state.aval.shape[:-1] if state.state_axis else state.aval.shape)
-    return tuple(state.varshape if hasattr(state, "varshape") else np.shape(state))
+    shapes = []
+    for state in states:
+        if isinstance(state, Leaf):
+            shapes.append(tuple(state.aval.shape[:-1] if state.state_axis else state.aval.shape))
+        else:
+            shapes.append(tuple(state.varshape if hasattr(state, "varshape") else np.shape(cast(jax.Array, state))))
+    return shapes

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 from .._errors import ArgumentTypeError, CompilationError
 from ..compiler.analysis import Facts
-from ..compiler.ir import Bound, Path, format_path
+from ..compiler.ir import Bound, Path, PyTree, format_path
 from ..frontends import Values, bind, compiling, front_end_of, is_module, named_libraries
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
@@ -21,7 +20,7 @@ from ._stand_in import inspect
 
 
 def check_kind(model: object, params: object, hidden: object, what: str) -> None:
-    """Raise (a `TypeError`) unless a model is of a kind that is known."""
+    """Raise (a `TypeError`) unless a model is of a kind that has a front end."""
     front_end = front_end_of(model)
     if front_end.takes_keywords:
         if params is not None or hidden is not None:
@@ -29,10 +28,10 @@ def check_kind(model: object, params: object, hidden: object, what: str) -> None
                 f"`{what}` was given `params=` or `hidden=` for {front_end.kind}, which holds its own."
             )
     elif not is_module(model) and (not callable(model) or params is None):
-        found = f"{type(model).__name__}{' without `params=`' if callable(model) else ''}"
+        kind = f"{type(model).__name__}{' without `params=`' if callable(model) else ''}"
         raise ArgumentTypeError(
             f"`{what}` takes a module of {named_libraries()}, or a step function with its `params=` and "
-            f"`hidden=`, got {found}."
+            f"`hidden=`, got {kind}."
         )
 
 
@@ -41,8 +40,8 @@ def _require_info(minfo: object) -> None:
         raise ArgumentTypeError(f"`minfo` is a {type(minfo).__name__}; pass what `etrax.extract_module_info` returns.")
 
 
-def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, Any], what: str) -> Bound:
-    """Keywords are a module's own arguments; for every other model they are those of `etrax.compile`."""
+def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, PyTree], what: str) -> Bound:
+    """Bind a model. Keywords are its own arguments if its front end takes them, else those of `compile`."""
     front_end = front_end_of(model)
     if front_end.takes_keywords and (bound := front_end.bind(model, args, Values(keywords=kwargs))) is not None:
         return bound
@@ -53,14 +52,14 @@ def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, Any
 def compile_with_facts(
     model: object, args: tuple[object, ...], kwargs: Mapping[str, object], include_hidden_perturb: bool, what: str
 ) -> tuple[ETraceGraph, Facts]:
-    """The graph, and the facts that it shows; its warnings are said to the caller of who calls this."""
+    """The graph, and the facts that it shows."""
     with compiling(what):
         bound = bind_model(model, args, kwargs, what)
         facts = inspect(bound.step)
         graph = build_graph(bound, facts, include_hidden_perturb)
-    said = [r.message for r in graph.diagnostics if r.level is not DiagnosticLevel.INFO]
-    for text in dict.fromkeys(said):
-        warnings.warn(text, CompilationWarning, stacklevel=3)
+    messages = [r.message for r in graph.diagnostics if r.level is not DiagnosticLevel.INFO]
+    for text in dict.fromkeys(messages):
+        warnings.warn(text, CompilationWarning, stacklevel=3)  # at the line that called the public function
     return graph, facts
 
 
@@ -144,17 +143,19 @@ def find_hidden_param_op_relations_from_minfo(
     facts = inspect(minfo.step)
     groups, by_path = build_groups(minfo.jaxpr, minfo.hidden_leaves, facts)
     if hid_path_to_group is not None:
-        _check_groups(minfo, by_path, hid_path_to_group)
-        groups = tuple({g.index: g for g in hid_path_to_group.values()}[g.index] for g in groups)
+        _check_groups(by_path, hid_path_to_group)
+        by_index = {g.index: g for g in hid_path_to_group.values()}
+        groups = tuple(by_index[g.index] for g in groups)
     return build_relations(minfo, facts, groups)
 
 
-def _check_groups(minfo: ModuleInfo, own: Mapping[Path, HiddenGroup], given: Mapping[Path, HiddenGroup]) -> None:
+def _check_groups(expected: Mapping[Path, HiddenGroup], groups: Mapping[Path, HiddenGroup]) -> None:
+    """The groups of a caller must be those of the step, which `expected` are."""
     remedy = "pass what `find_hidden_groups_from_minfo` gives for this `minfo`."
-    for path, group in own.items():
-        if path not in given:
+    for path, group in expected.items():
+        if path not in groups:
             raise CompilationError(f"`hid_path_to_group` has no group for hidden state {format_path(path)}: {remedy}")
-        if given[path].index != group.index or list(given[path].hidden_outvars) != list(group.hidden_outvars):
+        if groups[path].index != group.index or list(groups[path].hidden_outvars) != list(group.hidden_outvars):
             raise CompilationError(
                 f"`hid_path_to_group` has a group of another step at hidden state {format_path(path)}: {remedy}"
             )

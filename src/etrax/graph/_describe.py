@@ -18,8 +18,8 @@ def describe(graph: ETraceGraph) -> str:
     ]
     traced = groups_of_weights(graph)
     with_groups = [
-        f"{format_path(path)}{_listed(traced_leaves(graph, path))} -> group {', '.join(map(str, found))}"
-        for path, found in traced.items()
+        f"{format_path(path)}{_listed(traced_leaves(graph, path))} -> group {', '.join(map(str, numbers))}"
+        for path, numbers in traced.items()
     ]
     alone = [path for path in graph.module_info.weight_path_to_invars if path not in traced]
     parts = {
@@ -33,10 +33,10 @@ def describe(graph: ETraceGraph) -> str:
 
 def groups_of_weights(graph: ETraceGraph) -> dict[Path, list[int]]:
     """The numbers of the groups that each weight has a relation to, by its path, in program order."""
-    found: dict[Path, set[int]] = {}
+    groups: dict[Path, set[int]] = {}
     for r in graph.hidden_param_op_relations:
-        found.setdefault(r.path, set()).update(g.index for g in r.hidden_groups)
-    return {path: sorted(numbers) for path, numbers in found.items()}
+        groups.setdefault(r.path, set()).update(g.index for g in r.hidden_groups)
+    return {path: sorted(numbers) for path, numbers in groups.items()}
 
 
 def traced_leaves(graph: ETraceGraph, path: Path) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._compat import JaxprEqn, is_inexact
 from ..compiler.analysis import Facts, LostKind, LostPath, lost_from_op
 from ..compiler.dataflow import NO_REVERSE, TRAINABLE, UNKNOWN
-from ..compiler.ir import Path, Role, Source, format_path, source_of_eqn
+from ..compiler.ir import Path, PyTree, Role, Source, format_path, source_of_eqn
 from ..compiler.primitives import Cause
 from ..rules import words_of
 
@@ -119,7 +119,7 @@ class CompilationRecord(NamedTuple):
     primitive: str | None = None
     weight_path: Path | None = None
     hidden_paths: tuple[Path, ...] = ()
-    context: Mapping[str, Any] = MappingProxyType({})
+    context: Mapping[str, PyTree] = MappingProxyType({})
 
     def __str__(self) -> str:
         return f"[{self.level.value}] {self.kind.value}: {self.message}"
@@ -130,21 +130,20 @@ class CompilationRecord(NamedTuple):
 
 
 def records(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> tuple[CompilationRecord, ...]:
-    """All findings: first each weight op in program order, then each group, then what concerns the whole model.
+    """All records: first each weight op in program order, then each group, then what concerns the model.
 
     `weight_paths` are the state paths of the parameter leaves, `unused_hidden` hidden states that no step touches.
     """
-    found = [r for j in range(len(facts.sites)) for r in _of_site(facts, j, weight_paths)]
-    found += [r for g in range(len(facts.groups)) for r in _of_group(facts, g)]
-    found += _of_model(facts, weight_paths, unused_hidden)
-    return tuple(found)
+    of_sites = [r for j in range(len(facts.sites)) for r in _of_site(facts, j, weight_paths)]
+    of_groups = [r for g in range(len(facts.groups)) for r in _of_group(facts, g)]
+    return (*of_sites, *of_groups, *_of_model(facts, weight_paths, unused_hidden))
 
 
-def _info(kind: DiagnosticKind, text: str, weight_path: Path | None = None, **more: Any) -> CompilationRecord:
+def _info(kind: DiagnosticKind, text: str, weight_path: Path | None = None, **more: PyTree) -> CompilationRecord:
     return CompilationRecord(kind, DiagnosticLevel.INFO, text, weight_path=weight_path, **more)
 
 
-def _warning(kind: DiagnosticKind, text: str, **more: Any) -> CompilationRecord:
+def _warning(kind: DiagnosticKind, text: str, **more: PyTree) -> CompilationRecord:
     return CompilationRecord(kind, DiagnosticLevel.WARNING, text, **more)
 
 
@@ -170,40 +169,42 @@ def _hidden_paths(facts: Facts, groups: Sequence[int]) -> tuple[Path, ...]:
 def _of_site(facts: Facts, j: int, weight_paths: Sequence[Path]) -> Iterator[CompilationRecord]:
     site, primitive = facts.sites[j], facts.sites[j].call.primitive
     relations = facts.relations_of.get(j, ())
-    kept = [r.group for r in relations if r.representable]
-    lost = [r.group for r in relations if not r.representable]
+    traced = [r.group for r in relations if r.representable]
+    untraced = [r.group for r in relations if not r.representable]
     names = ", ".join(facts.params_of(j))
-    missing = lost_from_op(facts, j)
+    lost_paths = lost_from_op(facts, j)
     params = facts.step.select(Role.PARAM)
     for p in sorted(site.params):
         path, leaf = weight_paths[p], params[p]
-        context = {"op": j, "group_indices": tuple(kept), "leaf_path": leaf.path, "source": site.source}
-        about = {"primitive": primitive, "weight_path": path, "hidden_paths": _hidden_paths(facts, kept)}
-        if kept:
-            text = f"{names} reaches group {', '.join(map(str, kept))} through {site.label}"
+        context = {"op": j, "group_indices": tuple(traced), "leaf_path": leaf.path, "source": site.source}
+        about = {"primitive": primitive, "weight_path": path, "hidden_paths": _hidden_paths(facts, traced)}
+        if traced:
+            text = f"{names} reaches group {', '.join(map(str, traced))} through {site.label}"
             yield _info(DiagnosticKind.RELATION_INCLUDED, text, **about, context=context)
-        elif not lost and not missing:
+        elif not untraced and not lost_paths:
             text = f"{names} reaches no hidden state within the step through {site.label}: its gradient needs no trace"
             yield _info(DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, text, **about, context=context)
-        for one in missing:
-            kind = _KIND_OF_LOST_PATH[one.kind]
-            if kept and one.kind in (LostKind.TAIL, LostKind.THROUGH_OP):
+        for lost in lost_paths:
+            kind = _KIND_OF_LOST_PATH[lost.kind]
+            # Where a trace carries other paths of the op, what is lost is a part of its influence.
+            if traced and lost.kind in (LostKind.TAIL, LostKind.THROUGH_OP):
                 kind = DiagnosticKind.RELATION_PARTIAL_PATH
-            groups = lost if one.kind is LostKind.TAIL else kept
+            groups = untraced if lost.kind is LostKind.TAIL else traced
             about |= {"hidden_paths": _hidden_paths(facts, groups)}
-            more = context | {"group_indices": tuple(groups)} | _place(one)
-            yield _warning(kind, f"{names} in {site.label}: {words_of(facts, one)}", **about, context=more)
+            more = context | {"group_indices": tuple(groups)} | _source(lost)
+            yield _warning(kind, f"{names} in {site.label}: {words_of(facts, lost)}", **about, context=more)
 
 
 def _of_group(facts: Facts, g: int) -> Iterator[CompilationRecord]:
     paths = _hidden_paths(facts, [g])
     for lost in facts.lost_from_group[g]:
-        primitive, context = lost.cause.primitive if lost.cause else None, {"group_indices": (g,)} | _place(lost)
+        primitive, context = lost.cause.primitive if lost.cause else None, {"group_indices": (g,)} | _source(lost)
         text = f"group {g}: {words_of(facts, lost)}"
         yield _warning(_KIND_OF_LOST_PATH[lost.kind], text, primitive=primitive, hidden_paths=paths, context=context)
 
 
 def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> Iterator[CompilationRecord]:
+    # Whole numbers have no gradient that could be missed.
     used = set().union(*(s.params for s in facts.sites))
     for p, leaf in enumerate(facts.step.select(Role.PARAM)):
         if p not in used and is_inexact(leaf.aval):
@@ -224,5 +225,5 @@ def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequenc
         yield _warning(DiagnosticKind.NO_HIDDEN_STATE, text)
 
 
-def _place(lost: LostPath) -> dict[str, Source | None]:
+def _source(lost: LostPath) -> dict[str, Source | None]:
     return {"source": lost.cause.source} if lost.cause else {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax
 
 from .._errors import CompilationError, NotSupportedError, visible
-from ..compiler.ir import Path
+from ..compiler.ir import Path, PyTree
 from ..runtime import Probes
 from ._compile import check_kind, compile_with_facts
 from ._describe import describe
@@ -18,6 +18,9 @@ from ._input_data import first_steps, single_steps
 from ._jacobians import HiddenToWeight, Key, jacobians, plan_jacobians
 from ._module_info import OldValues, Values
 from ._perturb import HiddenPerturbation
+
+# States by path, in the mapping of the front end: a `brainstate.util.FlattedDict`, which filters them, or a `dict`.
+States: TypeAlias = PyTree
 
 
 class ETraceGraphExecutor:
@@ -36,15 +39,15 @@ class ETraceGraphExecutor:
     def __init__(self, model: object, *, params: object = None, hidden: object = None, call: object = None):
         check_kind(model, params, hidden, "ETraceGraphExecutor")
         self.model = model
-        given = {"params": params, "hidden": hidden, "call": call}
-        self._values = {name: value for name, value in given.items() if value is not None}
+        options = {"params": params, "hidden": hidden, "call": call}
+        self._options = {name: value for name, value in options.items() if value is not None}
         self._graph: ETraceGraph | None = None
-        self._paths: tuple[ETraceGraph, tuple[Any, dict[int, Path]]] | None = None  # states of that graph, and paths
+        self._paths: tuple[ETraceGraph, tuple[States, dict[int, Path]]] | None = None  # those of that graph
         self._probes: Probes | None = None  # None: a step that can be looked at, and has no Jacobian
 
     def compile_graph(self, *args: object, **kwargs: object) -> None:
         """Compile for example arguments; of `MultiStepData` the first step is the example. Writes no state."""
-        args, kwargs = first_steps((args, self._values | kwargs))
+        args, kwargs = first_steps((args, self._options | kwargs))
         self._graph, facts = compile_with_facts(self.model, args, kwargs, True, "ETraceGraphExecutor")
         trainable = facts.step is self._graph.module_info.step
         self._probes = plan_jacobians(facts, self._graph.hidden_groups) if trainable else None
@@ -57,7 +60,7 @@ class ETraceGraphExecutor:
         return self._graph
 
     @property
-    def states(self) -> Any:
+    def states(self) -> States:
         """All states of the model by path, and the states outside it that the step touches.
 
         For a module a `brainstate.util.FlattedDict`: `states.filter(brainstate.ParamState)`. A parameter and a state of
@@ -66,7 +69,7 @@ class ETraceGraphExecutor:
         return self._by_path(self.graph)[0]
 
     @property
-    def path_to_states(self) -> Any:
+    def path_to_states(self) -> States:
         """Another name of `states`."""
         return self.states
 
@@ -75,11 +78,12 @@ class ETraceGraphExecutor:
         """The path of each state by its `id`: one dictionary until the model is compiled again."""
         return self._by_path(self.graph)[1]
 
-    def _by_path(self, graph: ETraceGraph) -> tuple[Any, dict[int, Path]]:
-        if self._paths is None or self._paths[0] is not graph:
+    def _by_path(self, graph: ETraceGraph) -> tuple[States, dict[int, Path]]:
+        if self._paths is None or self._paths[0] is not graph:  # the model was compiled again
             bound = graph.module_info.bound
             met = {key: e.handle for key, e in zip(bound.keys, bound.states, strict=True) if key not in bound.known}
-            states = type(bound.known)({**bound.known, **met})
+            states: States = {**bound.known, **met}
+            states = type(bound.known)(states)  # pyright: ignore[reportCallIssue]: the mapping of the front end
             self._paths = graph, (states, {id(state): path for path, state in states.items()})
         return self._paths[1]
 
@@ -92,7 +96,7 @@ class ETraceGraphExecutor:
 
     def solve_h2w_h2h_jacobian(
         self, *args: object, old_state_vals: OldValues = None, **kwargs: object
-    ) -> tuple[Any, Values, Values, tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
+    ) -> tuple[PyTree, Values, Values, tuple[dict[Key, HiddenToWeight], list[jax.Array]]]:
         """One step from the states' current values, or from `old_state_vals` by path, with its Jacobian pieces.
 
         Gives (output, new hidden values by path, new other values by path, (h2w, h2h)). `h2w` maps (weight leaf path,
@@ -103,12 +107,12 @@ class ETraceGraphExecutor:
         if self._probes is None:
             records = graph.explain(kind=DiagnosticKind.LOOP_WITHOUT_DERIVATIVE)
             raise NotSupportedError("\n".join(["this step has no Jacobian.", *(r.message for r in records)]))
-        found = jacobians(self._probes, graph.module_info.step_leaves(flat))
-        return *graph.module_info.sort_step_outputs(found.outs), (found.h2w, found.h2h)
+        pieces = jacobians(self._probes, graph.module_info.step_leaves(flat))
+        return *graph.module_info.sort_step_outputs(pieces.outs), (pieces.h2w, pieces.h2h)
 
     def solve_h2w_h2h_l2h_jacobian(
         self, *args: object, old_state_vals: OldValues = None, **kwargs: object
-    ) -> tuple[Any, ...]:
+    ) -> tuple[PyTree, ...]:
         """As `solve_h2w_h2h_jacobian`, and a fifth: the pull-back from outputs to hidden states.
 
         It takes a cotangent of the outputs ∂L/∂o, of their structure, and gives ∂L/∂h_t by path: how the loss of this
@@ -120,8 +124,9 @@ class ETraceGraphExecutor:
         assert perturbation is not None  # the executor always compiles it
         zeros = dict(zip(perturbation.perturb_hidden_paths, perturbation.init_perturb_data(), strict=True))
         _, pull = jax.vjp(lambda p: _outputs(perturbation, flat, p, graph.module_info.num_var_out), zeros)
-        found = self.solve_h2w_h2h_jacobian(*args, old_state_vals=old_state_vals, **kwargs)
-        return (*found, jax.tree_util.Partial(_pull_back, pull))
+        results = self.solve_h2w_h2h_jacobian(*args, old_state_vals=old_state_vals, **kwargs)
+        # A `Partial` is a tree of arrays, so that it may leave the `jit` in which it was made.
+        return (*results, jax.tree_util.Partial(_pull_back, pull))
 
     def _flat(self, args: tuple[object, ...], kwargs: dict[str, object], old_state_vals: OldValues) -> list[jax.Array]:
         args, kwargs = single_steps((args, kwargs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .._errors import ArgumentTypeError, CompilationError
@@ -22,8 +22,12 @@ class Records(tuple[CompilationRecord, ...]):
         return "\n".join(map(str, self)) or "()"
 
 
-def _is(path: Path, asked: Path | str | list[object]) -> bool:
-    return is_at(path, tuple(asked) if isinstance(asked, list) else asked)
+def _matches(paths: Iterable[Path], asked: Path | str | list[object] | None) -> bool:
+    """Whether one of the paths is the one that is asked for, if any is."""
+    if asked is None:
+        return True
+    asked = tuple(asked) if isinstance(asked, list) else asked
+    return any(is_at(path, asked) for path in paths)
 
 
 def _weights(record: CompilationRecord) -> list[Path]:
@@ -59,6 +63,12 @@ class ETraceGraph(NamedTuple):
 
         The weight path must be equal, the hidden path a member of the record's, the kind identical. A path is a tuple
         of keys, or a name as the graph prints it.
+
+        >>> import etrax, jax.numpy as jnp
+        >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+        >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+        >>> [record.kind.name for record in learner.graph.explain(weight_path=())]
+        ['RELATION_INCLUDED']
         """
         for name, path in (("weight_path", weight_path), ("hidden_path", hidden_path)):
             if path is not None and not isinstance(path, tuple | list | str):
@@ -70,8 +80,8 @@ class ETraceGraph(NamedTuple):
         return Records(
             r
             for r in self.diagnostics
-            if (weight_path is None or any(_is(p, weight_path) for p in _weights(r)))
-            and (hidden_path is None or any(_is(p, hidden_path) for p in r.hidden_paths))
+            if _matches(_weights(r), weight_path)
+            and _matches(r.hidden_paths, hidden_path)
             and (kind is None or r.kind == kind)
         )
 

@@ -49,6 +49,7 @@ class HiddenGroup(NamedTuple):
     @property
     def columns(self) -> Columns:
         """The group's states as one array with a column per state scalar."""
+        # A group that was changed by hand (`_replace`) has states that its layout was not made for.
         if self.layout is None or not self.layout.are_of(self.hidden_states):
             return columns_of_states(self.hidden_states)
         return self.layout
@@ -72,9 +73,9 @@ class HiddenGroup(NamedTuple):
         """Raise `NotSupportedError` unless all states of the group show the same positions by their shapes."""
         shapes = varshapes(self.hidden_states)
         if len(set(shapes)) > 1:
-            found = ", ".join(f"{format_path(p)} {list(s)}" for p, s in zip(self.hidden_paths, shapes, strict=True))
+            names = ", ".join(f"{format_path(p)} {list(s)}" for p, s in zip(self.hidden_paths, shapes, strict=True))
             raise NotSupportedError(
-                f"the hidden states of group {self.index} have different shapes: {found}. Give states that act on each "
+                f"the hidden states of group {self.index} have different shapes: {names}. Give states that act on each "
                 "other position by position one shape (a `brainstate.HiddenGroupState` has one more axis, the last)."
             )
 
@@ -97,6 +98,7 @@ class HiddenGroup(NamedTuple):
         columns = self.columns
         numbers = columns.layout.group.leaves
         hidden = dict(zip(numbers, jax.tree.leaves(list(hidden_vals)), strict=True))
+        # Positions of one colour do not act on each other, so that one pull-back reads the blocks of all of them.
         probes = [(probe,) for probe in probes_of(0, columns.layout, self.colour)]
 
         def run(h: dict[int, jax.Array]) -> dict[int, jax.Array]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import jax
 
-from .._errors import ArgumentTypeError
+from .._errors import ArgumentError, ArgumentTypeError
 
 _Tree = TypeVar("_Tree")
 
@@ -46,24 +46,28 @@ class MultiStepData:
         return jax.tree.map(lambda x: x[0], self.data)
 
 
-def first_steps(tree: _Tree) -> _Tree:
-    """The same arguments with one step in place of every mark."""
-    return jax.tree.map(lambda x: x.first_step() if _is_marked(x) else x, tree, is_leaf=_is_marked)
-
-
-def single_steps(tree: _Tree) -> _Tree:
-    """The same arguments of one step without marks; a stack of steps is refused."""
-    return jax.tree.map(_single_step, tree, is_leaf=_is_marked)
-
-
 def _is_marked(x: object) -> bool:
     return isinstance(x, SingleStepData | MultiStepData)
 
 
-def _single_step(x: object) -> object:
-    if isinstance(x, MultiStepData):
+def first_steps(tree: _Tree) -> _Tree:
+    """Put the input of one step, the first, in the place of every mark."""
+    return jax.tree.map(lambda x: x.first_step() if _is_marked(x) else x, tree, is_leaf=_is_marked)
+
+
+def unmarked(tree: _Tree) -> tuple[_Tree, bool]:
+    """Take the marks off, and say whether the data are those of many steps; all or none of them must be."""
+    many = [isinstance(x, MultiStepData) for x in jax.tree.leaves(tree, is_leaf=_is_marked)]
+    if any(many) and not all(many):
+        raise ArgumentError("some inputs are `etrax.MultiStepData` and some are not: mark all of them, or none.")
+    return jax.tree.map(lambda x: x.data if _is_marked(x) else x, tree, is_leaf=_is_marked), any(many)
+
+
+def single_steps(tree: _Tree) -> _Tree:
+    """Take the marks off arguments of one step; a stack of steps is refused."""
+    if any(isinstance(x, MultiStepData) for x in jax.tree.leaves(tree, is_leaf=_is_marked)):
         raise ArgumentTypeError(
             "this runs one step, but an argument is `MultiStepData`: loop over its steps (`jax.lax.scan`, "
             "`brainstate.transform.for_loop`), and pass one step at a time."
         )
-    return x.data if isinstance(x, SingleStepData) else x
+    return unmarked(tree)[0]

@@ -14,7 +14,7 @@ from .._errors import ArgumentError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, Step
 from ..compiler.opened import OpenStep, WeightSite, weights
-from ..runtime import Probes, plan_probes, site_math
+from ..runtime import Probes, plan_probes, site_math, whole_view
 from ._columns import Columns
 from ._group import HiddenGroup
 
@@ -58,7 +58,7 @@ class HiddenToWeight:
 
     def dense(self) -> jax.Array:
         """∂h'/∂w as the op family lays out its traces: (*trace shape, S), an entry per (element of y, element of w)."""
-        window = [u[None] for u in self.data]
+        window = [u[None] for u in self.data]  # a window of one step
         columns = [site_math.outer(self.site, self.fixed, window, c[None]) for c in jnp.moveaxis(self.df, -1, 0)]
         return jnp.stack(columns, axis=-1)
 
@@ -75,6 +75,7 @@ class HiddenToWeight:
                 "state of the group, as `HiddenGroup.concat_hidden` gives it."
             )
         flat = signal.reshape(-1, signal.shape[-1])
+        # The signal at each element of y is that of its position; -1 stands for none, and would read the last one.
         at_y = jnp.where(self.place[..., None] >= 0, flat[self.place], 0)
         traces, signals = (jnp.moveaxis(a, -1, 0) for a in (self.dense() if trace is None else trace, at_y))
         pairs = zip(traces, signals, strict=True)
@@ -89,7 +90,9 @@ class HiddenToWeight:
             values = self.params | {self.param: leaf}
             return weights(self.step, [self.site], [values.get(i) for i in range(count)]).weight[0]
 
+        # w = φ(θ) is linearised at the values of the step that the piece is of.
         value, pull = jax.vjp(weight, self.params[self.param])
+        # The gradient of a real weight is the real part, as JAX has it.
         if jnp.iscomplexobj(grad) and not jnp.iscomplexobj(value):
             grad = grad.real
         return pull(grad.astype(value.dtype).reshape(value.shape))[0]
@@ -106,22 +109,22 @@ class Jacobians(NamedTuple):
 def plan_jacobians(facts: Facts, groups: Sequence[HiddenGroup]) -> Probes:
     """How to read the blocks of all groups, with states in the order of the groups, and of all that can be traced."""
     relations = [r for r in facts.relations if r.representable]
-    return plan_probes(facts, relations, groups=[g.columns.layout.group for g in groups])
+    return plan_probes(whole_view(facts), relations, groups=[g.columns.layout.group for g in groups])
 
 
 def jacobians(probes: Probes, leaves: Sequence[jax.Array]) -> Jacobians:
     """All pieces at one step, for its input leaves in order: one pull-back per state scalar and colour."""
     facts = probes.facts
     step, sites, params = facts.step, facts.sites, facts.step.select(Role.PARAM)
-    found = weights(step, sites, leaves[: len(params)])
-    outs, seen = OpenStep(step, sites, facts.cut)(leaves, {}, found.weight)
-    blocks, rows = probes(leaves, found.weight, {j: op.y for j, op in seen.items()})
+    op_weights = weights(step, sites, leaves[: len(params)])
+    outs, ops = OpenStep(step, sites, facts.cut)(leaves, {}, op_weights.weight)
+    blocks, rows = probes(leaves, op_weights.weight, {j: op.y for j, op in ops.items()})
     columns = [Columns(layout) for layout in probes.layouts]
     h2w: dict[Key, HiddenToWeight] = {}
     whole_numbers = {i for i, leaf in enumerate(params) if not is_inexact(leaf.aval)}  # a weight may be picked by them
     for r, row in zip(probes.relations, rows, strict=True):
-        site, data, df = sites[r.site], seen[r.site].data, columns[r.group].rows(list(row))
+        site, data, df = sites[r.site], ops[r.site].data, columns[r.group].rows(list(row))
         read = {i: leaves[i] for i in sorted(site.params | whole_numbers)}
-        pieces = (data[0] if data else None, df, data, found.fixed[r.site], jnp.asarray(r.places), read)
+        pieces = (data[0] if data else None, df, data, op_weights.fixed[r.site], jnp.asarray(r.places), read)
         h2w |= {(params[p].path, r.site, r.group): HiddenToWeight(*pieces, site, step, p) for p in sorted(site.params)}
     return Jacobians(outs, h2w, [c.blocks(block) for c, block in zip(columns, blocks, strict=True)])

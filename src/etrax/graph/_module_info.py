@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 from .._compat import Jaxpr, Literal, Var, build_closed, open_jaxpr, shape_struct
 from .._errors import CompilationError
-from ..compiler.ir import Bound, Path, Role, Step, format_path, interpret
+from ..compiler.ir import Bound, Path, PyTree, Role, Step, format_path, interpret
+from ._columns import HiddenObject
 from ._show import show
-from ._slices import own_hidden_outputs
+from ._slices import with_separate_hidden_outputs
 
 # Values of states by path; quantities where the model's are.
-Values: TypeAlias = dict[Path, Any]
+Values: TypeAlias = dict[Path, PyTree]
 # Values to start from: by path, or in the order of the compiled states; None: the model's current ones.
 OldValues: TypeAlias = Mapping[Path, object] | Sequence[object] | None
 # The model's output, new hidden values, new other values, and all values by variable of the jaxpr.
-StepResult: TypeAlias = tuple[Any, Values, Values, dict[Var, Any]]
+StepResult: TypeAlias = tuple[PyTree, Values, Values, dict[Var, jax.Array | None]]
 
 
 class HiddenLeaf(NamedTuple):
     """A hidden state of a jaxpr: its path, the object that holds it, and its variables before and after the step."""
 
     path: Path
-    state: Any
+    state: HiddenObject
     invar: Var
     outvar: Var
 
@@ -48,11 +50,11 @@ class ModuleInfo(NamedTuple):
 
     bound: Bound
     step: Step
-    closed_jaxpr: Any
+    closed_jaxpr: PyTree  # JAX has no public name for its class in every version
     num_var_out: int
     num_var_state: int
-    retrieved_model_states: Mapping[Path, Any]
-    compiled_model_states: tuple[Any, ...]
+    retrieved_model_states: Mapping[Path, PyTree]
+    compiled_model_states: tuple[PyTree, ...]
     compiled_state_paths: tuple[Path, ...]
     state_id_to_path: dict[int, Path]
     weight_invars: tuple[Var, ...]
@@ -77,14 +79,22 @@ class ModuleInfo(NamedTuple):
         return tuple(HiddenLeaf(path, handles[path], v, self.hidden_path_to_outvar[path]) for path, v in pairs)
 
     def add_jaxpr_outs(self, variables: Sequence[Var]) -> ModuleInfo:
-        """The same with more variables of the jaxpr among its outputs; those already there are not repeated."""
+        """Put more variables of the jaxpr among its outputs; those already there are not repeated.
+
+        >>> import etrax, jax.numpy as jnp
+        >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+        >>> info = etrax.extract_module_info(step, jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+        >>> wider = info.add_jaxpr_outs([info.jaxpr.eqns[0].outvars[0]])
+        >>> len(wider.jaxpr.outvars) - len(info.jaxpr.outvars)
+        1
+        """
         jaxpr, consts = open_jaxpr(self.closed_jaxpr)
-        there = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+        outputs = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
         defined = {*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars)}
         for v in variables:
             if v not in defined:
                 raise CompilationError(f"`add_jaxpr_outs` was given {v}, which is no variable of this `jaxpr`.")
-        new = [v for v in dict.fromkeys(variables) if v not in there]
+        new = [v for v in dict.fromkeys(variables) if v not in outputs]
         closed = build_closed(jaxpr.invars, [*jaxpr.outvars, *new], jaxpr.eqns, jaxpr, jaxpr.constvars, consts)
         return self._replace(closed_jaxpr=closed)
 
@@ -98,13 +108,13 @@ class ModuleInfo(NamedTuple):
         """
         inputs = jax.tree.leaves(self.bound.encode(tuple(args), kwargs))
         if old_state_vals is None:
-            now = jax.tree.leaves(list(self.bound.read()))
-            if any(isinstance(x, jax.ShapeDtypeStruct) for x in now):
+            values = jax.tree.leaves(list(self.bound.read()))
+            if any(isinstance(x, jax.ShapeDtypeStruct) for x in values):
                 raise CompilationError(
                     "the step was compiled for shapes and has no current values: pass `old_state_vals`, one for each "
                     f"of {', '.join(map(format_path, self.bound.keys))}."
                 )
-            return self._checked([*inputs, *(now[i] for e in self.bound.states for i in e.leaves)])
+            return self._checked([*inputs, *(values[i] for e in self.bound.states for i in e.leaves)])
         if isinstance(old_state_vals, Mapping):
             for key in self.bound.keys:
                 if key not in old_state_vals:
@@ -122,15 +132,15 @@ class ModuleInfo(NamedTuple):
         return self._checked([*inputs, *(x for path, value in pairs for x in self.bound.encode_state(path, value))])
 
     def _checked(self, flat: list[jax.Array]) -> list[jax.Array]:
-        """The same values, if they have the shapes that the step was compiled for."""
+        """Refuse values of other shapes than the step was compiled for."""
         paths = [("argument", leaf.path) for leaf in self.step.select(Role.INPUT)]
         paths += [(e.role.value, e.path) for e in self.bound.states for _ in e.leaves]
         for (what, path), v, x in zip(paths, self.jaxpr.invars, flat, strict=True):
-            found, expected = shape_struct(x).shape, shape_struct(v.aval).shape
-            if found != expected:
+            shape, compiled = shape_struct(x).shape, shape_struct(v.aval).shape
+            if shape != compiled:
                 raise CompilationError(
-                    f"{what} {format_path(path)} has shape {list(found)}, but the model was compiled "
-                    f"with shape {list(expected)}. Compile again for the new shape."
+                    f"{what} {format_path(path)} has shape {list(shape)}, but the model was compiled "
+                    f"with shape {list(compiled)}. Compile again for the new shape."
                 )
         return flat
 
@@ -143,23 +153,23 @@ class ModuleInfo(NamedTuple):
             end = at + len(entry.leaves)
             by_role[entry.role][entry.path] = self.bound.decode_state(entry.path, values[at:end])
             at = end
+        # Literals have no variable to be found by.
         temps = {v: x for v, x in zip(self.jaxpr.outvars, values, strict=True) if not isinstance(v, Literal)}
         return self.bound.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
 
     def step_leaves(self, flat: Sequence[jax.Array]) -> list[jax.Array]:
         """What the jaxpr takes, in the order of the input leaves of `step`."""
         inputs = len(self.step.select(Role.INPUT))
-        order = [i for e in self.bound.states for i in e.leaves]
-        return [
-            *(x for _, x in sorted(zip(order, flat[inputs:], strict=True), key=lambda pair: pair[0])),
-            *flat[:inputs],
-        ]
+        numbers = [i for e in self.bound.states for i in e.leaves]
+        states = dict(zip(numbers, flat[inputs:], strict=True))
+        return [*(states[i] for i in range(len(states))), *flat[:inputs]]
 
-    def sort_step_outputs(self, outs: Sequence[jax.Array]) -> tuple[Any, Values, Values]:
+    def sort_step_outputs(self, outs: Sequence[jax.Array]) -> tuple[PyTree, Values, Values]:
         """Output leaves of `step`, as (outputs, new hidden values by path, new other values by path)."""
-        first, states = len(self.weight_invars), len(self.step.ins) - len(self.step.select(Role.INPUT))
-        new = [*(jax.numpy.zeros(()) for _ in range(first)), *outs[: states - first]]
-        values = [*outs[states - first :], *(new[i] for e in self.bound.states for i in e.leaves)]
+        n = len(self.step.states)
+        # The jaxpr gives back the parameters too, which the step does not: zeros stand for them, and are dropped.
+        leaves = [*(jnp.zeros(()) for _ in self.weight_invars), *outs[:n]]
+        values = [*outs[n:], *(leaves[i] for e in self.bound.states for i in e.leaves)]
         return self.sort_outputs([*values, *(None for _ in self.jaxpr.outvars[len(values) :])])[:3]
 
     def jaxpr_call(self, *args: object, old_state_vals: OldValues = None, **kwargs: object) -> StepResult:
@@ -183,9 +193,11 @@ class ModuleInfo(NamedTuple):
 
 def module_info_of(bound: Bound) -> ModuleInfo:
     """Lay out a step for inspection."""
-    step = own_hidden_outputs(bound.step)
+    step = with_separate_hidden_outputs(bound.step)
     ins, first = step.jaxpr.invars[len(step.consts) :], step.first_state
+    # Numbered as the input leaves are: a parameter leaves the jaxpr as it came in.
     outs = [*step.invars(Role.PARAM), *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
+    # The step has its leaves in the order of the trees; users see states in that of the model.
     order = [(entry, i) for entry in bound.states for i in entry.leaves]
     outputs = step.outvars(Role.OUTPUT)
     closed = build_closed(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
 from .._compat import JaxprEqn, Literal, Var, build_closed, is_inexact, new_variable, open_jaxpr, renamed, zeros_of
-from ..compiler.ir import Path, format_path, interpret
+from ..compiler.ir import Path, PyTree, format_path, interpret
 from ._bypass import Bypass
+from ._columns import HiddenObject
 from ._group import HiddenGroup
 from ._module_info import HiddenLeaf, ModuleInfo
 from ._show import show
@@ -33,29 +35,29 @@ class HiddenPerturbation(NamedTuple):
 
     perturb_vars: list[Var]
     perturb_hidden_paths: list[Path]
-    perturb_hidden_states: list[jax.Array]
-    perturb_jaxpr: Any
+    perturb_hidden_states: list[HiddenObject]
+    perturb_jaxpr: PyTree
     bypass: Bypass | None = None
 
     @property
     def bypass_param_paths(self) -> tuple[Path, ...]:
         """Parameters that reach an output of the step along a path that crosses no new hidden state."""
-        return () if self.bypass is None else self.bypass.param_paths
+        return self.bypass.param_paths if self.bypass else ()
 
     @property
     def bypass_vars(self) -> tuple[Var, ...]:
         """Their variables in `ModuleInfo.jaxpr`, one for each leaf: `bypass_data` are copies of these."""
-        return () if self.bypass is None else self.bypass.vars
+        return self.bypass.vars if self.bypass else ()
 
     @property
     def bypass_hidden_paths(self) -> tuple[Path, ...]:
         """Hidden states whose values before the step reach an output in that way."""
-        return () if self.bypass is None else self.bypass.hidden_paths
+        return self.bypass.hidden_paths if self.bypass else ()
 
     @property
     def bypass_hidden_vars(self) -> tuple[Var, ...]:
         """Their variables in `ModuleInfo.jaxpr`: `bypass_hidden_data` are copies of these."""
-        return () if self.bypass is None else self.bypass.hidden_vars
+        return self.bypass.hidden_vars if self.bypass else ()
 
     def _checked(self, perturb_data: Iterable[object]) -> list[jax.Array]:
         flat = jax.tree.leaves(list(perturb_data))
@@ -79,8 +81,19 @@ class HiddenPerturbation(NamedTuple):
         the paths that cross no new hidden state; the outputs themselves are the same.
         """
         jaxpr, consts = open_jaxpr(self.perturb_jaxpr)
-        flat = jax.tree.leaves(list(inputs))
-        outs = interpret(jaxpr, consts, [*flat, *self._checked(perturb_data)], lambda *_: None)
+        flat, data = jax.tree.leaves(list(inputs)), self._checked(perturb_data)
+        if len(flat) + len(data) != len(jaxpr.invars):
+            raise ValueError(
+                f"got {len(flat)} inputs, expected {len(jaxpr.invars) - len(data)}: the leaves of the model's "
+                "arguments, then of the values of its states."
+            )
+        for path, variable, value in zip(self.perturb_hidden_paths, self.perturb_vars, data, strict=True):
+            if jnp.shape(value) != variable.aval.shape:
+                raise ValueError(
+                    f"the perturbation of {format_path(path)} has shape {list(jnp.shape(value))}, expected "
+                    f"{list(variable.aval.shape)}: that of the state."
+                )
+        outs = interpret(jaxpr, consts, [*flat, *data], lambda *_: None)
         if bypass_data is None and bypass_hidden_data is None:
             return outs
         params = _counted(bypass_data, self.bypass_vars, "parameters", self.bypass_param_paths)
@@ -109,6 +122,7 @@ class HiddenPerturbation(NamedTuple):
         """One array (*varshape, num_state) per group, with zeros for states that have no such path."""
         paths = self.bypass_hidden_paths
         data = _counted(bypass_hidden_data, self.bypass_hidden_vars, "hidden states", paths)
+        # A state without such a path has the derivative zero along it.
         values = dict(zip(self.perturb_hidden_paths, self.init_perturb_data(), strict=True))
         values |= dict(zip(paths, data, strict=True))
         return [g.concat_hidden([values[p] for p in g.hidden_paths]) for g in hidden_groups]
@@ -127,6 +141,7 @@ class HiddenPerturbation(NamedTuple):
 def _counted(
     data: Sequence[object] | None, variables: Sequence[Var], what: str, paths: Sequence[Path]
 ) -> list[jax.Array]:
+    """The leaves of copies, one for each of the variables."""
     flat = jax.tree.leaves(list(data or ()))
     if len(flat) != len(variables):
         raise ValueError(
@@ -142,26 +157,27 @@ def perturb(info: ModuleInfo) -> HiddenPerturbation:
     return perturbed._replace(bypass=Bypass(info))
 
 
-def perturb_jaxpr(closed_jaxpr: Any, hidden: Sequence[HiddenLeaf], originals: int) -> HiddenPerturbation:
+def perturb_jaxpr(closed_jaxpr: PyTree, hidden: Sequence[HiddenLeaf], originals: int) -> HiddenPerturbation:
     """Add a perturbation to every hidden state that has derivatives; equations from number `originals` on are copies.
 
     Each of these makes a state of its own from what another state, or none, is made of.
     """
     jaxpr, consts = open_jaxpr(closed_jaxpr)
     leaves = [leaf for leaf in hidden if is_inexact(leaf.invar.aval)]
-    moves = {leaf.outvar: new_variable(leaf.outvar.aval) for leaf in leaves}
-    clean: dict[Var, Var] = {}  # a state before it is perturbed
+    perturbations = {leaf.outvar: new_variable(leaf.outvar.aval) for leaf in leaves}
+    clean: dict[Var, Var] = {}  # by the variable of a state, that of its value before it is perturbed
     eqns: list[JaxprEqn] = []
     for i, eqn in enumerate(jaxpr.eqns):
-        if i >= originals:  # a state's own copy of a value: of the value before it was perturbed for another
+        if i >= originals:  # a copy is one of the clean value: two equal states are perturbed apart
             eqn = renamed(eqn, {v: clean[v] for v in eqn.invars if not isinstance(v, Literal) and v in clean})
-        hit = [v for v in eqn.outvars if v in moves]
-        clean.update((v, new_variable(v.aval)) for v in hit)
-        eqns.append(renamed(eqn, {v: clean[v] for v in hit}) if hit else eqn)
-        eqns += [_plus(clean[v], moves[v], v) for v in hit]
-    closed = build_closed([*jaxpr.invars, *moves.values()], jaxpr.outvars, eqns, jaxpr, jaxpr.constvars, consts)
-    paths, states = [leaf.path for leaf in leaves], [leaf.state for leaf in leaves]
-    return HiddenPerturbation(list(moves.values()), paths, states, closed)
+        states = [v for v in eqn.outvars if v in perturbations]
+        clean.update((v, new_variable(v.aval)) for v in states)
+        # All that reads a state later reads its old variable, which is now the sum.
+        eqns.append(renamed(eqn, {v: clean[v] for v in states}) if states else eqn)
+        eqns += [_plus(clean[v], perturbations[v], v) for v in states]
+    new = list(perturbations.values())
+    closed = build_closed([*jaxpr.invars, *new], jaxpr.outvars, eqns, jaxpr, jaxpr.constvars, consts)
+    return HiddenPerturbation(new, [leaf.path for leaf in leaves], [leaf.state for leaf in leaves], closed)
 
 
 def _plus(a: Var, b: Var, result: Var) -> JaxprEqn:
@@ -170,6 +186,7 @@ def _plus(a: Var, b: Var, result: Var) -> JaxprEqn:
     return renamed(eqn, {**dict(zip(eqn.invars, (a, b), strict=True)), eqn.outvars[0]: result})
 
 
+# States of one shape share the equation: it is traced once, and renamed for each.
 @lru_cache(maxsize=256)
 def _sum_of(shape: tuple[int, ...], dtype: DTypeLike) -> JaxprEqn:
     """An equation that adds two arrays."""

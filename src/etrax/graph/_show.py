@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from .._compat import Primitive, open_jaxpr, shape_struct
+from .._compat import Primitive, is_jaxpr, open_jaxpr, shape_struct
 from ..compiler.ir import Source, format_path
 
 _MANY = 12
 
 
-def show(record: Any) -> str:
+def show(record: NamedTuple) -> str:
     """A named tuple with all its fields."""
     rows = [f"  {name}={brief(value)}," for name, value in record._asdict().items()]
     return "\n".join([f"{type(record).__name__}(", *rows, ")"])
@@ -32,7 +32,7 @@ def brief(value: Any) -> str:
         return format_path(value)
     if isinstance(value, list | tuple):
         return "[" + _joined(brief(v) for v in value) + "]"
-    if hasattr(open_jaxpr(value)[0], "eqns"):
+    if is_jaxpr(value):
         return f"jaxpr of {_counted(len(open_jaxpr(value)[0].eqns), 'equation')}"
     if hasattr(value, "aval"):  # a variable of a jaxpr, a leaf of a step
         return _array(value.aval)
@@ -42,6 +42,7 @@ def brief(value: Any) -> str:
 
 
 def _key(key: object) -> str:
+    # The number of an object is another in every run.
     return "id" if isinstance(key, int) else brief(key)
 
 
@@ -55,9 +56,9 @@ def _array(value: object) -> str:
 
 
 def _joined(parts: Iterable[str]) -> str:
-    found = list(parts)
-    more = [f"{len(found) - _MANY} more"] if len(found) > _MANY else []
-    return ", ".join([*found[:_MANY], *more])
+    texts = list(parts)
+    more = [f"{len(texts) - _MANY} more"] if len(texts) > _MANY else []
+    return ", ".join([*texts[:_MANY], *more])
 
 
 def _counted(n: int, name: str) -> str:

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._compat import JaxprEqn, is_inexact, open_jaxpr, run_equation, shape_struct, while_parts
-from .._errors import CompilationError, NotSupportedError
+from .._compat import JaxprEqn, bodies_of, is_inexact, run_equation, while_parts
+from .._errors import NotSupportedError
 from ..compiler.analysis import Facts, analyse
 from ..compiler.ir import Site, Step, equations, interpret
+from ._slices import retraced
 
 
 def inspect(step: Step) -> Facts:
@@ -23,10 +24,10 @@ def inspect(step: Step) -> Facts:
     try:
         return analyse(step)
     except NotSupportedError:
-        shown = with_stand_ins(step)
-        if shown is step:
+        inspected = with_stand_ins(step)
+        if inspected is step:
             raise
-        return analyse(shown)
+        return analyse(inspected)
 
 
 def loops(step: Step) -> Iterator[JaxprEqn]:
@@ -37,15 +38,12 @@ def loops(step: Step) -> Iterator[JaxprEqn]:
 
 
 def _holds_while(eqn: JaxprEqn) -> bool:
-    inner = [body for value in eqn.params.values() for body in (value if isinstance(value, tuple | list) else (value,))]
-    bodies = [open_jaxpr(body)[0] for body in inner]
-    return eqn.primitive.name == "while" or any(
-        e.primitive.name == "while" for body in bodies if hasattr(body, "eqns") for e in equations(body)
-    )
+    inner = (e for body in bodies_of(eqn) for e in equations(body))
+    return any(e.primitive.name == "while" for e in (eqn, *inner))
 
 
 def with_stand_ins(step: Step) -> Step:
-    """The same step, equation by equation, with a derivative rule for every loop that has none.
+    """Give every loop of a step that has no derivative one, equation by equation.
 
     The rule gives the right pattern and no right numbers: the result is to be analysed, never to be trained.
     """
@@ -55,29 +53,22 @@ def with_stand_ins(step: Step) -> Step:
     def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
         return _stand_in(eqn, values) if _holds_while(eqn) else None
 
-    args = ([shape_struct(c) for c in step.consts], [leaf.aval for leaf in step.ins])
-    run = lambda consts, leaves: interpret(step.jaxpr, (), [*consts, *leaves], handle)  # noqa: E731
-    jaxpr, captured = open_jaxpr(jax.make_jaxpr(run)(*args))
-    if captured or len(jaxpr.eqns) != len(step.jaxpr.eqns):
-        raise CompilationError("standing in for a loop changed the equations of the step; please report this model")
-    return Step(jaxpr, step.consts, step.ins, step.outs, step.trees)
+    return retraced(step, lambda args: interpret(step.jaxpr, (), args, handle), "standing in for a loop")
 
 
 def _stand_in(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
+    """Run the loop as it is, with the derivative of another function of its operands."""
     moving = [i for i, v in enumerate(values) if is_inexact(jax.typeof(v))]
-    kept = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
+    moving_outs = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
     pattern = _repeated if eqn.primitive.name == "while" and not _nested(eqn) else _mixed
 
     def backward(args: Sequence[jax.Array], cotangents: Sequence[jax.Array]) -> tuple[jax.Array | None, ...]:
-        def run(given: list[jax.Array]) -> list[jax.Array]:
-            full = list(args)
-            for i, value in zip(moving, given, strict=True):
-                full[i] = value
-            outs = pattern(eqn, full)
-            return [outs[k] for k in kept]
+        def run(operands: dict[int, jax.Array]) -> list[jax.Array]:
+            outs = pattern(eqn, [operands.get(i, a) for i, a in enumerate(args)])
+            return [outs[k] for k in moving_outs]
 
-        (found,) = jax.vjp(run, [args[i] for i in moving])[1]([cotangents[k] for k in kept])
-        return tuple(found[moving.index(i)] if i in moving else None for i in range(len(args)))
+        (grads,) = jax.vjp(run, {i: args[i] for i in moving})[1]([cotangents[k] for k in moving_outs])
+        return tuple(grads.get(i) for i in range(len(args)))
 
     call = jax.custom_vjp(lambda *args: tuple(run_equation(eqn, args)))
     call.defvjp(lambda *args: (tuple(run_equation(eqn, args)), args), backward)
@@ -95,6 +86,7 @@ def _repeated(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
     fixed, start = values[parts.cond_consts : first], list(values[first:])
     body, consts = parts.body
     again = lambda carry, _: (interpret(body, consts, [*fixed, *carry], lambda *_: None), None)  # noqa: E731
+    # The analysis takes the carry of a loop to its fixed point, so that the number of rounds does not matter to it.
     end, _ = lax.scan(again, start, None, length=2)
     return [a + b if is_inexact(jax.typeof(b)) else b for a, b in zip(start, end, strict=True)]
 

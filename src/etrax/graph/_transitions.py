@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,13 @@ class Hidden2GroupTransition(NamedTuple):
     other_invars: list[Var]
 
 
+class Transition(Protocol):
+    """What has the equations of a hidden state's transition: a `Hidden2GroupTransition`, a `HiddenGroup`."""
+
+    @property
+    def transition_jaxpr(self) -> Jaxpr: ...
+
+
 def group_merging(groups: Iterable[Iterable[_T]], version: int = 1) -> list[frozenset[_T]]:
     """Sets that share a member become one, until none do; in the order in which their first members come.
 
@@ -53,14 +60,14 @@ def group_merging(groups: Iterable[Iterable[_T]], version: int = 1) -> list[froz
         if not meets:
             merged.append(group)
             continue
-        first, *rest = meets
+        first, *rest = meets  # it takes in the others, and keeps its place
         first.update(group, *rest)
         merged = [other for other in merged if not any(other is gone for gone in rest)]
     return [frozenset(group) for group in merged]
 
 
 def write_jaxpr_of_hidden_group_transition(
-    hidden_invar_to_transition: Mapping[Var, Any], hidden_invars: Sequence[Var], hidden_outvars: Sequence[Var]
+    hidden_invar_to_transition: Mapping[Var, Transition], hidden_invars: Sequence[Var], hidden_outvars: Sequence[Var]
 ) -> Jaxpr:
     """The jaxpr of h_1', h_2', … = f(h_1, h_2, …, x) from the transitions of its states, each equation once.
 
@@ -90,27 +97,28 @@ def write_jaxpr_of_hidden_group_transition(
         for v in eqn.outvars:
             equations.setdefault(v, eqn)
     ordered = _in_order(equations, hidden_invars, hidden_outvars)
-    made = {*hidden_invars, *(v for eqn in ordered for v in eqn.outvars)}
+    defined = {*hidden_invars, *(v for eqn in ordered for v in eqn.outvars)}
     read = [*(v for eqn in ordered for v in eqn.invars), *hidden_outvars]
-    others = dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in made)
+    others = dict.fromkeys(v for v in read if not isinstance(v, Literal) and v not in defined)
     return build_jaxpr(list(hidden_invars), list(hidden_outvars), ordered, parts[0], list(others))
 
 
-def _in_order(equations: Mapping[Var, JaxprEqn], given: Sequence[Var], wanted: Sequence[Var]) -> list[JaxprEqn]:
-    """The equations that lead to what is wanted, each after those that make what it reads."""
+def _in_order(equations: Mapping[Var, JaxprEqn], sources: Sequence[Var], targets: Sequence[Var]) -> list[JaxprEqn]:
+    """The equations that lead from sources to targets, each after those that make what it reads.
+
+    `equations` holds for each variable the one that makes it.
+    """
+    makers = {v: eqn for v, eqn in equations.items() if v not in sources}
     done: dict[int, JaxprEqn] = {}
-    todo = list(reversed(wanted))
+    # By a stack of its own: chains of equations are longer than Python's.
+    todo = [v for v in reversed(targets) if not isinstance(v, Literal)]
     while todo:
-        v = todo[-1]
-        eqn = None if isinstance(v, Literal) or v in given else equations.get(v)
+        eqn = makers.get(todo[-1])
         if eqn is None or id(eqn) in done:
             todo.pop()
             continue
-        missing = [
-            u
-            for u in eqn.invars
-            if not isinstance(u, Literal) and u not in given and u in equations and id(equations[u]) not in done
-        ]
+        operands = [v for v in eqn.invars if not isinstance(v, Literal)]
+        missing = [v for v in operands if v in makers and id(makers[v]) not in done]
         if missing:
             todo += reversed(missing)
         else:
@@ -143,7 +151,7 @@ def jacrev_last_dim(fn: Callable[[Array], Array], hid_vals: Array) -> Array:
     count = int(np.prod(h.shape[:-1], dtype=np.int64))
 
     def block(p: Array) -> Array:
-        at = jnp.zeros((count, 1), out.dtype).at[p].set(1)
+        at = jnp.zeros((count, 1), out.dtype).at[p].set(1)  # cotangents at one position alone
         rows = jax.vmap(lambda row: pull((at * row).reshape(h.shape))[0])(states)
         return rows.reshape(h.shape[-1], count, h.shape[-1])[:, p]
 
@@ -156,9 +164,12 @@ def _keeps_positions(fn: Callable[[Array], Array], h: Array) -> bool:
     (reached,), _ = reach_through(lambda moving, _: [fn(moving[0])], [shape], [], ["h"])
     if "h" not in reached:
         return True
-    own = np.arange(h.size) // max(h.shape[-1], 1)
-    found = target_places(reached["h"], own.reshape(h.shape))
-    return found is not None and bool(((found.reshape(-1) == own) | (found.reshape(-1) < 0)).all())
+    positions = np.arange(h.size) // max(h.shape[-1], 1)  # of each element: the last axis counts states
+    places = target_places(reached["h"], positions.reshape(h.shape))
+    if places is None:  # an element reaches several positions
+        return False
+    places = places.reshape(-1)
+    return bool(((places == positions) | (places < 0)).all())  # -1: it reaches nothing
 
 
 def order_hidden_group_index(hidden_groups: Sequence[HiddenGroup]) -> None:

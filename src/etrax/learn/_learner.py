@@ -144,8 +144,8 @@ class Learner:
         states = jax.tree.map(staged_copy, program.states(hidden))
         trace = self.devices.new_trace()
         if learned is not None:
-            check_like("learned", learned, transport.lasting.learned(trace), "`learner.learned(state)`")
-            trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))
+            check_like("learned", learned, transport.persistent.learned(trace), "`learner.learned(state)`")
+            trace = transport.persistent.renew(trace, jax.tree.map(staged_copy, learned))
         state = LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
         return self.devices.place(state=state)["state"]
 
@@ -157,7 +157,7 @@ class Learner:
     def learned(self, state: LearnerState) -> PyTree:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
         self.program.check_state(state, shapes=False)
-        return self.program.transport.lasting.learned(state.trace)
+        return self.program.transport.persistent.learned(state.trace)
 
     def step(self, params: PyTree, state: LearnerState, *inputs: PyTree) -> tuple[LearnerState, PyTree]:
         """Evolve hidden state and trace by one step; no gradient."""

@@ -94,6 +94,7 @@ def sum_of_squares(output: PyTree, target: PyTree) -> jax.Array:
 
 
 # Longer windows gain little time and cost memory: than the first unless the trace is large, than the second always.
+# The same on every device: how long a window is changes what an approximate rule computes.
 LONGEST, LONGEST_OF_ALL = 64, 1024
 
 

@@ -14,8 +14,8 @@ from jax.typing import DTypeLike
 
 from ..compiler.analysis import Copies
 from ..compiler.opened import WeightSite
-from ._blocks import Entry, block_times
 from ._zeros import finite_unless
+from .blocks import Entry, row_times
 
 # Operands of an op that do not change from step to step; constants may be numpy's.
 Operands: TypeAlias = Sequence[Array | np.ndarray]
@@ -66,7 +66,7 @@ def moved(
     found = in_groups(site.call, row, entries, own, u, c) if in_groups is not None else None
     if found is not None:
         return found
-    (kept,), fresh = block_times([row], entries, steep), outer(site, fixed, u, c)
+    kept, fresh = row_times(row, entries, steep), outer(site, fixed, u, c)
     return fresh if kept is None else kept + fresh
 
 
@@ -102,9 +102,9 @@ def met(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
     return finite_unless(g, counts != 0)
 
 
-def copies_added(copies: Copies, g: Array) -> Array:
-    """The gradient of an op's repeated weights, as that of the weights themselves."""
-    axis = g.ndim + copies.columns.weight
+def copies_added(copies: Copies, g: Array, column_axis: int) -> Array:
+    """Values at an op's repeated columns, summed at the columns; `column_axis` is counted from the end."""
+    axis = g.ndim + column_axis
     if copies.source is not None:
         return _all_columns(copies, g, axis)
     regular = _repeated(copies.of, copies.count)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,15 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path
 from ..frontends import BRAINSTATE, NNX, check_batch_size, front_end_of, renew_states
 from ..rules import Rule
-from ._online import Counter, Module, Online, Weights, checked_rule
-from ._sequences import Before, Loop, Objective
-from ._window import online_window
+from ._online import Counter, Online, checked_rule, with_batch_size
+from ._sequences import Before, Loop, LossesAndAux, Objective, Part, Slices
+from ._window import Leaves, online_window
+
+
+class State(Protocol):
+    """A `brainstate.State`."""
+
+    value: PyTree
 
 
 class Stateful(Online):
@@ -40,7 +47,7 @@ class Stateful(Online):
     one, `hidden=cell.initialize_carry(...)`, and it is kept.
     """
 
-    def __new__(cls, module: Module, *args: PyTree, **options: PyTree) -> Module:
+    def __new__(cls, module: object, *args: PyTree, **options: PyTree) -> PyTree:
         if front_end_of(module) is not NNX:
             return super().__new__(cls)
         from ._nnx import NNXOnline
@@ -49,9 +56,9 @@ class Stateful(Online):
 
     def __init__(
         self,
-        module: Module,
+        module: PyTree,
         rule: Rule | str,
-        *example_inputs: PyTree,
+        *example_inputs: object,
         batch_size: int | None = None,
         **options: PyTree,
     ):
@@ -62,7 +69,7 @@ class Stateful(Online):
             )
         import brainstate
 
-        self.module: Module = module
+        self.module: PyTree = module
         self._rule, self._options = checked_rule(rule), options
         self._example, self._brainstate = example_inputs, brainstate
         self._batch_size = batch_size
@@ -74,29 +81,29 @@ class Stateful(Online):
         self.learner = compile_learner(self.module, self._rule, *self._example, batch_size=batch_size, **self._options)
         self._window = online_window(self.learner)
 
-    def _read(self) -> tuple[list[jax.Array], list[jax.Array]]:
-        params, hidden, other = self.learner.bound.read()
-        return jax.tree.leaves(params), [*jax.tree.leaves(hidden), *jax.tree.leaves(other)]
+    def _read(self) -> tuple[Leaves, Leaves]:
+        params, *states = self.learner.bound.read()
+        return jax.tree.leaves(params), jax.tree.leaves(states)
 
     def _write(self, states: Sequence[jax.Array]) -> None:
         """New values into the module's own states, in their units."""
         bound, first = self.learner.bound, self.learner.facts.step.first_state
-        own: dict[Path, Module] = dict(self.module.states())
+        current = self.module.states()  # they may have been created anew since the module was compiled
         for entry in bound.states:
             if entry.role is not Role.PARAM:
                 value = bound.decode_state(entry.path, [states[i - first] for i in entry.leaves])
-                own.get(entry.path, entry.handle).value = value
+                current.get(entry.path, entry.handle).value = value
 
-    def _trace(self) -> PyTree:
+    def _read_trace(self) -> object:
         return self.trace.value
 
-    def _keep(self, trace: PyTree) -> None:
+    def _write_trace(self, trace: object) -> None:
         self.trace.value = trace
 
     def _path_of(self, weight: object) -> Path | None:
         return next((path for path, state in self.module.states().items() if state is weight), None)
 
-    def _loop(self, weights: Weights) -> Loop:
+    def _loop(self, weights: object) -> Loop:
         return brainstate_loop(self._brainstate, self.module.states(self._brainstate.ParamState), weights)
 
     def reset_state(self, batch_size: int | None = None) -> None:
@@ -122,8 +129,8 @@ class Stateful(Online):
         if batch_size is not None:
             self._batch_size = batch_size
         if now != shape:
-            swap = lambda a: jnp.zeros((batch_size, *a.shape[1:]), a.dtype) if a.shape[:1] == shape[:1] else a  # noqa: E731
-            self._example = jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
+            assert batch_size is not None  # another shape without one has been refused
+            self._example = with_batch_size(self._example, shape, batch_size)
             self._compile(None)
         self.trace.value = self.learner.program.new_trace()
 
@@ -134,40 +141,40 @@ class Stateful(Online):
         return jnp.shape(hidden[0]) if hidden else ()
 
 
-def brainstate_loop(brainstate: Module, own: Weights, weights: Weights) -> Loop:
-    """A loop over steps, for all of a module's parameters or for some.
+def brainstate_loop(brainstate: ModuleType, params: Mapping[Path, State], weights: object) -> Loop:
+    """A loop over steps, for all of a module's parameters (`weights` is None) or for some.
 
     `weights` are given as to `brainstate.transform.grad`: one `ParamState`, or a dictionary or list of them.
     """
     if weights is None:
-        return BrainstateLoop(brainstate, dict(own.items()))
-    held = dict(weights.items()) if hasattr(weights, "items") else weights
-    found = jax.tree.leaves(held, is_leaf=lambda s: isinstance(s, brainstate.State))
-    other = next((s for s in found if not isinstance(s, brainstate.ParamState)), None)
-    if other is not None or not found:
+        return BrainstateLoop(brainstate, dict(params.items()))
+    weights = dict(weights.items()) if isinstance(weights, Mapping) else weights
+    states = jax.tree.leaves(weights, is_leaf=lambda s: isinstance(s, brainstate.State))
+    other = next((s for s in states if not isinstance(s, brainstate.ParamState)), None)
+    if other is not None or not states:
         what = "nothing" if other is None else f"a {type(other).__name__}"
         raise ArgumentTypeError(
             f"`weights` holds {what}; expected parameters, such as `module.states(brainstate.ParamState)`, or some of "
             "its entries."
         )
-    return BrainstateLoop(brainstate, held)
+    return BrainstateLoop(brainstate, weights)
 
 
 class BrainstateLoop(NamedTuple):
     """By brainstate's own transformations; states are where they are."""
 
-    brainstate: Module
-    weights: Weights
+    brainstate: ModuleType
+    weights: object
 
-    def gradients(self, objective: Objective, parts: PyTree) -> tuple[PyTree, PyTree]:
+    def gradients(self, objective: Objective, parts: Part) -> tuple[object, LossesAndAux]:
         transform, state = self.brainstate.transform, self.brainstate.State
 
-        def one(carry: PyTree, part: PyTree) -> tuple[PyTree, PyTree]:
-            grads, seen = transform.grad(lambda: objective((), part), self.weights, has_aux=True)()
-            return jax.tree.map(jnp.add, carry, grads), seen
+        def one(total: object, part: Part) -> tuple[object, LossesAndAux]:
+            grads, losses_and_aux = transform.grad(lambda: objective((), part), self.weights, has_aux=True)()
+            return jax.tree.map(jnp.add, total, grads), losses_and_aux
 
         values = jax.tree.map(lambda s: s.value, self.weights, is_leaf=lambda s: isinstance(s, state))
         return transform.scan(one, jax.tree.map(jnp.zeros_like, values), parts)
 
-    def run(self, fn: Callable[[Before, PyTree], PyTree], parts: PyTree) -> PyTree:
+    def run(self, fn: Callable[[Before, Slices], object], parts: Slices) -> PyTree:
         return self.brainstate.transform.for_loop(lambda part: fn((), part), parts)

@@ -15,9 +15,9 @@ from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path, leaves_with_paths
 from ..rules import Rule
-from ._online import Counter, Module, Online, Weights, checked_rule
-from ._sequences import Before, Loop, Objective
-from ._window import online_window
+from ._online import Counter, Online, checked_rule
+from ._sequences import Before, Loop, LossesAndAux, Objective, Part, Slices
+from ._window import Leaves, online_window
 
 
 class Carry(nnx.Variable):
@@ -54,8 +54,8 @@ class NNXOnline(Online, nnx.Module):
     """
 
     def __init__(
-        self, module: Module, rule: Rule | str, *example_inputs: PyTree, batch_size: int | None = None,
-        hidden: PyTree = None, **options: PyTree,
+        self, module: nnx.Module, rule: Rule | str, *example_inputs: object, batch_size: int | None = None,
+        hidden: object = None, **options: PyTree,
     ):  # fmt: skip
         self._check_batch(batch_size)
         self.module = module
@@ -75,32 +75,29 @@ class NNXOnline(Online, nnx.Module):
             )
 
     @property
-    def _root(self) -> Path:
-        """Where the module's own variables stand among the states of the step; its carry stands beside them."""
+    def _roots(self) -> tuple[Path, Path]:
+        """Where the module's own variables stand among the states of the step, and where its carry does beside them."""
         paths = [leaf.path for leaf in self.learner.facts.step.states]
-        beside = self.carry is not None and any(path[:1] == ("variables",) for path in paths)
-        return ("variables",) if beside else ()
+        both = self.carry is not None and any(path[:1] == ("variables",) for path in paths)
+        return (("variables",), ("carry",)) if both else ((), ())
 
     def _values(self) -> dict[Path, jax.Array]:
         """What the step calls states, by path."""
-        root = self._root
-        found = {(*root, *path): a for path, a in leaves_with_paths(_variables(self.module))}
+        root, carry_root = self._roots
+        values = {(*root, *path): a for path, a in leaves_with_paths(_variables(self.module))}
         if self.carry is not None:
-            at = ("carry",) if root else ()
-            found |= {(*at, *path): a for path, a in leaves_with_paths(self.carry.get_value())}
-        return found
+            values |= {(*carry_root, *path): a for path, a in leaves_with_paths(self.carry.get_value())}
+        return values
 
     def _put(self, values: dict[Path, jax.Array]) -> None:
-        root, state = self._root, _variables(self.module)
-        old = leaves_with_paths(state)
-        new = jax.tree.unflatten(jax.tree.structure(state), [values.get((*root, *path), a) for path, a in old])
-        nnx.update(self.module, new)
+        """Write values of the step's states into the module's variables and the carry."""
+        root, carry_root = self._roots
+        # Variables that the step does not call states, and so have no value here, stay as they are.
+        nnx.update(self.module, _with_leaves(_variables(self.module), root, values))
         if self.carry is not None:
-            at, carry = (("carry",) if root else ()), self.carry.get_value()
-            leaves = [values[(*at, *path)] for path, _ in leaves_with_paths(carry)]
-            self.carry.set_value(jax.tree.unflatten(jax.tree.structure(carry), leaves))
+            self.carry.set_value(_with_leaves(self.carry.get_value(), carry_root, values))
 
-    def _read(self) -> tuple[list[jax.Array], list[jax.Array]]:
+    def _read(self) -> tuple[Leaves, Leaves]:
         values = self._values()
         params = jax.tree.leaves(nnx.state(self.module, nnx.Param))
         return params, [values[leaf.path] for leaf in self.learner.facts.step.states]
@@ -108,29 +105,29 @@ class NNXOnline(Online, nnx.Module):
     def _write(self, states: Sequence[jax.Array]) -> None:
         self._put(dict(zip((leaf.path for leaf in self.learner.facts.step.states), states, strict=True)))
 
-    def _trace(self) -> PyTree:
+    def _read_trace(self) -> object:
         return self.trace.get_value()
 
-    def _keep(self, trace: PyTree) -> None:
+    def _write_trace(self, trace: object) -> None:
         self.trace.set_value(trace)
 
     def _path_of(self, weight: object) -> Path | None:
-        return next((tuple(path) for path, found in nnx.iter_graph(self.module) if found is weight), None)
+        return next((tuple(path) for path, node in nnx.iter_graph(self.module) if node is weight), None)
 
-    def _loop(self, weights: Weights) -> Loop:
+    def _loop(self, weights: object) -> Loop:
         return _NNXLoop(self, nnx.Param if weights is None else self._checked_filter(weights))
 
-    def _checked_filter(self, weights: Weights) -> Weights:
+    def _checked_filter(self, weights: PyTree) -> Callable[[Path, object], bool]:
         """A filter that selects parameters of the module alone."""
-        fits = "pass a filter of NNX that selects parameters, such as `nnx.Param` or `nnx.PathContains('readout')`"
+        remedy = "pass a filter of NNX that selects parameters, such as `nnx.Param` or `nnx.PathContains('readout')`"
         try:
-            found = dict(nnx.to_flat_state(nnx.state(self.module, weights)))
+            selected = dict(nnx.to_flat_state(nnx.state(self.module, weights)))
         except Exception as error:  # whatever NNX makes of it
-            raise ArgumentTypeError(f"`weights` is a {type(weights).__name__}: {fits}.") from error
-        other = next((path for path, v in found.items() if not isinstance(v, nnx.Param)), None)
-        if other is not None or not found:
+            raise ArgumentTypeError(f"`weights` is a {type(weights).__name__}: {remedy}.") from error
+        other = next((path for path, v in selected.items() if not isinstance(v, nnx.Param)), None)
+        if other is not None or not selected:
             what = "nothing" if other is None else f"{format_path(other)}, which is no parameter"
-            raise ArgumentError(f"`weights` selects {what}: {fits}.")
+            raise ArgumentError(f"`weights` selects {what}: {remedy}.")
         selects = nnx.filterlib.to_predicate(weights)  # by paths of the module, which stands at `module` here
         return lambda path, value: tuple(path)[:1] == ("module",) and selects(tuple(path)[1:], value)
 
@@ -141,38 +138,45 @@ class NNXOnline(Online, nnx.Module):
         self.trace.set_value(self.learner.program.new_trace())
 
 
-def _variables(module: Module) -> nnx.State:
+def _variables(module: nnx.Module) -> nnx.State:
     """All variables but the parameters."""
     return nnx.state(module, nnx.Not(nnx.Param))
+
+
+def _with_leaves(tree: PyTree, root: Path, values: dict[Path, jax.Array]) -> PyTree:
+    """A tree with the values of its leaves, by path behind a root; a leaf without a value keeps its own."""
+    leaves = [values.get((*root, *path), a) for path, a in leaves_with_paths(tree)]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 class _NNXLoop(NamedTuple):
     """A loop of pure steps, each on the learner made anew of its variables; what they end in is written back."""
 
     online: NNXOnline
-    weights: Weights
+    weights: object
 
-    def gradients(self, objective: Objective, parts: PyTree) -> tuple[PyTree, PyTree]:
+    def gradients(self, objective: Objective, parts: Part) -> tuple[object, LossesAndAux]:
         graph, params, rest = nnx.split(self.online, self.weights, ...)
 
-        def loss(params: PyTree, rest: PyTree, part: PyTree) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
-            online = nnx.merge(graph, params, jax.tree.map(lambda a: a, rest))  # variables of this trace
-            number, seen = objective((online,), part)
-            return number, (seen, nnx.split(online, self.weights, ...)[2])
+        def loss(params: nnx.State, rest: nnx.State, part: Part) -> tuple[jax.Array, tuple[LossesAndAux, nnx.State]]:
+            # The tree is made anew, so that the variables are those of this derivative.
+            online = nnx.merge(graph, params, jax.tree.map(lambda a: a, rest))
+            number, losses_and_aux = objective((online,), part)
+            return number, (losses_and_aux, nnx.split(online, self.weights, ...)[2])
 
-        def one(carry: tuple[PyTree, PyTree], part: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
+        def one(carry: tuple[nnx.State, nnx.State], part: Part) -> tuple[tuple[nnx.State, nnx.State], LossesAndAux]:
             total, rest = carry
-            grads, (seen, rest) = jax.grad(loss, has_aux=True)(params, rest, part)
-            return (jax.tree.map(jnp.add, total, grads), rest), seen
+            grads, (losses_and_aux, rest) = jax.grad(loss, has_aux=True)(params, rest, part)
+            return (jax.tree.map(jnp.add, total, grads), rest), losses_and_aux
 
-        (grads, rest), seen = lax.scan(one, (jax.tree.map(jnp.zeros_like, params), rest), parts)
+        (grads, rest), losses_and_aux = lax.scan(one, (jax.tree.map(jnp.zeros_like, params), rest), parts)
         nnx.update(self.online, rest)
-        return grads["module"], seen
+        return grads["module"], losses_and_aux
 
-    def run(self, fn: Callable[[Before, PyTree], PyTree], parts: PyTree) -> PyTree:
+    def run(self, fn: Callable[[Before, Slices], object], parts: Slices) -> PyTree:
         graph, state = nnx.split(self.online)
 
-        def one(state: PyTree, part: PyTree) -> tuple[PyTree, PyTree]:
+        def one(state: nnx.State, part: Slices) -> tuple[nnx.State, object]:
             online = nnx.merge(graph, state)
             out = fn((online,), part)
             return nnx.state(online), out

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_arrays, check_function, short
+from .._arguments import check_arrays, short
 from .._compat import is_concrete
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Path, PyTree, Role, Step, describe, format_path, lies_under
-from ..graph import MultiStepData, SingleStepData
+from ..graph import unmarked
 from ..learn import Learner
 from ..report import Report
 from ..rules import Rule, as_rule
-from ._sequences import Loop, Sequences
-from ._window import Window, masked_outputs
-
-# A module of the library, or a choice of its parameters as the library makes it.
-Module: TypeAlias = Any
-Weights: TypeAlias = Any
-
+from ._sequences import Loop, SequenceDriver, Sequences
+from ._window import Leaves, Window, masked_outputs
 
 # So many calls over sequences outside of `jit` are a training loop that compiles at every turn.
 MANY_OUTSIDE = 10
@@ -31,64 +26,55 @@ MANY_OUTSIDE = 10
 
 def checked_rule(rule: Rule | str) -> Rule:
     """A rule that can do without the loss, which is computed outside."""
-    checked = as_rule(rule)
-    for one in (checked, *checked.members):
-        if one.needs_loss:
+    rule = as_rule(rule)
+    for member in (rule, *rule.members):
+        if member.needs_loss:
             raise NotSupportedError(
-                f"{one} reads or learns from the loss of each step, which is computed outside of `etrax.Stateful`: "
+                f"{member} reads or learns from the loss of each step, which is computed outside of `etrax.Stateful`: "
                 "use `etrax.compile` and `learner.value_and_grad`."
             )
-    return checked
+    return rule
 
 
+@dataclass(eq=False)  # NNX compares what a module holds: a counter is equal to itself alone
 class Counter:
     """How often a learner has been called, and how often over sequences outside of `jit`.
 
-    Of one learner, however often its library copies it.
+    It is one object, however often a library copies the learner.
     """
 
-    calls = 0
-    outside = 0
-
-    def tell_outside(self, name: str, sequences: tuple[PyTree, ...]) -> None:
-        """A loop outside of `jit` is traced and compiled at every call: said once, when it has been so often."""
-        if is_concrete(sequences):
-            self.outside += 1
-            if self.outside == MANY_OUTSIDE:
-                warnings.warn(
-                    f"`{name}` ran {MANY_OUTSIDE} times outside of `jit`, and was compiled each time, since `step_fn` "
-                    "may read anything. Call it in a function under `brainstate.transform.jit` or `nnx.jit`, which is "
-                    "compiled once.",
-                    stacklevel=3,
-                )
+    calls: int = 0
+    outside: int = 0
 
 
-class Online:
+class Online(SequenceDriver):
     """A learner with states inside. Each library says how values are read from the module, and written to it."""
 
-    module: Module
+    module: PyTree  # of whichever library
     learner: Learner
     _window: Window
     _counter: Counter
 
-    def _read(self) -> tuple[list[jax.Array], list[jax.Array]]:
+    def _read(self) -> tuple[Leaves, Leaves]:
         """Leaves of the parameters, and of hidden and other states, as they are now."""
         raise NotImplementedError
 
     def _write(self, states: Sequence[jax.Array]) -> None:
+        """Put new values into the hidden and other states."""
         raise NotImplementedError
 
-    def _trace(self) -> PyTree:
+    def _read_trace(self) -> object:
         raise NotImplementedError
 
-    def _keep(self, trace: PyTree) -> None:
+    def _write_trace(self, trace: object) -> None:
         raise NotImplementedError
 
     def _path_of(self, weight: object) -> Path | None:
         """The path of a parameter that is given as the library's own object."""
         raise NotImplementedError
 
-    def _loop(self, weights: Weights) -> Loop:
+    def _loop(self, weights: object) -> Loop:
+        """How the library runs steps, with gradients of the parameters that `weights` selects (None: of all)."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -99,21 +85,21 @@ class Online:
         """What each parameter's gradient is worth under this rule, and why."""
         return self.learner.report
 
-    def __call__(self, *inputs: PyTree, **named: PyTree) -> PyTree:
+    def __call__(self, *inputs: object, **named: object) -> PyTree:
         """Advance by one step, or by the steps that `MultiStepData` holds; the module's output, stacked for these."""
         self._counter.calls += 1
-        out, trace = self.advance(self._trace(), inputs, named)
-        self._keep(trace)
+        out, trace = self.advance(self._read_trace(), inputs, named)
+        self._write_trace(trace)
         return out
 
-    def advance(self, trace: PyTree, inputs: tuple[PyTree, ...], named: dict[str, PyTree]) -> tuple[PyTree, PyTree]:
+    def advance(self, trace: object, inputs: tuple[object, ...], named: dict[str, object]) -> tuple[PyTree, object]:
         """The output and the trace after a call, for a trace that the caller keeps; the module's states are written."""
-        args, kwargs, many = _unmarked(inputs, named)
+        (args, kwargs), many = unmarked((inputs, named))
         bound, step = self.learner.bound, self.learner.facts.step
         leaves = _leaves_of(step, bound.encode(args, kwargs, 1 if many else 0), many)
-        outs, states, trace = self._window(
-            *_unchanged(step, *self._read()), trace, leaves if many else [a[None] for a in leaves]
-        )
+        params, states = self._read()
+        _check_shapes(step, [*params, *states])
+        outs, states, trace = self._window(params, states, trace, leaves if many else [a[None] for a in leaves])
         self._write(states)
         outs = masked_outputs(outs)
         outs = outs if many else [o[0] for o in outs]
@@ -121,11 +107,17 @@ class Online:
 
     def get_etrace_of(self, weight: object) -> list[jax.Array]:
         """The arrays of the trace that belong to a parameter: its path (a tuple, or a name such as "rnn.w"), or the
-        module's own object."""
-        return self.parts_of(self._trace(), weight)
+        module's own object.
 
-    def parts_of(self, trace: PyTree, weight: object) -> list[jax.Array]:
-        """The same, of a trace that the caller keeps."""
+        >>> import brainstate, etrax, jax.numpy as jnp
+        >>> online = etrax.Stateful(brainstate.nn.GRUCell(3, 4), "d_rtrl", jnp.ones((2, 3)), batch_size=2)
+        >>> len(online.get_etrace_of("Wz")) > 0
+        True
+        """
+        return self.parts_of(self._read_trace(), weight)
+
+    def parts_of(self, trace: object, weight: object) -> list[jax.Array]:
+        """The arrays that belong to a parameter in a trace that the caller keeps."""
         path = self._path_of(weight)
         path = weight if path is None else path
         if not isinstance(path, tuple | str):
@@ -133,79 +125,58 @@ class Online:
                 f"`get_etrace_of` was given a {type(weight).__name__}: pass the path of a parameter, such as "
                 "('rnn', 'w'), or the module's own `ParamState` or `nnx.Param`."
             )
-        step, facts = self.learner.facts.step, self.learner.facts
-        numbers = [i for i, leaf in enumerate(step.select(Role.PARAM)) if lies_under(leaf.path, path)]
+        facts = self.learner.facts
+        params = facts.step.select(Role.PARAM)
+        numbers = [i for i, leaf in enumerate(params) if lies_under(leaf.path, path)]
         if not numbers:
-            known = ", ".join(format_path(leaf.path) for leaf in step.select(Role.PARAM))
-            raise ArgumentError(f"there is no parameter at {short(weight)}; there are {known}.")
+            names = ", ".join(format_path(leaf.path) for leaf in params)
+            raise ArgumentError(f"there is no parameter at {short(weight)}; there are {names}.")
         parts = self.learner.program.transport.parts(trace)
         sites = dict.fromkeys(j for i in numbers for j in facts.sites_of(i))
         return [a for j in sites for a in parts.get(j, [])]
 
-    def etrace_grad(
-        self, *sequences: PyTree, step_fn: Callable[..., PyTree], mask: PyTree = None, chunk_size: int | None = None,
-        weights: PyTree = None, reduction: str = "mean", loss_output: str = "per_step", has_aux: bool = False,
-        return_value: bool = False,
-    ) -> PyTree:  # fmt: skip
-        """Online gradients over sequences (time first), summed step by step in a memory that does not grow.
+    def _sequences(
+        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None
+    ) -> Sequences:
+        return Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask)
 
-        `step_fn(*slices)` calls `online` once and returns the loss of the step, or `(loss, aux)` with `has_aux`; it may
-        read parameters and states as well. For an NNX module it is `step_fn(online, *slices)`: as everywhere in NNX,
-        what is differentiated is an argument. With `chunk_size=k` it is given k steps at a time, passes them on as
-        `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum, and what is
-        NaN in a sequence where the mask is zero is read as zero. Returns gradients with the keys of `weights` (by
-        default all of the module's parameters; of NNX a filter), then what was asked for: the losses (`loss_output`:
-        "per_step", "masked", or their "scalar"), and aux. In a loop, call it under `brainstate.transform.jit` or
-        `nnx.jit`: outside of them it is compiled at every call.
-        """
-        check_function("step_fn", step_fn, "(*slices)")
-        run = Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask)
-        found = run.gradients(step_fn, reduction, loss_output, has_aux, return_value)
-        self._counter.tell_outside("etrace_grad", sequences)
-        return found
-
-    def etrace_evolve(
-        self, *sequences: PyTree, step_fn: Callable[..., PyTree] | None = None, chunk_size: int | None = None,
-        return_outputs: bool = False,
-    ) -> PyTree:  # fmt: skip
-        """Advance states and trace over sequences without a gradient; the outputs, stacked, if asked for."""
-        run = Sequences(self._loop(None), lambda: self._counter.calls, sequences, chunk_size, None)
-        mark = MultiStepData if run.chunk > 1 else SingleStepData
-
-        def plain(*given: PyTree) -> PyTree:
-            online, slices = (given[0], given[1:]) if given and isinstance(given[0], Online) else (self, given)
-            return online(*(mark(s) for s in slices))
-
-        found = run.evolve(plain if step_fn is None else step_fn, return_outputs)
-        self._counter.tell_outside("etrace_evolve", sequences)
-        return found
+    def _after_sequences(self, name: str, sequences: tuple[object, ...]) -> None:
+        """Warn, once, of a loop outside of `jit`: it is traced and compiled at every call."""
+        if not is_concrete(sequences):
+            return
+        self._counter.outside += 1
+        if self._counter.outside == MANY_OUTSIDE:
+            warnings.warn(
+                f"`{name}` ran {MANY_OUTSIDE} times outside of `jit`, and was compiled each time, since `step_fn` "
+                "may read anything. Call it in a function under `brainstate.transform.jit` or `nnx.jit`, which is "
+                "compiled once.",
+                stacklevel=3,  # the caller of `etrace_grad` or `etrace_evolve`
+            )
 
 
-def _unchanged(step: Step, params: list[jax.Array], states: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Values of the module as they are now, which must have the shapes that it was compiled with."""
-    leaves = [*step.select(Role.PARAM), *step.select(Role.HIDDEN), *step.select(Role.OTHER)]
-    for leaf, now in zip(leaves, [*params, *states], strict=True):
-        if jnp.shape(now) != leaf.aval.shape:
+def _check_shapes(step: Step, values: Sequence[jax.Array]) -> None:
+    """Parameters and states of the module must have the shapes that it was compiled with."""
+    for leaf, value in zip([*step.select(Role.PARAM), *step.states], values, strict=True):
+        if jnp.shape(value) != leaf.aval.shape:
             raise ArgumentError(
-                f"{leaf.role.value} {format_path(leaf.path)} of the module has shape {list(jnp.shape(now))} now, and "
+                f"{leaf.role.value} {format_path(leaf.path)} of the module has shape {list(jnp.shape(value))} now, and "
                 f"had {list(leaf.aval.shape)} when it was compiled. For states of another batch size call "
                 "`reset_state(batch_size=...)`; a module that was changed needs a new `etrax.Stateful`."
             )
-    return params, states
 
 
-def _leaves_of(step: Step, inputs: PyTree, many: bool) -> list[jax.Array]:
+def _leaves_of(step: Step, inputs: tuple[object, ...], many: bool) -> Leaves:
     """The leaves of a call's inputs, which must look like those that the module was compiled with."""
-    wanted = step.select(Role.INPUT)
-    if jax.tree.structure(inputs) != step.trees[Role.INPUT]:
-        one = jax.tree.unflatten(step.trees[Role.INPUT], [leaf.aval for leaf in wanted])
+    structure, compiled = step.trees[Role.INPUT], step.select(Role.INPUT)
+    if jax.tree.structure(inputs) != structure:
+        one = jax.tree.unflatten(structure, [leaf.aval for leaf in compiled])
         raise ArgumentError(
             f"the learner was given {describe(inputs, 'inputs')}, but its module was compiled with "
             f"{describe(one, 'inputs')}: pass arguments of that structure."
         )
     check_arrays("inputs", inputs)
     leaves = [jnp.asarray(a) for a in jax.tree.leaves(inputs)]
-    for leaf, a in zip(wanted, leaves, strict=True):
+    for leaf, a in zip(compiled, leaves, strict=True):
         if a.shape[1 if many else 0 :] != leaf.aval.shape:
             steps = " behind an axis of steps" if many else "; mark a window of steps as `etrax.MultiStepData`"
             raise ArgumentError(
@@ -215,16 +186,10 @@ def _leaves_of(step: Step, inputs: PyTree, many: bool) -> list[jax.Array]:
     return leaves
 
 
-def _unmarked(
-    args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
-) -> tuple[tuple[PyTree, ...], dict[str, PyTree], bool]:
-    """Arguments without marks, and whether they are those of many steps."""
-    marks = (SingleStepData, MultiStepData)
-    found = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, marks))
-    many = [isinstance(x, MultiStepData) for x in found]
-    if any(many) and not all(many):
-        raise ArgumentError("some inputs are `etrax.MultiStepData` and some are not: mark all of them, or none.")
-    plain = jax.tree.map(
-        lambda x: x.data if isinstance(x, marks) else x, (args, kwargs), is_leaf=lambda x: isinstance(x, marks)
-    )
-    return *plain, bool(many) and all(many)
+def with_batch_size(example: tuple[object, ...], old: tuple[int, ...], new: int) -> tuple[object, ...]:
+    """Example inputs of another batch size: zeros in the place of arrays whose first axis is as `old[:1]`."""
+
+    def resized(a: jax.Array) -> jax.Array:
+        return jnp.zeros((new, *a.shape[1:]), a.dtype) if a.shape[:1] == old[:1] else a
+
+    return jax.tree.map(lambda a: resized(jnp.asarray(a)), example)

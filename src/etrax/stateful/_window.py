@@ -22,13 +22,12 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from .._compat import is_inexact
-from ..compiler.ir import PyTree
 from ..learn import Learner, differentiated_where
 from ..runtime import evolve, prepared, run_window
 
 Leaves: TypeAlias = list[Array]
-# (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace)
-Window: TypeAlias = Callable[[Leaves, Leaves, PyTree, Leaves], tuple[Leaves, Leaves, PyTree]]
+# (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace). The rule alone can read its trace.
+Window: TypeAlias = Callable[[Leaves, Leaves, object, Leaves], tuple[Leaves, Leaves, object]]
 
 
 # Where the outputs of the call that is being differentiated count for its loss; None: everywhere.
@@ -58,91 +57,100 @@ def online_window(learner: Learner) -> Window:
     """The function above, for as many steps as its inputs have."""
     facts, program = learner.facts, learner.program
     n_states = len(facts.states)
+    moves = [is_inexact(leaf.aval) for leaf in facts.step.outs]  # whole numbers and keys have no cotangent
+    output_numbers = [k for k, moving in enumerate(moves[n_states:]) if moving]
+    loss_of = _CotangentLoss(output_numbers)
 
-    def run(params: Leaves, states: Leaves, trace: PyTree, inputs: Leaves) -> tuple[Leaves, Leaves, PyTree]:
+    def run(params: Leaves, states: Leaves, trace: object, inputs: Leaves) -> tuple[Leaves, Leaves, object]:
         weights = prepared(facts, program.weights(params))
         end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs)
         return outs, end, trace
 
-    def forward(*given: PyTree) -> tuple[tuple[Leaves, Leaves, PyTree], PyTree]:
-        values = jax.tree.map(lambda p: p.value, given, is_leaf=_is_primal)
+    def forward(*primals: object) -> tuple[tuple[Leaves, Leaves, object], tuple[object, ...]]:
+        params, states, trace, inputs = jax.tree.map(lambda p: p.value, primals, is_leaf=_is_primal)
         # The inputs that are differentiated are the keys of a dictionary: part of the structure, no arrays.
-        asked = {i: () for i, x in enumerate(given[3]) if x.perturbed}
-        return run(*values), (*values, asked)
+        asked = {i: () for i, x in enumerate(jax.tree.leaves(primals[3], is_leaf=_is_primal)) if x.perturbed}
+        return run(params, states, trace, inputs), (params, states, trace, inputs, asked)
 
     def back(
-        given: tuple[Leaves, Leaves, PyTree, Leaves, dict[int, tuple[()]]], bars: tuple[Leaves, Leaves, PyTree]
-    ) -> tuple[PyTree, ...]:
-        params, states, trace, inputs, asked = given
-        bars = jax.tree.map(_number, bars, is_leaf=lambda b: isinstance(b, SymbolicZero))
-        moving = [k for k, leaf in enumerate(facts.step.outs[n_states:]) if is_inexact(leaf.aval)]
-        along = [bars[0][k] for k in moving]
-        exits = {i: bars[1][i] for i, leaf in enumerate(facts.step.outs[:n_states]) if is_inexact(leaf.aval)}
-
-        loss_of = _Along(moving)
+        residuals: tuple[Leaves, Leaves, object, Leaves, dict[int, tuple[()]]],
+        cotangents: tuple[Leaves, Leaves, object],
+    ) -> tuple[list[Array | None], None, None, list[Array | None]]:
+        params, states, trace, inputs, asked = residuals
+        outs, ends, _ = jax.tree.map(_as_array, cotangents, is_leaf=lambda c: isinstance(c, SymbolicZero))
+        to_outputs = [outs[k] for k in output_numbers]
+        to_states = {i: ends[i] for i in range(n_states) if moves[i]}
         weights = prepared(facts, program.weights(params))
-        found = run_window(
-            facts, program.transport, params, weights, states, trace, inputs, along, loss_of, exit_bars=exits
+        result = run_window(
+            facts, program.transport, params, weights, states, trace, inputs, to_outputs, loss_of, exit_bars=to_states
         )
-        grads = jax.tree.leaves(program.param_grads(params, found.grads))
-        # Without a derivative in the inputs, what stands between them and the states needs none: a `while_loop` may.
-        to_inputs = _to_inputs(params, states, inputs, asked, along, exits, loss_of)
-        return _without_integers(params, grads), None, None, to_inputs
+        grads = jax.tree.leaves(program.param_grads(params, result.grads))
+        moving = [g if is_inexact(jax.typeof(p)) else None for p, g in zip(params, grads, strict=True)]
+        return moving, None, None, input_grads(params, states, inputs, asked, to_outputs, to_states)
 
-    def _to_inputs(
-        params: Leaves, states: Leaves, inputs: Leaves, asked: Iterable[int], along: Leaves, exits: dict[int, Array],
-        loss_of: Callable,
-    ) -> PyTree:  # fmt: skip
-        varying = {i: inputs[i] for i in asked if jnp.issubdtype(inputs[i].dtype, jnp.inexact)}
+    def input_grads(
+        params: Leaves, states: Leaves, inputs: Leaves, asked: Iterable[int], to_outputs: Leaves,
+        to_states: dict[int, Array],
+    ) -> list[Array | None]:  # fmt: skip
+        """By input, what these steps send back to it; None where nobody differentiates it.
 
-        def total(some: dict[int, Array]) -> Array:
-            def step(held: Leaves, xs: tuple[Leaves, Leaves]) -> tuple[Leaves, Array]:
-                outs = facts.step.run([*params, *held, *xs[0]])
+        The step is then not differentiated at all, so that a `while_loop` may stand between an input and the states.
+        """
+        varying = {i: inputs[i] for i in asked if is_inexact(jax.typeof(inputs[i]))}
+
+        def total(varied: dict[int, Array]) -> Array:
+            def step(before: Leaves, xs: tuple[Leaves, Leaves]) -> tuple[Leaves, Array]:
+                outs = facts.step.run([*params, *before, *xs[0]])
                 return outs[:n_states], loss_of(outs[n_states:], xs[1])[0]
 
-            whole = [some.get(i, x) for i, x in enumerate(inputs)]
-            end, losses = lax.scan(step, states, (whole, along))
-            return losses.sum() + _real_product([end[i] for i in exits], list(exits.values()))
+            every = [varied.get(i, x) for i, x in enumerate(inputs)]
+            end, losses = lax.scan(step, states, (every, to_outputs))
+            return losses.sum() + _real_product([end[i] for i in to_states], list(to_states.values()))
 
-        found = jax.grad(total)(varying) if varying else {}
-        return [found.get(i) for i in range(len(inputs))]
+        grads = jax.grad(total)(varying) if varying else {}
+        return [grads.get(i) for i in range(len(inputs))]
 
     window = jax.custom_vjp(run)
     window.defvjp(forward, back, symbolic_zeros=True)
     return jax.jit(window)  # a call outside of a user's own `jit` is compiled once, and so is its derivative
 
 
-def _is_primal(a: object) -> bool:
-    return isinstance(a, CustomVJPPrimal)
+def _is_primal(x: object) -> bool:
+    return isinstance(x, CustomVJPPrimal)
 
 
-def _number(bar: PyTree) -> Array:
-    """A cotangent as an array, also where JAX only says that it is zero."""
-    return jnp.zeros(bar.shape, bar.dtype) if isinstance(bar, SymbolicZero) and bar.dtype != jax.dtypes.float0 else bar
+def _as_array(cotangent: Array | SymbolicZero) -> Array | SymbolicZero:
+    """A cotangent as an array, also where JAX only says that it is zero; whole numbers have none."""
+    zero = isinstance(cotangent, SymbolicZero) and cotangent.dtype != jax.dtypes.float0
+    return jnp.zeros(cotangent.shape, cotangent.dtype) if zero else cotangent
 
 
-class _Along:
-    """The loss whose derivative in the outputs are the bars: what is known here of one that is computed outside."""
+class _CotangentLoss:
+    """A loss whose derivative in the outputs is the cotangent: that is all this side sees of the user's own loss.
 
-    def __init__(self, moving: Sequence[int]):
-        self.moving = moving
+    It has the form of the losses that `run_window` takes; the data of a step are its cotangents.
+    """
 
-    def __call__(self, outs: list[Array], along: Sequence[Array]) -> tuple[Array, tuple[()]]:
-        return _real_product([outs[k] for k in self.moving], along), ()
+    def __init__(self, output_numbers: Sequence[int]):
+        self.output_numbers = output_numbers
 
-    def read(self, f: Callable[..., PyTree], outs: list[Array], along: Sequence[Array]) -> PyTree:
+    def __call__(self, outs: Leaves, cotangents: Sequence[Array]) -> tuple[Array, tuple[()]]:
+        return _real_product([outs[k] for k in self.output_numbers], cotangents), ()
+
+    def read(self, f: Callable[..., object], outs: Leaves, cotangents: Sequence[Array]) -> object:
         raise NotImplementedError("rules that read outputs and targets are refused when the module is wrapped")
 
     def whole(self, loss: Array) -> Array:
         return loss
 
 
-def _real_product(outs: Sequence[Array], bars: Sequence[Array]) -> Array:
-    """Σ Re(bar · out): its derivative in the outputs are the bars."""
-    parts = [jnp.real(o * b.astype(o.dtype)).astype(jnp.promote_types(jnp.real(o).dtype, jnp.float32)).sum()
-             for o, b in zip(outs, bars, strict=True)]  # fmt: skip
-    return sum(parts[1:], parts[0]) if parts else jnp.zeros(())
+def _real_product(outs: Sequence[Array], cotangents: Sequence[Array]) -> Array:
+    """Σ Re(cotangent · out): its derivative in the outputs are the cotangents.
 
-
-def _without_integers(params: Leaves, grads: Leaves) -> list[Array | None]:
-    return [g if jnp.issubdtype(p.dtype, jnp.inexact) else None for p, g in zip(params, grads, strict=True)]
+    Half precision is summed in single, so that many small terms are not lost.
+    """
+    terms = []
+    for out, cotangent in zip(outs, cotangents, strict=True):
+        product = jnp.real(out * cotangent.astype(out.dtype))
+        terms.append(product.astype(jnp.promote_types(product.dtype, jnp.float32)).sum())
+    return sum(terms[1:], terms[0]) if terms else jnp.zeros(())

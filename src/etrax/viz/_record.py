@@ -26,7 +26,7 @@ from ..compiler.ir import Path, PyTree, Role, format_path
 from ..compiler.opened import Weights
 from ..learn import Learner, LearnerState, check_learner
 from ..rules import diagonal_transport
-from ..runtime import CreditElsewhere, Transport, evolve, run_window
+from ..runtime import FusedCredit, Transport, evolve, run_window
 from ._panels import as_paths
 
 
@@ -168,14 +168,14 @@ def _read(
     def no_loss(outs: list[jax.Array], _: PyTree) -> tuple[PyTree, PyTree]:
         return jnp.zeros(()), ()
 
-    in_product = transport.elsewhere.in_product
+    in_product = transport.fused.in_product
     reader = replace(
         transport,
         credit=lambda trace, _, window: transport.credit(trace, g, window),
         move=lambda trace, window: (),
         signal=None,
         future=None,
-        elsewhere=CreditElsewhere(lambda trace, _, window: in_product(trace, g, window)),
+        fused=FusedCredit(lambda trace, _, window: in_product(trace, g, window)),
     )
     found = run_window(learner.facts, reader, p, w, held, trace, [a[None] for a in x], (), no_loss)
     return jax.tree.leaves(learner.program.param_grads(p, found.grads))

@@ -8,7 +8,7 @@ from tests.compiler.primitives.oracle import as_matrix
 
 from etrax._compat import open_jaxpr
 from etrax.compiler.analysis import ElementGraph
-from etrax.compiler.dataflow._propagate import propagate
+from etrax.compiler.dataflow import propagate
 
 N = 24
 FUNCTIONS = {

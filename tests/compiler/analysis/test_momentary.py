@@ -15,8 +15,7 @@ from etrax.compiler.analysis import _momentary as momentary
 from etrax.compiler.analysis import momentary_states
 from etrax.compiler.dataflow._transpose import reach_through
 from etrax.compiler.ir import leaves_with_paths
-from etrax.rules import diagonal_transport
-from etrax.runtime import carried_relations, plan_probes
+from etrax.runtime import by_position_transport, carried_relations, plan_of, plan_probes, whole_view
 
 B, I, H, T = 2, 3, 4, 8
 
@@ -169,8 +168,8 @@ def test_found(name):
 
 WHOLE = replace(
     etrax.d_rtrl(hops=0, fan_out=0),
-    transport=lambda facts, sites, dtype: diagonal_transport(
-        facts, sites, dtype, plan_probes(facts, carried_relations(facts, sites))
+    transport=lambda facts, sites, dtype: by_position_transport(
+        plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), dtype)
     ),
 )
 

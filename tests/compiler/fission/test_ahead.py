@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from tests.machines import set_machine
 
 import etrax
 from etrax._compat import scan_parts
 from etrax.compiler.fission import products_to_part
 from etrax.compiler.fission._fission import split_scan
-from etrax.runtime import _pulls
 
 B, I, H, T = 3, 4, 5, 7
 RNG = np.random.RandomState(0)
@@ -149,7 +149,7 @@ def test_many_pulls_are_one(step, rule, monkeypatch):
     hidden = {f"v{i}": HIDDEN for i in range(10)} | {"s": jnp.tanh(2 * HIDDEN)} if step is compartments else HIDDEN
     found = []
     for many in (0, 10**6):
-        monkeypatch.setattr(_pulls, "SEPARATE_PULLS", many)
+        set_machine(monkeypatch, separate_pulls=many)
         learner = etrax.compile(step, rule, XS[0], params=used(plain), hidden=hidden)
         run = learner.value_and_grad(lambda o, y: ((o - y) ** 2).mean(), window=2)
         found.append(run(used(plain), learner.init(), XS, YS)[0][1])

@@ -50,6 +50,23 @@ FOUND = {
         X,
         [("dot_general", "matmul", (), (), "w"), ("add", "elementwise", (), (), "a")],
     ),
+    "a weight in one branch, data in the other": (
+        lambda p, h, x: 0.9 * h + lax.cond(x[0, 0] > 0, lambda: p["a"], lambda: h[0]),
+        X,
+        [("cond", "elementwise", (), (), "a")],
+    ),
+    "a weight in one of nested branches": (
+        lambda p, h, x: (
+            h + lax.cond(x[0, 0] > 0, lambda: h[0], lambda: lax.cond(x[0, 1] > 0, lambda: p["a"], lambda: h[1]))
+        ),
+        X,
+        [("cond", "elementwise", (), (), "a")],
+    ),
+    "a loop that puts a weight in the place of data": (
+        lambda p, h, x: lax.scan(lambda c, t: (p["a"], c * t.sum()), h[0], x)[1].sum(0) + 0.9 * h,
+        XS,
+        [("scan", "elementwise", (), (), "a")],
+    ),
     "scan": (
         lambda p, h, x: lax.scan(lambda h, t: (0.9 * h + t @ p["w"], None), h, x)[0],
         XS,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from etrax.compiler.ops import _entries
+from etrax._machine import machine
 from etrax.compiler.ops._entries import by_entry, by_trace, entries_of, plan_product, plan_sums
 
 
@@ -58,11 +58,11 @@ def test_padding_counts_for_nothing(known):
 
 
 def test_long_rows_are_added_in_rounds():
-    """No expression has more than WIDE terms."""
+    """No expression has more terms than `Machine.entries_in_a_sum`."""
     rows = np.repeat([0, 1, 3], [1000, 3, 17])
     plan = plan_sums(rows, np.arange(rows.size), 4)
     assert len(plan.rounds) == 3
-    assert max(len(at) for r in plan.rounds for at in r.which) <= _entries.WIDE
+    assert max(len(at) for r in plan.rounds for at in r.which) <= machine().entries_in_a_sum
     found = plan(plan.weights(jnp.ones(rows.size)), jnp.arange(float(rows.size))[None])
     np.testing.assert_allclose(found[0], [np.arange(1000).sum(), 1000 + 1001 + 1002, 0, np.arange(1003, 1020).sum()])
 

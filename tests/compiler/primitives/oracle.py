@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from etrax._compat import open_jaxpr
-from etrax.compiler.dataflow._propagate import propagate
+from etrax.compiler.dataflow import propagate
 from etrax.compiler.primitives import Dep
 
 

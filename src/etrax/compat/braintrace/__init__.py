@@ -33,7 +33,10 @@ from ._algorithm import EligibilityTrace as EligibilityTrace
 from ._algorithm import ETraceAlgorithm as ETraceAlgorithm
 from ._algorithm import ETraceVjpAlgorithm as ETraceVjpAlgorithm
 from ._algorithm import ETraceVmap as ETraceVmap
+from ._algorithm import SequenceDriverMixin as SequenceDriverMixin
 from ._compile import compile as compile
+from ._compiler import ETraceGraphExecutor as ETraceGraphExecutor
+from ._compiler import ETraceVjpGraphExecutor as ETraceVjpGraphExecutor
 from ._compiler import add_hidden_perturbation_from_minfo as add_hidden_perturbation_from_minfo
 from ._compiler import add_hidden_perturbation_in_module as add_hidden_perturbation_in_module
 from ._compiler import compile_etrace_graph as compile_etrace_graph
@@ -48,8 +51,6 @@ from ._diagnostics import CompilationReport as CompilationReport
 from ._dni import DNI as DNI
 from ._dni import SyntheticGradient as SyntheticGradient
 from ._dni import train_synthetic_gradient as train_synthetic_gradient
-from ._executor import ETraceGraphExecutor as ETraceGraphExecutor
-from ._executor import ETraceVjpGraphExecutor as ETraceVjpGraphExecutor
 from ._legacy import INSTEAD as _INSTEAD
 from ._ops import conv as conv
 from ._ops import einsum as einsum
@@ -73,7 +74,6 @@ from ._presets import ThreeFactor as ThreeFactor
 from ._presets import pp_prop as pp_prop
 from ._primitive import ETPPrimitive as ETPPrimitive
 from ._primitive import register_primitive as register_primitive
-from ._sequence import SequenceDriverMixin as SequenceDriverMixin
 from ._tools import FixedRandomFeedback as FixedRandomFeedback
 from ._tools import GradExpon as GradExpon
 from ._tools import KappaFilter as KappaFilter

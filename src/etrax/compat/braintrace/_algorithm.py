@@ -13,14 +13,12 @@ from ..._errors import ArgumentError, ArgumentTypeError, CompilationError, NotSu
 from ...compiler.ir import Path, PyTree, Role, lies_under
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
 from ...rules import Rule
-from ...stateful import Stateful
+from ...stateful import SequenceDriver, Sequences, Stateful, brainstate_loop, with_batch_size
+from ._compiler import ETraceVjpGraphExecutor, warn_without_effect
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
-from ._executor import ETraceVjpGraphExecutor
 from ._hooks import HookedStateful, Solved, check_overrides
-from ._knobs import warn_without_effect
 from ._rules import rule_of
-from ._sequence import SequenceDriverMixin
 
 States: TypeAlias = brainstate.util.FlattedDict
 
@@ -29,18 +27,45 @@ class EligibilityTrace(brainstate.ShortTermState):
     """An array of a trace."""
 
 
+class SequenceDriverMixin(SequenceDriver):
+    """Sequences, time first, through what `__call__` does; a subclass counts its calls and names its parameters."""
+
+    calls: int = 0
+    vjp_method: str | None = None
+
+    @property
+    def param_states(self) -> PyTree:
+        raise NotImplementedError
+
+    def resized(self) -> bool:
+        """Whether the states are of another size than the traces."""
+        return False
+
+    def _sequences(
+        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None
+    ) -> Sequences:
+        if self.resized():  # what is made inside a loop does not outlive its step
+            self.init_etrace_state()  # pyright: ignore[reportAttributeAccessIssue]
+        loop = brainstate_loop(brainstate, self.param_states, weights)
+        return Sequences(loop, lambda: self.calls, sequences, chunk_size, mask)
+
+    def _check_windows(self, chunk: int, gradients: bool) -> None:
+        if gradients and chunk > 1 and self.vjp_method != "multi-step":
+            raise ArgumentError(
+                f"`chunk_size` is {chunk}, but the learner was made with vjp_method={self.vjp_method!r}: windows "
+                "need vjp_method='multi-step'."
+            )
+
+
 class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     """A model with the executor that compiles it; what is learned, and how, is a subclass's."""
 
     def __init__(self, model: brainstate.nn.Module, graph_executor: ETraceGraphExecutor, name: str | None = None):
         super().__init__(name=name)  # pyright: ignore[reportCallIssue]
-        for what, given, kind in (
-            ("model", model, brainstate.nn.Module),
-            ("graph_executor", graph_executor, ETraceGraphExecutor),
-        ):
-            if not isinstance(given, kind):
-                wanted = "brainstate.nn.Module" if kind is brainstate.nn.Module else kind.__name__
-                raise ArgumentTypeError(f"`{what}` must be a {wanted}; got {type(given)}.")
+        if not isinstance(model, brainstate.nn.Module):
+            raise ArgumentTypeError(f"`model` must be a brainstate.nn.Module; got {type(model)}.")
+        if not isinstance(graph_executor, ETraceGraphExecutor):
+            raise ArgumentTypeError(f"`graph_executor` must be a ETraceGraphExecutor; got {type(graph_executor)}.")
         self.model4compile, self.graph_executor = model, graph_executor
         self.is_compiled = False
         self.running_index = brainstate.LongTermState(0)
@@ -64,10 +89,11 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
 
     def _states(self) -> tuple[States, States, States]:
         """Parameters, hidden states and the others, as the model has them now: creating states makes new objects."""
-        found = self.path_to_states
-        ids = tuple(map(id, found.values()))
+        states = self.path_to_states
+        ids = tuple(map(id, states.values()))
+        # Splitting walks all states, so it is done once for the same objects.
         if self._split is None or self._split[0] != ids:
-            parts = found.split(brainstate.ParamState, brainstate.HiddenState, ...)
+            parts = states.split(brainstate.ParamState, brainstate.HiddenState, ...)
             self._split = ids, cast(tuple[States, States, States], parts)
         return self._split[1]
 
@@ -96,19 +122,22 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         """Print the report, or return it."""
         return self.graph_executor.show_graph(verbose=verbose, return_msg=return_msg)
 
-    def compile_graph(self, *args: PyTree) -> None:
+    def compile_graph(self, *args: object) -> None:
         """Compile for example inputs; a second call does nothing."""
-        if self.is_compiled or brainstate.transform.in_new_state_probe():
+        if self.is_compiled or brainstate.transform.in_new_state_probe():  # a probe's states are thrown away
             return
-        self.graph_executor.compile_graph(*args)
+        self._compile(args)
         self._split = None
         self.init_etrace_state(*args)
         self.is_compiled = True
 
-    def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def _compile(self, args: tuple[object, ...]) -> None:
+        self.graph_executor.compile_graph(*args)
+
+    def update(self, *args: object, **kwargs: object) -> PyTree:
         raise NotImplementedError
 
-    def init_etrace_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+    def init_etrace_state(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
@@ -119,7 +148,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     """An algorithm that is a rule of Etrax: calling it advances the model and the traces, and the derivative of what it
     returns is the online gradient."""
 
-    modulator: PyTree = None
+    modulator: object = None
     default_config = ETraceConfig()
     factorization: str | None = None  # of the traces that a class has, where it has one kind of them only
 
@@ -157,7 +186,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.random_feedback_key = random_feedback_key
         self.snap_max_jacobian_elements = snap_max_jacobian_elements
         self.trace_dtype: object = None
-        self._example: tuple[PyTree, ...] = ()
+        self._example: tuple[object, ...] = ()
         self.online: Stateful | None = None
         self.etrace_bwg: dict[str, EligibilityTrace] = {}
 
@@ -165,23 +194,15 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         """The rule of Etrax that the coordinates name."""
         return rule_of(self.config, self.random_feedback_key)
 
-    def compile_graph(self, *args: PyTree) -> None:
-        if self.is_compiled or brainstate.transform.in_new_state_probe():  # a probe's states are thrown away
-            return
-        self._compile(args)
-        self.init_etrace_state(*args)
-        self.is_compiled = True
-
-    def _compile(self, args: tuple[PyTree, ...]) -> None:
+    def _compile(self, args: tuple[object, ...]) -> None:
         check_overrides(self, type(self).__name__)  # a method may have been put on the class or the object later
         self._example = first_steps(args)
         hooked = type(self)._solve_weight_gradients is not ETraceVjpAlgorithm._solve_weight_gradients
         kind = HookedStateful if hooked else Stateful
         online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
-        del online.trace  # the traces are states of this module
+        del online.trace  # the traces are states of this module, one for each array
         self._executor.adopt(lambda: learner.graph)
-        self._split = None
 
     def _assert_compiled(self) -> Stateful:
         if self.online is None:
@@ -190,17 +211,19 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             )
         return self.online
 
-    def init_etrace_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+    def init_etrace_state(self, *args: object, **kwargs: object) -> None:
         """New traces, all zero, for the states as they are now."""
         if self.online is None:
             return
         if self.resized():
-            self._compile(self._example_of_now(self.online))
+            self._compile(self._example_of_now())
+            self._split = None
         leaves = jax.tree_util.tree_flatten_with_path(self._fresh())[0]
+        # New state objects: those that are created under `vmap_new_states` get the mapped axis.
         self.etrace_bwg = {jax.tree_util.keystr(path): EligibilityTrace(leaf) for path, leaf in leaves}
         self.running_index.value = 0
 
-    def reset_state(self, batch_size: int | None = None, **kwargs: PyTree) -> None:
+    def reset_state(self, batch_size: int | None = None, **kwargs: object) -> None:
         """Traces back to zero; if the model's states have another batch size now, traces of that size."""
         if self.online is None or (self.resized() and not self._in_lanes()):
             self.init_etrace_state()
@@ -214,9 +237,14 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
     def resized(self) -> bool:
         """Whether the model's states have been created anew with other shapes than those that were compiled."""
+        compiled, current = self._state_shapes()
+        return current != compiled
+
+    def _state_shapes(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """The shapes of the model's states when it was compiled, and those that they have now."""
         learner = self._assert_compiled().learner
-        compiled = [leaf.aval.shape for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
-        return [jnp.shape(a) for a in jax.tree.leaves(learner.bound.read()[1:])] != compiled
+        current = [jnp.shape(a) for a in jax.tree.leaves(learner.bound.read()[1:])]
+        return [tuple(leaf.aval.shape) for leaf in learner.facts.step.states], current
 
     def _in_lanes(self) -> bool:
         """Whether the model's states lack one axis: a `vmap` over the batch shows those of one sample.
@@ -225,22 +253,17 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         once outside of `vmap` too, so the states alone tell; a model that was made without a batch fails at its next
         step.
         """
-        learner = self._assert_compiled().learner
-        compiled = [leaf.aval for leaf in learner.facts.step.ins if leaf.role in (Role.HIDDEN, Role.OTHER)]
-        now = jax.tree.leaves(learner.bound.read()[1:])
-        return all(jnp.ndim(a) == b.ndim - 1 for a, b in zip(now, compiled, strict=True))
+        return all(len(new) == len(old) - 1 for old, new in zip(*self._state_shapes(), strict=True))
 
-    def _example_of_now(self, online: Stateful) -> tuple[PyTree, ...]:
+    def _example_of_now(self) -> tuple[object, ...]:
         """The example inputs with the batch size that the states have now."""
-        old = online.learner.facts.step.select(Role.HIDDEN)[0].aval.shape
-        new = jnp.shape(jax.tree.leaves(online.learner.bound.read()[1])[0])
+        old, new = (shapes[0] for shapes in self._state_shapes())  # hidden states come first
         if len(old) != len(new) or old[1:] != new[1:]:
             raise CompilationError(
                 f"a hidden state had shape {list(old)} when the model was compiled and has {list(new)} now, which is "
                 "more than another batch size: make the learner anew."
             )
-        swap = lambda a: jnp.zeros((new[0], *a.shape[1:]), a.dtype) if a.shape[:1] == old[:1] else a  # noqa: E731
-        return jax.tree.map(lambda a: swap(jnp.asarray(a)), self._example)
+        return with_batch_size(self._example, old, new[0])
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> PyTree:
         """The trace of a parameter, given as its path or as the state itself: `{(path, i): {leaf: array}}`.
@@ -248,12 +271,12 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         A leaf is named by its key in the parameter's value, and "weight" where the value is an array; the i-th entry
         holds the i-th array of each leaf.
         """
-        found: dict[tuple[Path, int], dict[str, jax.Array]] = {}
+        trace: dict[tuple[Path, int], dict[str, jax.Array]] = {}
         path, arrays = self._arrays_of(weight)
         for leaf, of_leaf in arrays.items():
             for i, a in enumerate(of_leaf):
-                found.setdefault((path, i), {})[leaf] = a
-        return found
+                trace.setdefault((path, i), {})[leaf] = a
+        return trace
 
     def _arrays_of(self, weight: brainstate.ParamState | Path) -> tuple[Path, dict[str, list[jax.Array]]]:
         """A parameter's path, and the arrays of its trace by leaf."""
@@ -268,14 +291,15 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         }
 
     def _trace(self) -> PyTree:
-        tree = jax.tree.structure(self._fresh())
+        tree = jax.tree.structure(self._fresh())  # under `jit` its zeros are dead code
         return jax.tree.unflatten(tree, [state.value for state in self.etrace_bwg.values()])
 
-    def update(self, *args: PyTree, modulator: PyTree = None, **kwargs: PyTree) -> PyTree:
+    def update(self, *args: object, modulator: object = None, **kwargs: object) -> PyTree:
         """One step, or those that `MultiStepData` holds."""
         self.calls += 1
         online = self._assert_compiled()
         if self.resized():
+            # Traces that are made inside a transformation would be lost with it.
             if not all(map(is_concrete, jax.tree.leaves(online.learner.bound.read()))):
                 raise CompilationError(
                     "the states have been created anew with another batch size: call `init_etrace_state()` or "
@@ -303,7 +327,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             )
         return etrace_h2w_at_t.gradients
 
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
         """The trace of the rule: what the states hold, and what a subclass has to say to the rule before a step."""
         if modulator is not None:
             raise ArgumentTypeError(f"`modulator` is for `ThreeFactor`; this is {type(self).__name__}.")
@@ -317,7 +341,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     """A learner of one sample, mapped over a batch of them."""
 
-    def __init__(self, module: ETraceAlgorithm, *args: PyTree, **kwargs: PyTree):
+    def __init__(self, module: ETraceAlgorithm, *args: object, **kwargs: object):
         if isinstance(getattr(module, "online", None), HookedStateful):
             raise NotSupportedError(
                 f"`{type(module).__name__}` overrides `_solve_weight_gradients`, and a mapped learner would give it "
@@ -326,7 +350,7 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
             )
         super().__init__(module, *args, **kwargs)  # pyright: ignore[reportCallIssue]
 
-    def update(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def update(self, *args: object, **kwargs: object) -> PyTree:
         self.calls += 1
         return super().update(*args, **kwargs)
 
@@ -334,7 +358,8 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     def param_states(self) -> States:
         return cast(ETraceAlgorithm, self.module).param_states
 
-    def _check_windows(self, chunk: int) -> None:
+    def _check_windows(self, chunk: int, gradients: bool) -> None:
+        super()._check_windows(chunk, gradients)
         if chunk > 1:
             raise ArgumentError(
                 f"`chunk_size` is {chunk}, but this learner is mapped (vmap) over the first axis, which is time in a "

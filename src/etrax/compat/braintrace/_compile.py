@@ -63,7 +63,7 @@ def algorithm_class(algorithm: str | ETraceConfig | type[ETraceAlgorithm]) -> ty
 
 
 def compile(
-    model: brainstate.nn.Module, algorithm: str | ETraceConfig | type[ETraceAlgorithm], *example_inputs: PyTree,
+    model: brainstate.nn.Module, algorithm: str | ETraceConfig | type[ETraceAlgorithm], *example_inputs: object,
     batch_size: int | None = None, seed: int | None = None, verbose: int = 0, vmap: bool = False, **options,
 ) -> ETraceAlgorithm | ETraceVmap:  # fmt: skip
     """Create the model's states, compile it for the example inputs of one step, and return the learner.
@@ -117,7 +117,7 @@ def _reaches_states(learner: ETraceAlgorithm) -> bool:
 
 
 def _compile_mapped(
-    model: brainstate.nn.Module, learner: ETraceAlgorithm, inputs: tuple[PyTree, ...], batch_size: int | None
+    model: brainstate.nn.Module, learner: ETraceAlgorithm, inputs: tuple[object, ...], batch_size: int | None
 ) -> None:
     """States and traces of one sample, created with an axis for all of them."""
 
@@ -131,6 +131,7 @@ def _compile_mapped(
 
     one = jax.tree.map(sample, inputs)
 
+    # States that are created in here get the mapped axis; parameters exist already, and have none.
     @brainstate.transform.vmap_new_states(state_tag="new", axis_size=batch_size)
     def create() -> None:
         brainstate.nn.init_all_states(model)

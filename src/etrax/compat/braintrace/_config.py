@@ -51,16 +51,17 @@ class ETraceConfig:
     window_size: int | None = None
 
     def __post_init__(self) -> None:
-        for axis, known in AXES.items():
-            found = getattr(self, axis)
-            for value in found if isinstance(found, tuple | list) else (found,):
-                if value not in known:
-                    raise ArgumentError(f"{axis}={value!r} is not a known value; expected one of {known}.")
+        for axis, values in AXES.items():
+            chosen = getattr(self, axis)
+            for value in chosen if isinstance(chosen, tuple | list) else (chosen,):
+                if value not in values:
+                    raise ArgumentError(f"{axis}={value!r} is not a known value; expected one of {values}.")
         self._simplify()
         self._check_recursion()
         self._check_combination()
 
     def _put(self, **values: object) -> None:
+        """Set fields of this frozen record while it is made."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -72,8 +73,8 @@ class ETraceConfig:
             if isinstance(spelled, str) and spelled == "jacobian":
                 recursion = ("scalar_leak", "jacobian")  # the input's trace has no Jacobian
             sides = zip(recursion, decay, ("decay (x-side)", "decay (f-side)"), strict=True)
-            found = [_side(r, d, what, of_any=True) for r, d, what in sides]
-            self._put(temporal_recursion=tuple(r for r, _ in found), decay=tuple(d for _, d in found))
+            pairs = [_side(r, d, what, of_any=True) for r, d, what in sides]
+            self._put(temporal_recursion=tuple(r for r, _ in pairs), decay=tuple(d for _, d in pairs))
         else:
             for name in ("temporal_recursion", "decay"):
                 if isinstance(getattr(self, name), tuple | list):
@@ -118,12 +119,13 @@ class ETraceConfig:
 
     def _check_combination(self) -> None:
         for name, (axis, value) in _OWNERS.items():
-            found = getattr(self, name)
-            if found is not None and getattr(self, axis) != value:
+            coefficient = getattr(self, name)
+            if coefficient is not None and getattr(self, axis) != value:
                 raise ArgumentError(
-                    f"`{name}={found!r}` has no category to act on: {axis} is {getattr(self, axis)!r}, not {value!r}."
+                    f"`{name}={coefficient!r}` has no category to act on: {axis} is {getattr(self, axis)!r}, "
+                    f"not {value!r}."
                 )
-            if found is None and getattr(self, axis) == value:
+            if coefficient is None and getattr(self, axis) == value:
                 raise ArgumentError(f"{axis}={value!r}: `{name}` is required.")
         if self.kappa is not None:
             _unit_interval(self.kappa, "kappa")
@@ -167,15 +169,14 @@ class ETraceConfig:
         return self.recurrence_scope != "diagonal"
 
     def replace(self, **changes: object) -> ETraceConfig:
-        """The same with some coordinates changed, checked anew."""
+        """Change some coordinates, and check them anew."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
     def describe(self) -> str:
         """The coordinates that are not the default, and the coefficients."""
-        axes = [f"{a}={getattr(self, a)!r}" for a, known in AXES.items()
-                if getattr(self, a) != known[0] or a == "trace_factorization"]  # fmt: skip
-        given = {n: getattr(self, n) for n in ("decay", *_OWNERS)}
-        return ", ".join([*axes, *(f"{n}={v!r}" for n, v in given.items() if v is not None)])
+        names = [a for a, values in AXES.items() if getattr(self, a) != values[0] or a == "trace_factorization"]
+        names += [n for n in ("decay", *_OWNERS) if getattr(self, n) is not None]
+        return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
 
 
 def _pair(name: str, value) -> tuple:
@@ -237,12 +238,12 @@ class ControlFlowPolicy:
     fixpoint_iteration_limit: int = 64
 
     def __post_init__(self) -> None:
-        known = {
+        choices = {
             "cond": ("convert", "opaque"),
             "while_hidden": ("opaque-fwd", "error"),
             "scan_descent": ("auto", "off"),
         }
-        for name, values in known.items():
+        for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise ArgumentError(f"{name}={getattr(self, name)!r} is not known; expected one of {values}.")
         limit = self.fixpoint_iteration_limit

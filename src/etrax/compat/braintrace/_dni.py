@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,7 +15,6 @@ from jax.typing import DTypeLike
 
 from ..._errors import ArgumentError
 from ...compiler.ir import Path, PyTree
-from ...graph import HiddenGroup
 from ...rules import Rule
 from ...stateful import Stateful
 from ._config import ControlFlowPolicy, ETraceConfig
@@ -36,7 +35,7 @@ class SyntheticGradient(brainstate.nn.Module):
         self.biases: dict[int, brainstate.ParamState] = {}
         with brainstate.random.seed_context(seed):
             for k, shape in self.group_shapes.items():
-                n = shape[-2] * shape[-1]
+                n = shape[-2] * shape[-1]  # positions × states of one sample
                 self.weights[k] = brainstate.ParamState(jnp.float32(scale) * brainstate.random.randn(n, n))
                 self.biases[k] = brainstate.ParamState(jnp.zeros(n, jnp.float32))
 
@@ -55,8 +54,8 @@ class SyntheticGradient(brainstate.nn.Module):
         out = {}
         for k, h in group_hiddens.items():
             h = u.get_mantissa(h)
-            found = h.reshape(*h.shape[:-2], -1) @ param_values["w"][k] + param_values["b"][k]
-            out[k] = found.reshape(h.shape).astype(h.dtype)
+            estimate = h.reshape(*h.shape[:-2], -1) @ param_values["w"][k] + param_values["b"][k]
+            out[k] = estimate.reshape(h.shape).astype(h.dtype)
         return out
 
 
@@ -101,25 +100,23 @@ class DNI(ParamDimVjpAlgorithm):
     def rule(self) -> Rule:
         return bootstrapped(self._estimate)
 
-    def _estimate(self, given: PyTree, states: list[jax.Array]) -> dict[int, jax.Array]:
+    def _estimate(self, param_values: PyTree, states: list[jax.Array]) -> dict[int, jax.Array]:
+        """∂L/∂h by state leaf, as the synthesizer with these parameters estimates it."""
         assert self.online is not None and self.synthesizer is not None
-        facts = self.online.learner.facts
-        values = {g.index: g.concat_hidden([states[i] for i in facts.groups[g.index].leaves]) for g in self._groups()}
-        found = self.synthesizer.apply(given, values)
+        groups, facts = self.graph.hidden_groups, self.online.learner.facts
+        values = {g.index: g.concat_hidden([states[i] for i in facts.groups[g.index].leaves]) for g in groups}
+        estimates = self.synthesizer.apply(param_values, values)
         out = {}
-        for g in self._groups():
-            if found[g.index].shape != values[g.index].shape:
+        for g in groups:
+            if estimates[g.index].shape != values[g.index].shape:
                 raise ArgumentError(
-                    f"the synthesizer gave an estimate of shape {found[g.index].shape} for hidden group {g.index}, "
+                    f"the synthesizer gave an estimate of shape {estimates[g.index].shape} for hidden group {g.index}, "
                     f"whose states are {values[g.index].shape} as one array."
                 )
-            out |= dict(zip(facts.groups[g.index].leaves, g.split_hidden(found[g.index]), strict=True))
+            out |= dict(zip(facts.groups[g.index].leaves, g.split_hidden(estimates[g.index]), strict=True))
         return jax.tree.map(jax.lax.stop_gradient, out)
 
-    def _groups(self) -> Sequence[HiddenGroup]:
-        return self.graph.hidden_groups
-
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
         if self.synthesizer is None:
             raise RuntimeError(
                 "no synthesizer: call `attach_synthesizer(SyntheticGradient(learner.group_signal_shapes()))`."
@@ -144,7 +141,7 @@ def train_synthetic_gradient(
     if chunk_size < 1 or len(inputs) % chunk_size:
         raise ArgumentError(f"`chunk_size` ({chunk_size}) must be a multiple of one that divides {len(inputs)} steps.")
     fit = _Fit(learner, chunk_size, loss_fn or (lambda out: (out**2).sum()), optimizer, lr)
-    varshape = learner.graph.hidden_groups[0].varshape
+    varshape = learner.graph.hidden_groups[0].varshape  # of more than one axis, the first is the batch
     if batch_size is None and len(varshape) > 1:
         batch_size = varshape[0]
     windows = inputs.reshape(-1, chunk_size, *inputs.shape[1:])
@@ -189,6 +186,7 @@ class _Fit:
             out = brainstate.transform.for_loop(model, xs) if self.chunk > 1 else model(xs[0])
             at_exit = self.grouped(self.values())
             later = jax.lax.stop_gradient(synthesizer.apply(synthesizer.param_values(), at_exit))
+            # Its derivative in the states at the exit is the estimate: what later losses owe to them.
             return self.loss_fn(out) + sum((later[k] * at_exit[k]).sum() for k in at_exit)
 
         grad = cast(Callable[[], Mapping[Path, PyTree]], brainstate.transform.grad(loss, learner.hidden_states))
@@ -201,8 +199,8 @@ class _Fit:
         states = synthesizer.states_dict()
 
         def error() -> jax.Array:
-            found = synthesizer.apply(synthesizer.param_values(), hiddens)
-            return jnp.stack([((found[k] - targets[k]) ** 2).mean() for k in hiddens]).sum()
+            estimates = synthesizer.apply(synthesizer.param_values(), hiddens)
+            return jnp.stack([((estimates[k] - targets[k]) ** 2).mean() for k in hiddens]).sum()
 
         # The states may be any tree of them, whatever the annotation there says.
         grad = brainstate.transform.grad(error, states, return_value=True)  # pyright: ignore[reportArgumentType]

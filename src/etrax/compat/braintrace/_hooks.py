@@ -69,11 +69,12 @@ class Absent:
             "(docs/tutorials/own_rule.md)."
         )
 
+    # Python looks for these on the class, so that `__getattr__` does not serve them.
     __iter__ = __len__ = __getitem__ = __contains__ = __bool__ = __call__ = __array__ = __jax_array__ = _fail
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __neg__ = _fail
 
     def __getattr__(self, name: str):
-        if name.startswith("__"):
+        if name.startswith("__"):  # libraries ask for protocols that an object may lack
             raise AttributeError(name)
         self._fail()
 
@@ -104,7 +105,7 @@ class HookedStateful(Stateful):
         return params if self._through is None else self._through(params), states
 
     def advance_hooked(
-        self, solver: Solver, index: jax.Array, trace: PyTree, inputs: tuple[PyTree, ...], named: dict[str, PyTree]
+        self, solver: Solver, index: jax.Array, trace: PyTree, inputs: tuple[object, ...], named: dict[str, object]
     ) -> tuple[PyTree, PyTree]:
         """`advance`, with the gradients of the step given to the solver; `index` is the number of the step."""
         self._through = gradient_hook(solver, self, index)
@@ -120,16 +121,17 @@ def gradient_hook(solver: Solver, online: Stateful, index: jax.Array) -> Callabl
     def same(leaves: list[jax.Array], index: jax.Array) -> list[jax.Array]:
         return leaves
 
-    def back(given: tuple[list[jax.Array], jax.Array], bars: list[jax.Array]) -> tuple[list[jax.Array], None]:
-        leaves, index = given
-        grads = _by_path(online, bars)
+    def back(residuals: tuple[list[jax.Array], jax.Array], cotangents: list[jax.Array]) -> tuple[list[jax.Array], None]:
+        leaves, index = residuals
+        grads = _by_path(online, cotangents)
         absent = map(Absent, ("dl_to_hidden_groups", "dl_to_nonetws_at_t", "dl_to_etws_at_t"))
         to_hidden, to_plain, to_traced = absent
         changed = solver._solve_weight_gradients(
             index, Solved(grads), to_hidden, _by_path(online, leaves), to_plain, to_traced
         )
-        return _leaves(online, changed, grads, bars), None
+        return _leaves(online, changed, grads, cotangents), None
 
+    # `index` is an argument, since a derivative may not close over values of the transformation around it.
     passed = jax.custom_vjp(same)
     passed.defvjp(lambda leaves, index: (passed(leaves, index), (leaves, index)), back)
     return lambda leaves: passed(leaves, jnp.asarray(index))
@@ -137,27 +139,27 @@ def gradient_hook(solver: Solver, online: Stateful, index: jax.Array) -> Callabl
 
 def _by_path(online: Stateful, leaves: list[jax.Array]) -> dict[Path, PyTree]:
     """Leaves of parameters as the module holds them, by path, without units."""
-    bound, found = online.learner.bound, {}
+    bound, values = online.learner.bound, {}
     for entry in bound.states:
         if entry.role is Role.PARAM:
-            own = [leaves[i] for i in entry.leaves]
-            now = bound.decode_state(entry.path, [jnp.zeros(()) for _ in own])
-            tree = jax.tree.structure(now, is_leaf=lambda a: isinstance(a, u.Quantity))
-            found[entry.path] = jax.tree.unflatten(tree, own)
-    return found
+            # The parameter's own structure is that of any value; a quantity in it stands for its number.
+            blank = bound.decode_state(entry.path, [jnp.zeros(()) for _ in entry.leaves])
+            tree = jax.tree.structure(blank, is_leaf=lambda a: isinstance(a, u.Quantity))
+            values[entry.path] = jax.tree.unflatten(tree, [leaves[i] for i in entry.leaves])
+    return values
 
 
 def _leaves(
-    online: Stateful, changed: dict[Path, PyTree], grads: dict[Path, PyTree], bars: list[jax.Array]
+    online: Stateful, changed: dict[Path, PyTree], grads: dict[Path, PyTree], cotangents: list[jax.Array]
 ) -> list[jax.Array]:
     """The leaves of what a hook returned, in the order of the parameters."""
     if not isinstance(changed, dict) or changed.keys() != grads.keys():
-        found = sorted(map(format_path, changed)) if isinstance(changed, dict) else type(changed).__name__
+        names = sorted(map(format_path, changed)) if isinstance(changed, dict) else type(changed).__name__
         raise ArgumentError(
-            f"`{SERVED}` returned {found}; expected a dictionary with the gradient of each of the parameters "
+            f"`{SERVED}` returned {names}; expected a dictionary with the gradient of each of the parameters "
             f"{sorted(map(format_path, grads))}."
         )
-    out = list(bars)
+    out = list(cotangents)
     for entry in online.learner.bound.states:
         if entry.role is not Role.PARAM:
             continue
@@ -169,6 +171,6 @@ def _leaves(
                 f"shape {shapes[1]}."
             )
         for i, leaf in zip(entry.leaves, jax.tree.leaves(new), strict=True):
-            if jnp.issubdtype(jnp.result_type(bars[i]), jnp.inexact):  # whole numbers have no gradient
-                out[i] = jnp.asarray(leaf, bars[i].dtype)
+            if jnp.issubdtype(jnp.result_type(cotangents[i]), jnp.inexact):  # whole numbers have no gradient
+                out[i] = jnp.asarray(leaf, cotangents[i].dtype)
     return out

@@ -23,13 +23,14 @@ def _product(function: Callable[..., jax.Array], *operands: ArrayLike) -> tuple[
     """A function that is linear in each operand, of their numbers; and the unit of its result."""
     parts = [u.split_mantissa_unit(a) for a in operands]
     unit = u.UNITLESS
-    for _, own in parts:
-        unit = cast(u.Unit, unit * own)
+    for _, factor in parts:
+        unit = cast(u.Unit, unit * factor)
     return function(*(value for value, _ in parts)), unit
 
 
 def _finish(value: jax.Array, unit: u.Unit, bias: ArrayLike | None, bias_fn: WeightFn = None) -> jax.Array:
     if bias is not None:
+        # `bias_fn` is a function of plain numbers, so the bias is converted before it.
         number = cast(jax.Array, u.Quantity(bias).to_decimal(unit))
         value = value + _through(bias_fn, number)
     return u.maybe_decimal(value * unit)
@@ -75,14 +76,14 @@ def grouped_matmul(
 
 def embedding(indices: ArrayLike, weight: ArrayLike, *, weight_fn: WeightFn = None) -> jax.Array:
     """Rows of a table (entries, features), by one index or by a batch of them."""
-    found = jnp.asarray(indices)
-    if not jnp.issubdtype(found.dtype, jnp.integer):
-        raise ArgumentTypeError(f"`indices` must be integers; got {found.dtype}.")
-    if found.ndim > 1:
-        raise NotSupportedError(f"`embedding` takes one index or a batch of them; got shape {list(found.shape)}.")
+    rows = jnp.asarray(indices)
+    if not jnp.issubdtype(rows.dtype, jnp.integer):
+        raise ArgumentTypeError(f"`indices` must be integers; got {rows.dtype}.")
+    if rows.ndim > 1:
+        raise NotSupportedError(f"`embedding` takes one index or a batch of them; got shape {list(rows.shape)}.")
     if jnp.ndim(u.get_mantissa(weight)) != 2:
         raise ArgumentError(f"`weight` must be (entries, features); got shape {list(jnp.shape(weight))}.")
-    return _finish(*_product(lambda w: jnp.take(_through(weight_fn, w), found, axis=0), weight), None)
+    return _finish(*_product(lambda w: jnp.take(_through(weight_fn, w), rows, axis=0), weight), None)
 
 
 def einsum(equation: str, x: ArrayLike, weight: ArrayLike, *, weight_fn: WeightFn = None) -> jax.Array:
@@ -100,20 +101,20 @@ def einsum(equation: str, x: ArrayLike, weight: ArrayLike, *, weight_fn: WeightF
 def _check_equation(equation: str, *ranks: int) -> None:
     left, arrow, out = equation.partition("->")
     operands = left.split(",")
-    whole = f"in the einsum equation {equation!r}"
+    where = f"in the einsum equation {equation!r}"
     if not arrow or len(operands) != 2:
         raise ArgumentError(f"`einsum` takes 'x,weight->output': explicit, of two operands; found {equation!r}.")
     x, w = operands
     for name, spec in (("x", x), ("weight", w), ("output", out)):
         if not (spec.isalpha() and spec.islower()) or len(set(spec)) != len(spec):
-            raise ArgumentError(f"{name} is {spec!r} {whole}; expected lower-case letters, each of them once.")
+            raise ArgumentError(f"{name} is {spec!r} {where}; expected lower-case letters, each of them once.")
     if x[0] != out[0] or x[0] in w:
-        raise ArgumentError(f"x and output must share their first axis, the batch, and weight not have it, {whole}.")
+        raise ArgumentError(f"x and output must share their first axis, the batch, and weight not have it, {where}.")
     if unknown := set(out) - set(x) - set(w) | set(w) - set(x) - set(out):
-        raise ArgumentError(f"{sorted(unknown)} appear in one place only {whole}.")
+        raise ArgumentError(f"{sorted(unknown)} appear in one place only {where}.")
     for name, spec, rank in zip(("x", "weight"), operands, ranks, strict=True):
         if len(spec) != rank:
-            raise ArgumentError(f"{name} has {rank} axes and {spec!r} {whole}.")
+            raise ArgumentError(f"{name} has {rank} axes and {spec!r} {where}.")
 
 
 def element_wise(weight: ArrayLike, *, weight_fn: WeightFn = None) -> jax.Array:
@@ -141,7 +142,7 @@ def conv(
 
     def along_channels(b: jax.Array) -> jax.Array:
         b = _through(bias_fn, b)
-        axes = [i for i in range(value.ndim) if i != numbers.out_spec[1]]
+        axes = [i for i in range(value.ndim) if i != numbers.out_spec[1]]  # out_spec is (batch, channels, space...)
         return jnp.expand_dims(b, axes) if b.ndim == 1 else b
 
     return _finish(value, unit, bias, along_channels)

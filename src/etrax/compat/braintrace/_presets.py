@@ -15,8 +15,8 @@ from ...compiler.ir import Path, PyTree
 from ...rules import Rule
 from ...stateful import Stateful
 from ._algorithm import EligibilityTrace, ETraceVjpAlgorithm
+from ._compiler import warn_without_effect
 from ._config import ControlFlowPolicy, ETraceConfig
-from ._knobs import warn_without_effect
 from ._rules import rule_of
 
 Traces = dict[tuple[Path, int], jax.Array]
@@ -99,7 +99,7 @@ class ThreeFactor(ParamDimVjpAlgorithm):
 
     def __init__(
         self, model: brainstate.nn.Module, name: str | None = None, vjp_method: str = "single-step",
-        modulator: PyTree = None, fast_solve: bool = True, trace_dtype: DTypeLike | None = None,
+        modulator: object = None, fast_solve: bool = True, trace_dtype: DTypeLike | None = None,
         chunked_trace: bool = True, control_flow: ControlFlowPolicy | None = None,
         snap_max_jacobian_elements: int = 2**24,
     ):  # fmt: skip
@@ -111,18 +111,17 @@ class ThreeFactor(ParamDimVjpAlgorithm):
         )  # fmt: skip
         self.modulator = modulator
 
-    def pack(self, online: Stateful, trace: PyTree, modulator: PyTree) -> PyTree:
-        given = self.modulator if modulator is None else modulator
-        if given is None:
+    def pack(self, online: Stateful, trace: PyTree, modulator: object) -> PyTree:
+        modulator = self.modulator if modulator is None else modulator
+        if modulator is None:
             raise RuntimeError("no modulator: set `learner.modulator`, or call `update(*inputs, modulator=m)`.")
-        if isinstance(given, tuple | list | dict):
+        if isinstance(modulator, tuple | list | dict):
             raise ArgumentTypeError("the modulator is one array for every group, not one per-group array each.")
-        facts = online.learner.facts
-        found = {}
-        for group, view in zip(facts.groups, self.graph.hidden_groups, strict=True):
+        signal = {}
+        for group, view in zip(online.learner.facts.groups, self.graph.hidden_groups, strict=True):
             shape = (*view.varshape, view.num_state)
-            found[group.index] = _on_positions(jnp.asarray(given), shape, group.num_positions, group.index)
-        return trace._replace(source=found)
+            signal[group.index] = _on_positions(jnp.asarray(modulator), shape, group.num_positions, group.index)
+        return trace._replace(source=signal)
 
     def unpack(self, trace: PyTree) -> PyTree:
         return trace._replace(source=())
@@ -200,10 +199,11 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
     def get_etrace_of(self, weight: brainstate.ParamState | Path) -> tuple[Traces, Traces]:
         """The traces that belong to a parameter, of inputs and of states."""
         path, arrays = self._arrays_of(weight)
-        found = {(path, i): a for i, a in enumerate(a for of_leaf in arrays.values() for a in of_leaf)}
-        inputs = [id(s.value) for s in self.etrace_xs.values()]
-        xs = {key: a for key, a in found.items() if id(a) in inputs}
-        return xs, {key: a for key, a in found.items() if key not in xs}
+        traces = {(path, i): a for i, a in enumerate(a for of_leaf in arrays.values() for a in of_leaf)}
+        # The rule says which arrays belong to a parameter; that one of them is an input's, the state that holds it.
+        of_inputs = [id(s.value) for s in self.etrace_xs.values()]
+        xs = {key: a for key, a in traces.items() if id(a) in of_inputs}
+        return xs, {key: a for key, a in traces.items() if key not in xs}
 
 
 def _decay(value: float | int) -> float:

@@ -17,7 +17,7 @@ class ETPPrimitive:
         self.name = name
         self.rules: dict[str, Callable | None] = {}
 
-    def def_impl(self, impl: Callable[..., PyTree]) -> None:
+    def def_impl(self, impl: Callable[..., object]) -> None:
         self._impl = impl
 
     def bind(self, *args: jax.Array, **params: object) -> PyTree:
@@ -51,7 +51,7 @@ class ETPPrimitive:
 
 
 def register_primitive(
-    name: str, impl_fn: Callable[..., PyTree], *, batched: bool = False, gradient_enabled: bool = False,
+    name: str, impl_fn: Callable[..., object], *, batched: bool = False, gradient_enabled: bool = False,
     trainable_invars_fn: Callable[..., dict[str, int]] | None = None, x_invar_index: int | None = 0,
     y_outvar_index: int = 0,
 ) -> ETPPrimitive:  # fmt: skip
@@ -62,6 +62,6 @@ def register_primitive(
     >>> double.bind(jnp.ones(2), jnp.ones((2, 1))).tolist()
     [4.0]
     """
-    made = ETPPrimitive(name)
-    made.def_impl(impl_fn)
-    return made
+    primitive = ETPPrimitive(name)
+    primitive.def_impl(impl_fn)
+    return primitive

@@ -19,6 +19,7 @@ from ._config import ETraceConfig
 
 def rule_of(config: ETraceConfig, feedback_key: jax.Array | None = None, projection_key: int | jax.Array = 42) -> Rule:
     """The rule that a configuration names; one that Etrax has no rule for is refused."""
+    # Another signal, or a filter of the trace, is served along the diagonal Jacobian only.
     plain = config.learning_signal == "symmetric" and config.trace_filter == "none"
     along_jacobian = config.trace_factorization == "per_param" and config.temporal_recursion == "jacobian"
     kappa = config.kappa or 0.0
@@ -46,21 +47,22 @@ def rule_of(config: ETraceConfig, feedback_key: jax.Array | None = None, project
 
 
 def bootstrapped(apply: Callable[[PyTree, list[jax.Array]], dict[int, jax.Array]]) -> Rule:
-    """D-RTRL, and at the exit of a window `apply(given, states)`, ∂L/∂h by state leaf, for weights without a trace.
+    """D-RTRL, and at the exit of a window `apply(values, states)`, ∂L/∂h by state leaf, for weights without a trace.
 
-    The trace is [that of D-RTRL, what is given]; None says that later losses owe nothing.
+    The trace is [that of D-RTRL, values that `apply` takes]; None says that later losses owe nothing.
     """
     base = rules.d_rtrl()
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None) -> Transport:
         every = frozenset(range(len(facts.sites))) if sites is None else sites
+        # A weight with a trace hears of later losses through it: the estimate would count them twice.
         traced = frozenset(j for j in every if any(r.site == j and r.representable for r in facts.relations))
 
-        def at_exit(given: PyTree, states: Sequence[jax.Array]) -> dict[int, jax.Array]:
-            return {} if given is None else apply(given, list(states))
+        def at_exit(values: PyTree, states: Sequence[jax.Array]) -> dict[int, jax.Array]:
+            return {} if values is None else apply(values, list(states))
 
         estimate = Transport(
-            lambda: None, lambda given, g, window: {}, lambda given, window: given,
+            lambda: None, lambda values, g, window: {}, lambda values, window: values,
             future=Future(at_exit, every - traced),
         )  # fmt: skip
         return combined_transport([base.transport(facts, traced, trace_dtype), estimate])
@@ -75,8 +77,8 @@ def modulated(kappa: float = 0.0) -> Rule:
         def init() -> dict[int, jax.Array]:
             return {g.index: jnp.zeros(g.num_positions) for g in facts.groups}
 
-        def signal(own: dict[int, jax.Array], moment: Moment) -> tuple[dict[int, jax.Array], tuple[()]]:
-            return own, ()
+        def signal(modulator: dict[int, jax.Array], moment: Moment) -> tuple[dict[int, jax.Array], tuple[()]]:
+            return modulator, ()
 
         return guided_transport(facts, Source(signal, init=init), kappa, sites, trace_dtype)
 

@@ -8,6 +8,7 @@ from ._arrival import nearby_elements as nearby_elements
 from ._arrival import traced_elements as traced_elements
 from ._carried import lost_from_op as lost_from_op
 from ._carried import traced_relations as traced_relations
+from ._check import check_facts as check_facts
 from ._colours import colours as colours
 from ._derived import Derived as Derived
 from ._derived import derived_states as derived_states
@@ -33,6 +34,7 @@ from ._nodes import OpNode as OpNode
 from ._nodes import OutputNode as OutputNode
 from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
+from ._ranges import is_steep as is_steep
 from ._reach import find_nodes as find_nodes
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill
@@ -41,7 +43,6 @@ from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
 from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
-from ._steep import is_steep as is_steep
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe

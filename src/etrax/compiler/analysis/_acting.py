@@ -18,7 +18,8 @@ from ..ops import with_columns
 from ._facts import Facts, Relation
 from ._fan_out import Copies
 
-# Columns that stand in more runs than these are not worth being picked out.
+# Columns that stand in more runs than these are not worth being picked out. The shape of a trace depends on it, so that
+# it is the same on every device: a state that is saved on one is restored on another.
 _MAX_RUNS = 8
 
 

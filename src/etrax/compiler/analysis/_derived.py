@@ -15,6 +15,7 @@ from jax import Array
 
 from ..._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, Var, bodies_of, build_jaxpr, is_inexact
 from ..ir import interpret
+from ..primitives import record_of
 from ._facts import Facts
 from ._memo import memoised
 from ._nodes import StateNode
@@ -104,22 +105,12 @@ def _slice(
     return (used, met) if met else None
 
 
-# Elementwise functions whose slope has no bound.
-_STEEP = frozenset(
-    {
-        "acos", "acosh", "asin", "atan2", "atanh", "cbrt", "digamma", "erf_inv", "igamma", "igammac", "lgamma", "log",
-        "log1p", "log2", "polygamma", "pow", "regularized_incomplete_beta", "rsqrt", "sqrt", "tan", "zeta",
-    }
-)  # fmt: skip
-
-
 def _is_steep(eqn: JaxprEqn, fixed: set[Var]) -> bool:
     """Whether a slope of an equation may have no bound; a function with a derivative rule of its own has a safe one."""
-    name = eqn.primitive.name
-    if name in ("div", "rem"):
-        return not isinstance(eqn.invars[1], Literal) and eqn.invars[1] not in fixed
-    if name == "integer_pow":
-        return eqn.params["y"] < 0
-    if name in CUSTOM:
+    if eqn.primitive.name in CUSTOM:
         return False
-    return name in _STEEP or any(_is_steep(inner, set()) for body in bodies_of(eqn) for inner in body.eqns)
+    steep = record_of(eqn.primitive.name).steep
+    operands = [eqn.invars[i] for i in steep(eqn)] if steep else []
+    return any(not isinstance(v, Literal) and v not in fixed for v in operands) or any(
+        _is_steep(inner, set()) for body in bodies_of(eqn) for inner in body.eqns
+    )

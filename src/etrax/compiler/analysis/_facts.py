@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..ir import Leaf, Role, Step, format_path
+from ..._compat import is_complex
+from ..ir import Leaf, Role, Step, equations, format_path, source_of_eqn
 from ..opened import WeightSite
-from ..primitives import Cause, Dep, Range, look_up
-from ._casts import complex_casts
+from ..primitives import Cause, Dep, Range, look_up, record_of
 from ._edges import Edges
 from ._fan_out import Copies, Reach
 from ._lost import LostPath, lost_from_group, nonlinear_derivatives
@@ -68,7 +68,12 @@ class Facts:
     @cached_property
     def casts(self) -> tuple[Cause, ...]:
         """Places where a complex number is cast to a real one, which drops its imaginary part."""
-        return complex_casts(self.step)
+        casts = [
+            Cause(eqn.primitive.name, source_of_eqn(eqn))
+            for eqn in equations(self.step.jaxpr)
+            if record_of(eqn.primitive.name).casts and is_complex(eqn.invars[0].aval) > is_complex(eqn.outvars[0].aval)
+        ]
+        return tuple(dict.fromkeys(casts))
 
     @cached_property
     def ranges(self) -> dict[int, Range]:

@@ -11,6 +11,7 @@ at a position, κ is a matrix, f a vector, and r̃ one array per state. κ and f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -21,7 +22,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..._compat import build_jaxpr, open_jaxpr
-from ..ir import Leaf, Role, Step
+from ..ir import Leaf, Role, Step, check_step
 from ..opened import WeightSite
 
 
@@ -55,15 +56,15 @@ def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     invars, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     invars[consts + last : consts + last] = [v for v, _ in states]
     read = [v for v, _ in states]
-    outs = [*outvars[:first], *new, *outvars[first:], *read]
-    wider = build_jaxpr([*invars, *(v for v, _ in rates)], outs, eqns, jaxpr)
-    own = [leaf for _, leaf in states]
-    return replace(
-        step,
-        jaxpr=wider,
-        ins=(*step.ins[:last], *own, *step.ins[last:], *(leaf for _, leaf in rates)),
-        outs=(*step.outs[:first], *own, *step.outs[first:], *(replace(leaf, role=Role.OUTPUT) for leaf in own)),
-    )
+    results = [*outvars[:first], *new, *outvars[first:], *read]
+    wider = build_jaxpr([*invars, *(v for v, _ in rates)], results, eqns, jaxpr)
+    filtered = [leaf for _, leaf in states]
+    ins = (*step.ins[:last], *filtered, *step.ins[last:], *(leaf for _, leaf in rates))
+    outs = (*step.outs[:first], *filtered, *step.outs[first:], *(replace(f, role=Role.OUTPUT) for f in filtered))
+    counts = Counter(leaf.role for leaf in (*ins, *(leaf for leaf in outs if leaf.role is Role.OUTPUT)))
+    # Nobody asks for this step's trees but as lists of their leaves.
+    trees = {role: jax.tree.structure([0] * counts[role]) for role in step.trees}
+    return check_step(replace(step, jaxpr=wider, ins=ins, outs=outs, trees=trees))
 
 
 def _filtered(links: np.ndarray) -> Callable[[Array, Sequence[Array], Array], list[Array]]:

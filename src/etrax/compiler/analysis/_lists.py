@@ -12,7 +12,7 @@ from ..primitives import Dep, components
 from ._edges import Edges
 from ._positions import MAX_STATES
 
-# So many links are looked at first.
+# So many links are looked at first: the analysis runs in numpy on the host, whatever the device is.
 _FEW = 1 << 16
 
 

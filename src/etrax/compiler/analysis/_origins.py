@@ -5,17 +5,61 @@ Told by names and primitives, not by derivatives: it decides which traces are be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
-from ..._compat import CUSTOM, INLINED, Jaxpr, JaxprEqn, Literal, Var, cond_branches, inner_jaxpr, scan_parts
-from ..ir import Site, interpret
+from ..._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, Var
+from ..dataflow import Domain, Note, Solver
+from ..ir import Site
 from ..primitives import record_of
 from ._facts import Facts
 
 # The groups that a value is made of.
 Origins: TypeAlias = frozenset[int]
+Pair: TypeAlias = tuple[int, int]
 _NONE: Origins = frozenset()
+
+
+class _Origins(Domain[Origins, Pair]):
+    """Notes pairs of groups, which `factors` makes of what the two factors of a product are made of.
+
+    `new` are the origins that the new states of the step have, beside or instead of what they are computed from.
+    """
+
+    def __init__(
+        self, new: Mapping[Var, Origins], instead: bool, factors: Callable[[Origins, Origins], Iterable[Pair]]
+    ):
+        self.new, self.instead, self.factors = new, instead, factors
+
+    def constant(self, value: object) -> Origins:
+        return _NONE
+
+    def join(self, a: Origins, b: Origins) -> Origins:
+        return a | b
+
+    def enters(self, at: Site, eqn: JaxprEqn, values: list[Origins]) -> bool:
+        return eqn.primitive.name in ("cond", "scan", *CUSTOM)
+
+    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Origins], note: Note[Pair]) -> list[Origins]:
+        if record_of(eqn.primitive.name).product:
+            for pair in self.factors(values[0], values[1]):
+                note(pair)
+        return self.leave(at, eqn, values, [_NONE.union(*values)] * len(eqn.outvars), note)
+
+    def leave(
+        self, at: Site, eqn: JaxprEqn, values: list[Origins], outs: list[Origins], note: Note[Pair]
+    ) -> list[Origins]:
+        if self.instead:
+            return [self.new.get(v, o) for v, o in zip(eqn.outvars, outs, strict=True)]
+        return [o | self.new.get(v, _NONE) for v, o in zip(eqn.outvars, outs, strict=True)]
+
+
+def _solved(facts: Facts, domain: _Origins) -> tuple[list[Origins], set[Pair]]:
+    step, solver = facts.step, Solver(domain)
+    groups = {step.first_state + i: frozenset((g,)) for i, g in facts.group_of_leaf.items()}
+    leaves = [groups.get(k, _NONE) for k in range(len(step.ins))]
+    outs = solver.run(step.jaxpr, (), [*(_NONE for _ in step.consts), *leaves])
+    return outs, set(solver.notes)
 
 
 def factors_of(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
@@ -23,99 +67,41 @@ def factors_of(facts: Facts) -> tuple[list[Origins], set[frozenset[int]]]:
 
     A pair does not count where each factor is made of both: x · σ(x) is no product of what x is made of.
     """
-    step, factors = facts.step, set()
-    own = {i: frozenset((g,)) for i, g in facts.group_of_leaf.items()}
-    new = {step.jaxpr.outvars[i]: origin for i, origin in own.items() if not isinstance(step.jaxpr.outvars[i], Literal)}
+    outvars = facts.step.jaxpr.outvars
+    new = {outvars[i]: frozenset((g,)) for i, g in facts.group_of_leaf.items() if not isinstance(outvars[i], Literal)}
 
-    def handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Origins]:
-        operands = [v if isinstance(v, frozenset) else _NONE for v in values]
-        if record_of(eqn.primitive.name).product:
-            a, b = operands[:2]
-            factors.update(frozenset((i, j)) for i in a for j in b if i != j and (j not in a or i not in b))
-        return [o | new.get(v, _NONE) for v, o in zip(eqn.outvars, _outputs(eqn, operands, handle), strict=True)]
+    def factors(a: Origins, b: Origins) -> Iterable[Pair]:
+        return ((i, j) for i in a for j in b if i != j and (j not in a or i not in b))
 
-    values = [*step.consts, *(own.get(i - step.first_state, _NONE) for i in range(len(step.ins)))]
-    outs = interpret(step.jaxpr, [], values, handle)
-    return [_NONE.union(*(o for i in g.leaves if isinstance(o := outs[i], frozenset))) for g in facts.groups], factors
+    outs, pairs = _solved(facts, _Origins(new, False, factors))
+    return [_NONE.union(*(outs[i] for i in g.leaves)) for g in facts.groups], set(map(frozenset, pairs))
 
 
-def rescaled_groups(facts: Facts) -> set[tuple[int, int]]:
+def rescaled_groups(facts: Facts) -> set[Pair]:
     """Pairs (M, C) of groups: a step multiplies what C was with something made of both the old and the new M.
 
     In exp(m - m')·c, and in c·m / m', C is taken from the units of the old M to those of the new one.
     """
-    step, count = facts.step, len(facts.groups)
-    own = {i: frozenset((g,)) for i, g in facts.group_of_leaf.items()}
+    jaxpr, count = facts.step.jaxpr, len(facts.groups)
     # The number of a group stands for its old states, and that number less `count` for its new ones.
     new: dict[Var, Origins] = {}
-    for i, (g,) in own.items():
-        _name(new, step.jaxpr, step.jaxpr.outvars[i], frozenset((g - count,)))
-    found: set[tuple[int, int]] = set()
+    for i, g in facts.group_of_leaf.items():
+        new.update(dict.fromkeys(_copies(jaxpr, jaxpr.outvars[i]), frozenset((g - count,))))
 
-    def handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Origins]:
-        operands = [v if isinstance(v, frozenset) else _NONE for v in values]
-        if record_of(eqn.primitive.name).product:
-            a, b = operands[:2]
-            both = {g for g in a | b if g >= 0 and g - count in a | b}
-            found.update((m, c) for m in both for c in a | b if c >= 0 and c != m and a and b)
-        inner = _inner_names(eqn, new)
-        new.update(inner)
-        outs = _outputs(eqn, operands, handle)
-        for var in inner:
-            del new[var]
-        return [new.get(v, o) for v, o in zip(eqn.outvars, outs, strict=True)]
+    def factors(a: Origins, b: Origins) -> Iterable[Pair]:
+        both = {g for g in a | b if g >= 0 and g - count in a | b}
+        return ((m, c) for m in both for c in a | b if c >= 0 and c != m and a and b)
 
-    values = [*step.consts, *(own.get(i - step.first_state, _NONE) for i in range(len(step.ins)))]
-    interpret(step.jaxpr, [], values, handle)
-    return found
+    return _solved(facts, _Origins(new, True, factors))[1]
 
 
-# What may stand between a new state as the step computes it and as it returns it.
-_RESHAPING = frozenset(
-    {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "transpose", "copy", "convert_element_type"}
-)
-
-
-def _name(names: dict[Var, Origins], jaxpr: Jaxpr, var: Any, origins: Origins) -> None:
-    """Note the origins of a variable, and of those that it is a reshaped copy of."""
-    while not isinstance(var, Literal) and var not in jaxpr.invars:
-        names[var] = origins
-        makers = [eqn for eqn in jaxpr.eqns if var in eqn.outvars]
-        if not makers or makers[0].primitive.name not in _RESHAPING:
-            return
-        var = makers[0].invars[0]
-
-
-def _inner_names(eqn: JaxprEqn, names: dict[Var, Origins]) -> dict[Var, Origins]:
-    """Names of the outputs of an inlined function, by its own variables."""
-    inner: dict[Var, Origins] = {}
-    if eqn.primitive.name in INLINED:
-        body = inner_jaxpr(eqn)[0]
-        for outer, var in zip(eqn.outvars, body.outvars, strict=True):
-            if outer in names:
-                _name(inner, body, var, names[outer])
-    return inner
-
-
-def _outputs(eqn: JaxprEqn, operands: list[Origins], handle: Any) -> list[Origins]:
-    """What the outputs of an equation are made of: of all that it reads, unless a body can be followed."""
-
-    def inside(body: tuple[Jaxpr, Sequence[Any]], given: Sequence[Origins]) -> list[Origins]:
-        return [o if isinstance(o, frozenset) else _NONE for o in interpret(*body, given, handle)]
-
-    name = eqn.primitive.name
-    if name in INLINED or name in CUSTOM:
-        return inside(inner_jaxpr(eqn), operands)
-    if name == "cond":
-        branches = [inside(body, operands[1:]) for body in cond_branches(eqn)]
-        return [_NONE.union(*each) for each in zip(*branches, strict=True)]
-    if name == "scan":
-        scan = scan_parts(eqn)
-        n, m = scan.num_consts, scan.num_consts + scan.num_carry
-        while True:
-            outs = inside((scan.jaxpr, scan.consts), operands)
-            carry = [a | b for a, b in zip(operands[n:m], outs[: m - n], strict=True)]
-            if carry == operands[n:m]:
-                return outs
-            operands = [*operands[:n], *carry, *operands[m:]]
-    return [_NONE.union(*operands)] * len(eqn.outvars)
+def _copies(jaxpr: Jaxpr, var: Var) -> list[Var]:
+    """A variable, and those that it is a reshaped copy of: a new state as the step computes it and as it returns it."""
+    makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+    copies = []
+    while not isinstance(var, Literal) and var in makers:
+        copies.append(var)
+        if not record_of(makers[var].primitive.name).reshapes:
+            break
+        var = makers[var].invars[0]
+    return copies

@@ -19,6 +19,7 @@ from ._elements import ElementGraph
 
 # So many state scalars at one position may all act on each other. More of them make a position only where they have
 # no more links than that (a delay line is a shift: as many links as slots), and no weight drives two of them apart.
+# This decides which traces there are, and so what is exact, on every device alike.
 MAX_STATES = 64
 MAX_LINKS = MAX_STATES**2
 

@@ -1,30 +1,28 @@
-"""Between which bounds a value lies, by interval arithmetic over the step.
+"""Which data keep their sign, and which slopes are finite: two questions about the bounds of values.
 
-Bounds hold for every finite input; NaN has no sign. An equation whose primitive has no bounds in its record
-gives those of its type.
+A step is steep if a slope of it may be infinite, or no number, at values that are finite. The root of a state that is
+zero has such a slope. It meets influences: traces, and gradients of later losses. Where an influence is exactly zero
+the product has to be zero, and 0 · ∞ is not. The runtime masks such products in a steep step, and in no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import isnan
+from typing import TYPE_CHECKING
 
-import numpy as np
+import jax
+from jax import Array
 
-from ..._compat import (
-    CUSTOM,
-    INLINED,
-    JaxprEqn,
-    cond_branches,
-    inner_jaxpr,
-    is_complex,
-    is_concrete,
-    is_extended,
-    scan_parts,
-)
-from ..ir import Leaf, Role, Site, Step, interpret
+from ..._compat import JaxprEqn, is_complex, is_inexact, open_jaxpr, without_dead_code
+from ..dataflow import Bounded, Bounds, Note, Solver, range_of_type
+from ..ir import Leaf, Role, Site, Step
 from ..opened import Addresses, WeightSite
-from ..primitives import ANY, POSITIVE, UNIT, ZERO, Range, join, record_of
+from ..primitives import ANY, POSITIVE, Range, anywhere, join, record_of
+from ._memo import memoised
+
+if TYPE_CHECKING:
+    from ._facts import Facts
 
 
 def data_ranges(step: Step, sites: Sequence[WeightSite], positive_inputs: bool) -> dict[int, Range]:
@@ -33,95 +31,90 @@ def data_ranges(step: Step, sites: Sequence[WeightSite], positive_inputs: bool) 
     A state counts as ≥ 0 if the step leaves it so whenever all such states and inputs are: the largest such set.
     """
     positive = {k for k, leaf in enumerate(step.ins) if leaf.role in (Role.HIDDEN, Role.OTHER)}
-    first = min(positive, default=0)
+    first, domain = min(positive, default=0), _DataBounds(sites)
+    constants = [domain.constant(c) for c in step.consts]
     while True:
-        args = [_of_leaf(leaf, k in positive or (positive_inputs and leaf.role is Role.INPUT))
-                for k, leaf in enumerate(step.ins)]  # fmt: skip
-        outs, found = _walk(step, sites, args)
-        broken = {k for k in positive if outs[k - first].lo < 0}
+        solver = Solver(domain)
+        leaves = [
+            Bounded(_of_leaf(leaf, k in positive or (positive_inputs and leaf.role is Role.INPUT)))
+            for k, leaf in enumerate(step.ins)
+        ]
+        outs = solver.run(step.jaxpr, (), [*constants, *leaves])
+        broken = {k for k in positive if outs[k - first].range.lo < 0}
         if not broken:
-            return found
+            return dict(solver.notes)
         positive -= broken
 
 
 def _of_leaf(leaf: Leaf, positive: bool) -> Range:
-    return POSITIVE if positive and not is_complex(leaf.aval) else _of_type(leaf.aval)
+    return POSITIVE if positive and not is_complex(leaf.aval) else range_of_type(leaf.aval)
 
 
-def _of_type(aval: Any) -> Range:
-    if is_extended(aval):
-        return ANY
-    kind = np.dtype(aval.dtype).kind
-    return UNIT if kind == "b" else POSITIVE if kind == "u" else ANY
+class _DataBounds(Bounds[tuple[int, Range]]):
+    """Notes, for every weight op, the range of its data."""
+
+    def __init__(self, sites: Sequence[WeightSite]):
+        self.sites, self.here = sites, Addresses(sites).here
+
+    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Bounded], note: Note[tuple[int, Range]]) -> list[Bounded]:
+        self._note_data(at, values, note)
+        return super().transfer(at, eqn, values, note)
+
+    def leave(
+        self, at: Site, eqn: JaxprEqn, values: list[Bounded], outs: list[Bounded], note: Note[tuple[int, Range]]
+    ) -> list[Bounded]:
+        self._note_data(at, values, note)
+        return super().leave(at, eqn, values, outs, note)
+
+    def _note_data(self, at: Site, values: list[Bounded], note: Note[tuple[int, Range]]) -> None:
+        for j in self.here.get(at, ()):
+            data = [values[i].range for i in self.sites[j].rule.varying(self.sites[j].call)]
+            note((j, join(data) if data else ANY))
 
 
-def range_of(value: Any) -> Range:
-    """The range of a constant."""
-    if isinstance(value, Range):
-        return value
-    if not is_concrete(value) or (hasattr(value, "dtype") and is_extended(value)):
-        return ANY
-    numbers = np.asarray(value)
-    if numbers.dtype.name == "bfloat16":
-        numbers = numbers.astype(np.float32)
-    if numbers.dtype.kind not in "biuf":
-        return ANY
-    numbers = numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
-    return Range(float(numbers.min()), float(numbers.max())) if numbers.size else ZERO
+@memoised
+def is_steep(facts: Facts) -> bool:
+    """Whether a derivative of the step may be infinite where states, inputs and parameters are finite.
+
+    Read off the derivative of the step by the states that a parameter reaches: slopes are what cotangents are
+    multiplied by.
+    """
+    step = facts.step
+    reached = (i for i, leaf in enumerate(facts.states) if i not in facts.unreached and is_inexact(leaf.aval))
+    moving = [step.first_state + i for i in reached]
+    if not moving:
+        return False
+    numbers = [n for n, v in enumerate(step.jaxpr.outvars) if is_inexact(v.aval)]
+
+    def pull(leaves: list[Array], cotangents: list[Array]) -> list[Array]:
+        def run(some: list[Array]) -> list[Array]:
+            values = dict(enumerate(leaves)) | dict(zip(moving, some, strict=True))
+            outs = step.run(list(values.values()))
+            return [outs[n] for n in numbers]
+
+        return jax.vjp(run, [leaves[k] for k in moving])[1](cotangents)[0]
+
+    cotangents = [step.jaxpr.outvars[n].aval for n in numbers]
+    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)([leaf.aval for leaf in step.ins], cotangents))
+    inputs = [Bounded(ANY, leaf.role is Role.PARAM) for leaf in step.ins]
+    solver = Solver(_Infinities())
+    solver.run(without_dead_code(jaxpr), consts, [*inputs, *(Bounded(ANY) for _ in cotangents)])
+    return bool(solver.notes)
 
 
-def _walk(step: Step, sites: Sequence[WeightSite], args: list[Range]) -> tuple[list[Range], dict[int, Range]]:
-    found: dict[int, Range] = {}
-    here = Addresses(sites).here
+class _Infinities(Bounds[JaxprEqn]):
+    """Notes equations that may give an infinity for finite operands.
 
-    def handle(at: Site, eqn: JaxprEqn, values: list[Any]) -> list[Range] | None:
-        ranges = [range_of(v) for v in values]
-        for j in here.get(at, ()):
-            met = [ranges[i] for i in sites[j].rule.varying(sites[j].call)]
-            found[j] = join(met) if met else ANY
-        name = eqn.primitive.name
-        if name in INLINED:
-            return None
-        if name in CUSTOM:
-            body, consts = inner_jaxpr(eqn)
-            outs = [range_of(v) for v in interpret(body, consts, ranges, handle, at)]
-        elif name == "cond":
-            branches = [interpret(body, consts, ranges[1:], handle, (*at, b))
-                        for b, (body, consts) in enumerate(cond_branches(eqn))]  # fmt: skip
-            outs = [join([range_of(v) for v in each]) for each in zip(*branches, strict=True)]
-        elif name == "scan":
-            outs = _scan(eqn, ranges, handle, at)
-        elif name == "optimization_barrier":
-            outs = ranges
-        else:
-            return bounds_of(eqn, ranges)
-        return [_within(r, v.aval) for r, v in zip(outs, eqn.outvars, strict=True)]
+    Made of parameters and constants alone, it is no matter of the states; and where the operand cannot be at a pole (a
+    variance and a small number, 1 + exp), it is not made. What has no record may have poles anywhere.
+    """
 
-    outs = interpret(step.jaxpr, [], [*map(range_of, step.consts), *args], handle)
-    return [range_of(v) for v in outs], found
-
-
-def bounds_of(eqn: JaxprEqn, ranges: Sequence[Range]) -> list[Range]:
-    """Ranges of the outputs of an equation, given those of its operands, by the record of its primitive."""
-    bounds = record_of(eqn.primitive.name).bounds
-    outs = [ANY] * len(eqn.outvars) if bounds is None else [bounds(eqn, ranges)]
-    return [_within(r, v.aval) for r, v in zip(outs, eqn.outvars, strict=True)]
-
-
-def _scan(eqn: JaxprEqn, ranges: list[Range], handle: Any, at: Site) -> list[Range]:
-    """Nothing is known of what a loop carries."""
-    parts = scan_parts(eqn)
-    n = parts.num_consts
-    args = [*ranges[:n], *[ANY] * parts.num_carry, *ranges[n + parts.num_carry :]]
-    outs = interpret(parts.jaxpr, parts.consts, args, handle, at)
-    return [*[ANY] * parts.num_carry, *map(range_of, outs[parts.num_carry :])]
-
-
-def _within(found: Range, aval: Any) -> Range:
-    """A range is never wider than its type; complex numbers have none."""
-    own = _of_type(aval)
-    if own == UNIT and not (found.lo >= 0 and found.hi <= 1):
-        return UNIT
-    if is_complex(aval) or np.isnan(found.lo) or np.isnan(found.hi):
-        return own
-    return Range(max(found.lo, own.lo), min(found.hi, own.hi)) if own != ANY else found
+    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Bounded], note: Note[JaxprEqn]) -> list[Bounded]:
+        record = record_of(eqn.primitive.name)
+        unknown = record.pattern is None and record.bounds is None
+        poles = anywhere if unknown else record.poles
+        for operand, pole in poles(eqn).items() if poles else ():
+            value = values[operand]
+            if not value.fixed and (isnan(pole) or value.range.lo <= pole <= value.range.hi):
+                note(eqn)
+        return super().transfer(at, eqn, values, note)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jax import Array
@@ -31,17 +31,15 @@ from ..._compat import (
 )
 from ..dataflow import (
     DATA,
+    Dependence,
     Mark,
+    Offset,
     Problem,
-    Propagation,
+    Solver,
     Value,
-    folded,
-    joined,
-    known,
-    mark_moving,
-    mark_of,
-    marks_through,
+    moving_variables,
     pulled_back,
+    sum_of_marks,
 )
 from ..ir import Step, equations
 from ..opened import WeightSite, run_opened
@@ -107,7 +105,9 @@ class Sweep:
         self.at_equation: dict[int, list[int]] = {}
         for j, site in enumerate(sites):
             self.at_equation.setdefault(site.at[0], []).append(j)
-        self.walk: Propagation[Node] = Propagation()
+        # Both take down where the way back is not linear, in the order of the sweep.
+        self.dependence = Solver(Dependence())
+        self.offset = Solver(Offset(), self.dependence.notes)
         self.values: dict[Var, Value] = {}
         self.bars: dict[Var, Bar] = {}
         self.rows: dict[Node, Deps] = {OpNode(j): {} for j in range(len(sites))}
@@ -120,24 +120,16 @@ class Sweep:
         Also the places where the way back is not linear in what it is given, or not known.
         """
         invars = self.step.jaxpr.invars[len(self.step.consts) :]
-        moving = {invars[i] for i in states.values()}
-        mark_moving(self.step.jaxpr, moving, frozenset(site.at for site in self.sites))
-        self._prepare_constants()
+        start = {invars[i] for i in states.values()}
+        moving = moving_variables(self.step.jaxpr, start, (site.at for site in self.sites))
+        inputs = [*map(self.dependence.domain.constant, self.step.consts), *(Value({}) for _ in self.step.ins)]
+        self.values = self.dependence.variables(self.step.jaxpr, (), inputs)
         self._seed(targets)
         eqns = self.step.jaxpr.eqns
         for k in reversed(range(len(eqns))):
             self._equation(k, eqns[k], moving)
         self.rows |= {node: self.bars[invars[i]].deps if invars[i] in self.bars else {} for node, i in states.items()}
-        return self.rows, self.walk.problems
-
-    def _prepare_constants(self) -> None:
-        """Values that are computed on demand, if they are made of constants alone."""
-        jaxpr, consts = self.step.jaxpr, self.step.consts
-        self.values |= {v: known(c) for v, c in zip(jaxpr.invars, consts, strict=False)}
-        self.values |= {v: Value({}) for v in jaxpr.invars[len(consts) :]}
-        for eqn in jaxpr.eqns:
-            values = [known(v.val) if isinstance(v, Literal) else self.values[v] for v in eqn.invars]
-            self.values.update(zip(eqn.outvars, folded(eqn, values), strict=True))
+        return self.rows, cast("list[Problem[Node]]", list(dict.fromkeys(self.dependence.notes)))
 
     def _seed(self, targets: Mapping[Node, int]) -> None:
         """Give every target its own cotangent. A weight that is an output is perturbed there."""
@@ -175,15 +167,15 @@ class Sweep:
     def _through(self, pull: _PullBack, opened: _Opened, given: Sequence[Bar]) -> list[Bar]:
         """The cotangents of the moving operands and of the perturbations."""
         first, fixed = sum(opened.moving) + len(opened.sites), opened.split(moving=False)
-        unknown: list[Deps] = [{} for _ in range(first + len(fixed))]
-        constants = [*(None for _ in range(first)), *(self.values[v].constant for v in fixed)]
-        rows = self.walk.through(pull.jaxpr, pull.consts, [*unknown, *(bar.deps for bar in given)], constants)
+        data = [*(Value({}) for _ in range(first)), *(self.values[v] for v in fixed)]
+        rows = self.dependence.run(pull.jaxpr, pull.consts, [*data, *(Value(bar.deps) for bar in given)])
         if pull.plain:
-            mark = joined([bar.mark for bar in given])
-            return [Bar(deps, mark) for deps in rows]
-        data = [DATA if constant is None or (c := constant()) is None else mark_of(c) for constant in constants]
-        marks = marks_through(pull.jaxpr, pull.consts, [*data, *(bar.mark for bar in given)], self.walk.note)
-        return list(map(Bar, rows, marks))
+            mark = sum_of_marks([bar.mark for bar in given])
+            return [Bar(value.deps, mark) for value in rows]
+        constants = [value.constant() for value in data]
+        known = [DATA if c is None else self.offset.domain.constant(c) for c in constants]
+        marks = self.offset.run(pull.jaxpr, pull.consts, [*known, *(bar.mark for bar in given)])
+        return [Bar(value.deps, mark) for value, mark in zip(rows, marks, strict=True)]
 
 
 def _target(node: Node, shape: Sequence[int]) -> Bar:
@@ -194,7 +186,7 @@ def _sum(a: Bar, b: Bar) -> Bar:
     deps = dict(a.deps)
     for source, dep in b.deps.items():
         deps[source] = union([deps[source], dep]) if source in deps else dep
-    return Bar(deps, joined([a.mark, b.mark]))
+    return Bar(deps, sum_of_marks([a.mark, b.mark]))
 
 
 def _pull_back(opened: _Opened, like: Jaxpr) -> _PullBack:

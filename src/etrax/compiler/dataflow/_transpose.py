@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import jax
 from jax import Array
 
-from ..._compat import open_jaxpr
+from ..._compat import Jaxpr, open_jaxpr
 from ..._errors import CompilationError, NotSupportedError
-from ..primitives import Dep
-from ._propagate import Key, Problem, propagate
+from ..primitives import Dep, identity
+from ._dependence import Dependence, Key, Problem, Value
+from ._offset import find_offsets
+from ._solver import Solver
 
 Shapes: TypeAlias = Sequence[jax.ShapeDtypeStruct]
 
@@ -29,6 +31,17 @@ def reach_through(
     first = len(moving) + len(fixed)
     closed = pulled_back(run, moving, fixed)
     return propagate(*open_jaxpr(closed), {first + k: target for k, target in enumerate(targets)})
+
+
+def propagate(
+    jaxpr: Jaxpr, consts: Sequence[object], sources: Mapping[int, Key]
+) -> tuple[list[dict[Key, Dep]], list[Problem[Key]]]:
+    """Dependence of each output on the inputs numbered in `sources`; `consts` are constants of the model."""
+    solver = Solver(Dependence())
+    inputs = [Value({sources[i]: identity(v.aval.shape)} if i in sources else {}) for i, v in enumerate(jaxpr.invars)]
+    rows = [cast("dict[Key, Dep]", value.deps) for value in solver.run(jaxpr, consts, inputs)]
+    problems = [*solver.notes, *find_offsets(jaxpr, consts, sources)]
+    return rows, cast("list[Problem[Key]]", list(dict.fromkeys(problems)))
 
 
 def pulled_back(run: Callable[[list[Array], list[Array]], list[Array]], moving: Shapes, fixed: Shapes) -> Any:

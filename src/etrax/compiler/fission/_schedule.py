@@ -23,14 +23,6 @@ from ..primitives import record_of
 from ._step_graph import StepGraph
 
 PRODUCT = "dot_general"
-# What does not compute but moves, and sums: it may run for all steps at once where that leads to a product.
-MOVING = frozenset(
-    {
-        "argmax", "argmin", "broadcast_in_dim", "concatenate", "expand_dims", "gather", "iota", "pad", "reduce_and",
-        "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reshape", "rev", "slice", "split",
-        "squeeze", "transpose",
-    }
-)  # fmt: skip
 CALLS = INLINED | {"custom_jvp_call", "custom_vjp_call"}
 
 
@@ -148,7 +140,8 @@ def is_light(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
     if name in CALLS:
         return all(is_light(inner) for body in bodies_of(eqn) for inner in body.eqns)
-    return name in MOVING or (record_of(name).elementwise and not bodies_of(eqn))
+    record = record_of(name)
+    return record.light or (record.elementwise and not bodies_of(eqn))
 
 
 def rows_of(eqn: JaxprEqn, data: int) -> int:

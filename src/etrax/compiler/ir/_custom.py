@@ -63,6 +63,12 @@ def is_rule_of_jax(eqn: JaxprEqn) -> bool:
     return is_in(inner_jaxpr(eqn)[0].debug_info.func_filename or "", ("jax",))
 
 
+def has_rule_of_jax(eqn: JaxprEqn) -> bool:
+    """Whether the rule of a call is JAX's own and closes over nothing, so that no caller can change what it reads."""
+    closes_over = eqn.params.get("num_consts", 0) or inner_jaxpr(eqn)[1]
+    return eqn.primitive.name == "custom_jvp_call" and not closes_over and is_rule_of_jax(eqn)
+
+
 def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
     """Whether who differentiates a gradient of the call finds the rule again, in what the call gives.
 

@@ -13,16 +13,24 @@ Site: TypeAlias = tuple[int, ...]
 Handler: TypeAlias = Callable[[Site, JaxprEqn, list[Any]], Sequence[Any] | None]
 
 
-def interpret(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], handle: Handler, at: Site = ()) -> list[Any]:
+def interpret(
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    handle: Handler,
+    at: Site = (),
+    literal: Callable[[Any], Any] = lambda value: value,
+) -> list[Any]:
     """Evaluate a jaxpr, letting `handle` stand in for any equation.
 
-    Run under `jax.make_jaxpr` it is a jaxpr-to-jaxpr pass; run on other values it is an abstract interpreter.
-    Inlinable calls (`jit`, `checkpoint`, …) are entered; every other equation is the handler's, or is bound.
+    Run under `jax.make_jaxpr` it is a jaxpr-to-jaxpr pass; run on other values, of which `literal` makes one of a
+    number in the program, it is an abstract interpreter (`dataflow/_solver.py`). Inlinable calls (`jit`, `checkpoint`,
+    …) are entered; every other equation is the handler's, or is bound.
     """
     env: dict[Any, Any] = {}
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
+        return literal(atom.val) if isinstance(atom, Literal) else env[atom]
 
     env.update(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))

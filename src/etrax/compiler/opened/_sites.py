@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from ..._compat import INLINED, Jaxpr, JaxprEqn, cond_branches, is_inexact, scan_parts
-from ..dataflow import is_linear_backwards
-from ..ir import Role, Site, Source, Step, interpret, source_of_eqn
+from ..._compat import JaxprEqn, Var, is_inexact, scan_parts
+from ..dataflow import Domain, Note, Solver, is_linear_backwards
+from ..ir import Role, Site, Source, Step, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, call_of, rule_for
 from ..primitives import Cause, record_of
 
@@ -130,7 +130,7 @@ def _has_gradient(aval: Any) -> bool:
 
 def find_sites(step: Step) -> tuple[WeightSite, ...]:
     """All weight ops of a step, in program order."""
-    finder = _Finder()
+    solver = Solver(_Origins())
     number = {id(leaf): i for i, leaf in enumerate(step.select(Role.PARAM))}
     args: list[_Origin] = [_CONST] * len(step.consts)
     for leaf in step.ins:
@@ -138,83 +138,109 @@ def find_sites(step: Step) -> tuple[WeightSite, ...]:
             args.append(_Origin(frozenset({number[id(leaf)]})) if _has_gradient(leaf.aval) else _CONST)
         else:
             args.append(_Origin(data=True, hidden=leaf.role in (Role.HIDDEN, Role.OTHER)))
-    outs = finder.walk(step.jaxpr, args, (), ())
+    outs = solver.run(step.jaxpr, (), args)
+    sites = solver.notes
     for k, (origin, leaf) in enumerate(zip(outs, step.outs, strict=True)):
         if origin.weight and _has_gradient(leaf.aval):
             call = OpCall("output", {}, 0, (leaf.aval,), leaf.aval)
-            finder.sites.append(WeightSite((len(step.jaxpr.eqns) + k,), 0, call, ALIGNED, origin.params, None))
-    return tuple(finder.sites)
+            # An address past the last equation stands for an output of the step.
+            sites.append(WeightSite((len(step.jaxpr.eqns) + k,), 0, call, ALIGNED, origin.params, None))
+    # A weight with which a loop begins is noted behind the sites inside the loop; its address comes before theirs.
+    return tuple(sorted(sites, key=lambda site: site.at))
 
 
-class _Finder:
-    """Collects sites while origins flow through the step."""
+class _Origins(Domain[_Origin, WeightSite]):
+    """What values are made of; what is noted are the sites, where a weight meets data."""
 
     def __init__(self) -> None:
-        self.sites: list[WeightSite] = []
+        self.lengths: dict[Site, int] = {}  # of the scans that were entered, by address
 
-    def walk(self, jaxpr: Jaxpr, args: Sequence[_Origin], at: Site, loops: Loops) -> list[_Origin]:
-        def handle(site: Site, eqn: JaxprEqn, values: list[Any]) -> list[_Origin] | None:
-            if eqn.primitive.name in INLINED:
-                return None
-            origins = [v if isinstance(v, _Origin) else _CONST for v in values]
-            return self.equation(site, eqn, origins, loops)
+    def constant(self, value: object) -> _Origin:
+        return _CONST
 
-        outs = interpret(jaxpr, [_CONST] * len(jaxpr.constvars), args, handle, at)
-        return [o if isinstance(o, _Origin) else _CONST for o in outs]
+    def join(self, a: _Origin, b: _Origin) -> _Origin:
+        """A weight and data together have parameters and are data: `leave` and `widen` say what becomes of them."""
+        return _merge([a, b])
 
-    def equation(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin]:
-        merged = _merge(origins)
-        if not merged.params or (merged.weight and is_linear_backwards(eqn)):
+    def transfer(self, at: Site, eqn: JaxprEqn, values: list[_Origin], note: Note[WeightSite]) -> list[_Origin]:
+        merged = _merge(values)
+        if _is_one(eqn, merged):
             merged = replace(merged, rounded=merged.rounded or _rounds(eqn, merged))
-            return [self._output(merged, eqn, v) for v in eqn.outvars]
-        enter = {"scan": self._scan, "cond": self._cond}.get(eqn.primitive.name)
-        if enter is not None and any(o.weight for o in origins):
-            kept = len(self.sites)
-            outs = enter(at, eqn, origins, loops)
-            if outs is not None:
-                return outs
-            # A weight takes the place of data inside a body: the trace is that of the operand of the whole equation.
-            del self.sites[kept:]
-        for i, origin in enumerate(origins):
-            if origin.weight and _has_gradient(eqn.invars[i].aval) and any(_has_gradient(v.aval) for v in eqn.outvars):
-                self.sites.append(_site(at, eqn, i, origins, loops))
+            return [_output(merged, eqn, v) for v in eqn.outvars]
+        if any(_has_gradient(v.aval) for v in eqn.outvars):
+            for i, origin in enumerate(values):
+                if origin.weight and _has_gradient(eqn.invars[i].aval):
+                    note(self._site(at, eqn, i, values))
         return [_as_data(merged) for _ in eqn.outvars]
 
-    def _output(self, merged: _Origin, eqn: JaxprEqn, var: Any) -> _Origin:
-        if merged.weight and (not _has_gradient(var.aval) or eqn.primitive.name == "stop_gradient"):
-            return replace(merged, params=frozenset())
-        return merged
+    def enters(self, at: Site, eqn: JaxprEqn, values: list[_Origin]) -> bool:
+        name = eqn.primitive.name
+        if name not in ("scan", "cond") or not any(o.weight for o in values) or _is_one(eqn, _merge(values)):
+            return False
+        if name == "scan":
+            self.lengths[at] = scan_parts(eqn).length
+        return True
 
-    def _cond(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
-        branches = [self.walk(body, origins[1:], (*at, b), loops) for b, (body, _) in enumerate(cond_branches(eqn))]
-        if any(o.weight for found in branches for o in found):
-            return None
-        outs = [_merge([origins[0], *found]) for found in zip(*branches, strict=True)]
-        return [_as_data(o) for o in outs]
+    def carried(self, at: Site, value: _Origin) -> _Origin:
+        return _varying(value, at)
 
-    def _scan(self, at: Site, eqn: JaxprEqn, origins: list[_Origin], loops: Loops) -> list[_Origin] | None:
+    def widen(self, eqn: JaxprEqn, old: list[_Origin], new: list[_Origin], rounds: int) -> list[_Origin]:
+        return list(map(_as_carry, new))
+
+    def settled(self, old: list[_Origin], new: list[_Origin]) -> bool:
+        return old == list(map(_as_carry, new))
+
+    def sliced(self, at: Site, eqn: JaxprEqn, value: _Origin, i: int | None) -> _Origin:
+        return _varying(value, at)
+
+    def leave(
+        self, at: Site, eqn: JaxprEqn, values: list[_Origin], outs: list[_Origin], note: Note[WeightSite]
+    ) -> list[_Origin] | None:
+        """None where a weight takes the place of data inside: its trace is then that of the operand."""
+        if eqn.primitive.name == "cond":
+            if any(o.params for o in outs):
+                return None
+            return [_as_data(_merge([values[0], o])) for o in outs]
         scan = scan_parts(eqn)
-        n, m = scan.num_consts, scan.num_consts + scan.num_carry
-        passed = [scan.jaxpr.outvars[k] is scan.jaxpr.invars[n + k] for k in range(scan.num_carry)]
-        carry = [o if same else _varying(o, at) for o, same in zip(origins[n:m], passed, strict=True)]
-        slices = [_varying(o, at) for o in origins[m:]]
-        first = len(self.sites)
-        while True:
-            outs = self.walk(scan.jaxpr, [*origins[:n], *carry, *slices], at, (*loops, (at, scan.length)))
-            ends = outs[: scan.num_carry]
-            new = [a if same else _merged_carry(a, b) for a, b, same in zip(carry, ends, passed, strict=True)]
-            if new == carry:
-                break
-            del self.sites[first:]
-            carry = new
-        if any(end.weight and not o.weight for end, o in zip(ends, carry, strict=True)):
-            return None  # a weight takes the place of data inside the body
-        # A weight with which a loop over data begins meets the data there.
-        begins = [n + k for k, o in enumerate(carry) if origins[n + k].weight and not o.weight]
-        begins = [i for i in begins if _has_gradient(eqn.invars[i].aval)]
-        self.sites[first:first] = [_site(at, eqn, i, origins, loops) for i in begins]
-        found = [replace(o, along=o.along - {at}) for o in (*carry, *outs[scan.num_carry :])]
-        return [o if o.weight or not o.data else _as_data(o) for o in found]
+        # The operands of a scan are its constants, the carry and what it slices.
+        start = values[scan.num_consts : scan.num_consts + scan.num_carry]
+        ends = outs[: scan.num_carry]
+        if any(end.weight and begin.data for begin, end in zip(start, ends, strict=True)):
+            return None
+        for k, (begin, end) in enumerate(zip(start, ends, strict=True), scan.num_consts):
+            # A weight with which a loop over data begins meets the data there.
+            if begin.weight and end.data and _has_gradient(eqn.invars[k].aval):
+                note(self._site(at, eqn, k, values))
+        outside = [replace(o, along=o.along - {at}) for o in outs]
+        return [_as_data(o) if o.data else o for o in outside]
+
+    def _site(self, at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin]) -> WeightSite:
+        call = call_of(eqn, operand)
+        rule = rule_for(call)
+        several = any(is_inexact(v.aval) for v in eqn.outvars[1:])  # a family knows the first output only
+        if several or any(origins[i] != _CONST for i in rule.fixed_operands):
+            rule = ALIGNED
+        if rule is ALIGNED and not record_of(eqn.primitive.name).elementwise:
+            call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
+        call = rule.with_rows_last(call)
+        hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
+        around = (at[:n] for n in range(1, len(at)))
+        loops = tuple((where, self.lengths[where]) for where in around if where in self.lengths)
+        weight = origins[operand]
+        sliced = tuple(loop in weight.along for loop, _ in loops)
+        source = source_of_eqn(eqn)
+        return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, weight.rounded)
+
+
+def _is_one(eqn: JaxprEqn, merged: _Origin) -> bool:
+    """Whether an equation joins no weight with data: no parameter is in it, or nothing else and its rule is linear."""
+    return not merged.params or (merged.weight and is_linear_backwards(eqn))
+
+
+def _output(merged: _Origin, eqn: JaxprEqn, var: Var) -> _Origin:
+    if merged.weight and (not _has_gradient(var.aval) or eqn.primitive.name == "stop_gradient"):
+        return replace(merged, params=frozenset())
+    return merged
 
 
 def _as_data(origin: _Origin) -> _Origin:
@@ -222,34 +248,17 @@ def _as_data(origin: _Origin) -> _Origin:
     return replace(origin, params=frozenset(), along=frozenset(), data=True, rounded=None)
 
 
+def _as_carry(origin: _Origin) -> _Origin:
+    """A carry that is a weight at one end of an iteration and data at the other is data that weights have made."""
+    return _as_data(origin) if origin.data and origin.params else origin
+
+
 def _varying(origin: _Origin, loop: Site) -> _Origin:
     """What a loop slices, or carries and changes."""
     return origin if origin.data else replace(origin, along=origin.along | {loop})
 
 
-def _merged_carry(begin: _Origin, end: _Origin) -> _Origin:
-    """A carry that is a weight at one end of an iteration and data at the other is data that weights have made."""
-    both = _merge([begin, end])
-    return _as_data(both) if both.data and both.params else both
-
-
-def _site(at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin], loops: Loops) -> WeightSite:
-    call = call_of(eqn, operand)
-    rule = rule_for(call)
-    several = any(is_inexact(v.aval) for v in eqn.outvars[1:])  # a family knows the first output only
-    if several or any(origins[i] != _CONST for i in rule.fixed_operands):
-        rule = ALIGNED
-    if rule is ALIGNED and not record_of(eqn.primitive.name).elementwise:
-        call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
-    call = rule.with_rows_last(call)
-    hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
-    weight = origins[operand]
-    source = source_of_eqn(eqn)
-    sliced = tuple(loop in weight.along for loop, _ in loops)
-    return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, weight.rounded)
-
-
 def _rounds(eqn: JaxprEqn, origin: _Origin) -> Cause | None:
     """Where an equation between parameters and a weight rounds gradients on their way back."""
-    rounds = origin.weight and eqn.primitive.name == "reduce_precision"
+    rounds = origin.weight and record_of(eqn.primitive.name).rounds
     return Cause(eqn.primitive.name, source_of_eqn(eqn)) if rounds else None

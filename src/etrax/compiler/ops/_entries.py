@@ -19,11 +19,6 @@ from jax import lax
 from ..._compat import common_dtype, is_concrete
 from ..._machine import machine
 
-# Entries of a row that are added up in one expression; longer rows are added in several rounds.
-WIDE = 16
-# A matrix with more entries than one in so many is multiplied as a dense one.
-DENSE = 16
-
 
 class Entries(NamedTuple):
     """Rows and columns of the stored entries, and which of them count: a padded one lies outside of the matrix."""
@@ -66,15 +61,15 @@ def _wide(*arrays: Any) -> Any:
 
 
 def _merged(arrays: Sequence[Any]) -> list[Any]:
-    """(k, f, …) as one axis of rows to be added up, or, where samples must stay apart, as they are."""
-    return [a.reshape(-1, a.shape[-1]) for a in arrays] if machine().merges_steps else list(arrays)
+    """(k, f, …) as one axis of rows to be added up one by one, or, where all samples are added at once, as they are."""
+    return [a.reshape(-1, a.shape[-1]) for a in arrays] if machine().loops_over_samples else list(arrays)
 
 
 def _added(arrays: Sequence[Any], term: Callable[..., Any], total: Any) -> Any:
     """total + the sum of `term` over the first axis, a few at a time; a second axis of samples is summed at once."""
     if arrays[0].ndim > 2:
         return lax.scan(lambda so_far, row: (so_far + term(*row).sum(0).astype(total.dtype), None), total, arrays)[0]
-    n, few_samples = arrays[0].shape[0], machine().entries_together
+    n, few_samples = arrays[0].shape[0], machine().samples_together
 
     def some(total: Any, few: Sequence[Any]) -> tuple[Any, None]:
         for i in range(few[0].shape[0]):
@@ -98,7 +93,7 @@ def on_traces(
     """
     if not traces[0].shape[0]:
         return tuple(traces)
-    if not machine().merges_steps:
+    if not machine().loops_over_samples:
         return _on_all_traces(at, block, traces, u, c)
 
     def fresh(seen: Any, late: Any, like: Any) -> Any:
@@ -175,7 +170,7 @@ class Sums(NamedTuple):
         n = values.shape[0]
         if not self.rounds:
             return jnp.zeros((n, self.place.size), values.dtype)
-        few = next(k for k in range(min(machine().entries_together, max(n // 2, 1)), 0, -1) if n % k == 0)
+        few = next(k for k in range(min(machine().samples_together, max(n // 2, 1)), 0, -1) if n % k == 0)
         found = lax.map(lambda some: self._sums(weights, some), values.reshape(-1, few, values.shape[1]))
         return found.reshape(n, -1)
 
@@ -203,11 +198,11 @@ def plan_sums(rows: np.ndarray, sources: np.ndarray, n: int) -> Sums:
 
 
 def _chunks(rows: np.ndarray) -> tuple[int, np.ndarray, list[np.ndarray]]:
-    """Numbers of a row in chunks of at most WIDE: how many chunks, the row of each, and per size its numbers."""
+    """Split rows into chunks of at most `entries_in_a_sum`: how many chunks, the row of each, the entries per size."""
     by = np.argsort(rows, kind="stable")
     ordered = rows[by]
     rank = np.arange(rows.size) - np.searchsorted(ordered, ordered)
-    first = np.flatnonzero(rank % WIDE == 0)
+    first = np.flatnonzero(rank % machine().entries_in_a_sum == 0)
     size = np.diff(np.append(first, rows.size))
     chunks, chunk_row = [], []
     for s in np.unique(size):
@@ -236,7 +231,7 @@ def plan_product(at: Entries, shape: tuple[int, int]) -> Callable[[Any], Callabl
     """w → (u → y), u (f, columns) and y (f, rows), with a derivative by reads alone as well."""
     counts = slice(None) if at.counts is None else np.flatnonzero(at.counts)
     rows, cols = np.asarray(at.rows)[counts], np.asarray(at.cols)[counts].astype(np.int32)
-    if rows.size * DENSE >= shape[0] * shape[1]:
+    if rows.size * machine().dense_share >= shape[0] * shape[1]:
         return lambda w: lambda u: u @ jnp.zeros(shape[::-1], w.dtype).at[cols, rows].add(w[counts])
     forth, back = plan_sums(rows, cols, shape[0]), plan_sums(cols, rows.astype(np.int32), shape[1])
 

@@ -159,7 +159,7 @@ def _moved_in_groups(call, row, traces, own, u, c):
     most = machine().grouped_samples
     long = c.shape[0] >= machine().grouped_steps and entry.nbytes >= machine().grouped_trace_bytes
     others = [(p, e) for t, (p, e) in enumerate(zip(row, traces, strict=True)) if t != own and p is not None]
-    narrow = all(e.size * 8 <= entry.size for _, e in others)
+    narrow = all(e.size * machine().grouped_others <= entry.size for _, e in others)
     if not (whole and long and narrow and _has_samples(s, shape) and shape[0] > most):
         return None
     n = next(n for n in range(most, 0, -1) if shape[0] % n == 0)

@@ -1,6 +1,5 @@
 """What is known of each primitive, one record a primitive and one file a family. See README.md in this folder."""
 
-from . import _control as _control
 from . import _indexing as _indexing
 from . import _moving as _moving
 from . import _solving as _solving
@@ -13,24 +12,31 @@ from ._dep import Dep as Dep
 from ._dep import Partition as Partition
 from ._dep import coarsen as coarsen
 from ._dep import components as components
+from ._dep import everything as everything
 from ._dep import first_seen as first_seen
 from ._dep import identity as identity
 from ._dep import look_up as look_up
 from ._dep import reduce as reduce
+from ._dep import same_dep as same_dep
 from ._dep import union as union
 from ._mixing import along as along
+from ._name import NOTHING as NOTHING
+from ._name import ONE as ONE
+from ._name import Name as Name
+from ._name import settings_of as settings_of
 from ._pointwise import pointwise as pointwise
 from ._range import ANY as ANY
 from ._range import POSITIVE as POSITIVE
 from ._range import UNIT as UNIT
 from ._range import ZERO as ZERO
 from ._range import Range as Range
+from ._range import anywhere as anywhere
 from ._range import join as join
 from ._record import TABLE as TABLE
+from ._record import Along as Along
 from ._record import Call as Call
 from ._record import Constant as Constant
 from ._record import Deps as Deps
-from ._record import Note as Note
 from ._record import Precision as Precision
 from ._record import Primitive as Primitive
 from ._record import all_zero as all_zero
@@ -43,4 +49,3 @@ from ._record import on_operand as on_operand
 from ._record import record_of as record_of
 from ._record import register_primitive as register_primitive
 from ._sharded import over_all_devices as over_all_devices
-from ._whole import whole_numbers as whole_numbers

@@ -86,6 +86,12 @@ def same_map(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.array_equal(a, b))
 
 
+def same_dep(a: Dep, b: Dep) -> bool:
+    """Whether two dependences are written alike."""
+    labels = a.part is b.part or np.array_equal(a.part.all_labels(), b.part.all_labels())
+    return labels and len(a.maps) == len(b.maps) and all(map(same_map, a.maps, b.maps))
+
+
 def components(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Connected components over n nodes, numbered by first appearance."""
     from scipy.sparse import coo_matrix

@@ -242,7 +242,7 @@ def _scatter_unknown(call: Call) -> list[Deps]:
     return [out]
 
 
-define("gather", pattern=_gather, zero=all_zero, bounds=lambda eqn, r: join([r[0], ZERO]))
+define("gather", pattern=_gather, zero=all_zero, bounds=lambda eqn, r: join([r[0], ZERO]), light=True)
 define("dynamic_slice", pattern=_dynamic_slice, zero=all_zero, bounds=same)
 define("dynamic_update_slice", pattern=_dynamic_update_slice, zero=all_zero, bounds=joined)
 define("scatter", pattern=_scatter, zero=all_zero, bounds=joined)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..._compat import JaxprEqn
 from ._dep import Dep, reduce
+from ._name import name_of_linear
 from ._range import POSITIVE, always, of_sum, same, summed, times
-from ._record import Call, Deps, all_zero, any_zero, conservative, define, on_operand
+from ._record import Along, Call, Deps, all_zero, any_zero, conservative, define, on_operand
 
 
 def _reduce_sum(call: Call) -> list[Deps]:
@@ -106,21 +108,36 @@ def _bcoo(call: Call) -> list[Deps]:
     return on_operand(call, f, 2)
 
 
-define("reduce_sum", pattern=_reduce_sum, zero=all_zero, bounds=of_sum)
-define("reduce_max", "reduce_min", pattern=_reduce_other, bounds=same)
-define("argmax", "argmin", pattern=_reduce_other, bounds=always(POSITIVE))
-define("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", pattern=_reduce_other)
+def _reduce_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    return [tuple(a for i, a in enumerate(along[0]) if i not in eqn.params["axes"])]
+
+
+def _dot_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    """Batch axes come first, then the free axes of the left operand, then those of the right one."""
+    contracted, (batch_left, batch_right) = eqn.params["dimension_numbers"]
+    left, right = along
+    shared = [left[i] and right[j] for i, j in zip(batch_left, batch_right, strict=True)]
+    free = [
+        side[i]
+        for side, summed, batch in zip((left, right), contracted, (batch_left, batch_right), strict=True)
+        for i in range(len(side))
+        if i not in summed and i not in batch
+    ]
+    return [(*shared, *free)]
+
+
+_reduces = {"uniform": _reduce_uniform, "light": True}
+define("reduce_sum", **_reduces, pattern=_reduce_sum, zero=all_zero, bounds=of_sum, name=name_of_linear)
+define("reduce_max", "reduce_min", **_reduces, pattern=_reduce_other, bounds=same)
+define("reduce_prod", "reduce_and", "reduce_or", **_reduces, pattern=_reduce_other)
+define("reduce_xor", pattern=_reduce_other)
+define("argmax", "argmin", pattern=_reduce_other, bounds=always(POSITIVE), light=True)
 define("sort", "top_k", pattern=_ordered)
 define("cumsum", pattern=_cumsum, zero=all_zero, bounds=of_sum)
 define("cummax", "cummin", pattern=_cumulative, bounds=same)
 define("cumprod", "cumlogsumexp", pattern=_cumulative)
-define(
-    "dot_general",
-    pattern=_dot_general,
-    zero=any_zero(0, 1),
-    bounds=lambda eqn, r: summed(times(r[0], r[1])),
-    product=True,
-)
+define("dot_general", pattern=_dot_general, zero=any_zero(0, 1), product=True, uniform=_dot_uniform,
+       bounds=lambda eqn, r: summed(times(r[0], r[1])))  # fmt: skip
 define("conv_general_dilated", pattern=_conv, zero=any_zero(0, 1), product=True)
 define("ragged_dot_general", pattern=_ragged_dot, zero=any_zero(0, 1))
 define("bcoo_dot_general", pattern=_bcoo, zero=any_zero(0, 2))

@@ -7,9 +7,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ..._compat import JaxprEqn
 from ._dep import Dep, union
+from ._name import name_of_linear
 from ._range import joined, same
-from ._record import Call, Deps, all_zero, define, on_operand
+from ._record import Along, Call, Deps, all_zero, define, on_operand
 
 Map: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
@@ -77,13 +79,13 @@ def _unstack(call: Call) -> list[Deps]:
 def _side_by_side(call: Call, place: Callable[[Sequence[np.ndarray]], np.ndarray]) -> list[Deps]:
     """Operands placed next to each other: one full-size pattern per operand, blank elsewhere, then their union."""
     blanks = [np.full(call.in_shape(i), -1, np.int32) for i in range(len(call.deps))]
-    found: dict[Hashable, list[Dep]] = {}
+    terms: dict[Hashable, list[Dep]] = {}
     for i, deps in enumerate(call.deps):
         for source, dep in deps.items():
-            found.setdefault(source, []).append(
+            terms.setdefault(source, []).append(
                 dep.relocate(lambda m, i=i: place([*blanks[:i], m, *blanks[i + 1 :]]), call.cause)
             )
-    return [{source: union(parts) for source, parts in found.items()}]
+    return [{source: union(parts) for source, parts in terms.items()}]
 
 
 def _concatenate(call: Call) -> list[Deps]:
@@ -115,15 +117,84 @@ def _pad(call: Call) -> list[Deps]:
     return _moved(call, f)
 
 
-define("broadcast_in_dim", pattern=_broadcast, zero=all_zero, bounds=same)
-define("reshape", pattern=_reshape, zero=all_zero, bounds=same)
-define("squeeze", "expand_dims", pattern=_squeeze, zero=all_zero, bounds=same)
-define("transpose", pattern=_transpose, zero=all_zero, bounds=same)
-define("rev", pattern=_rev, zero=all_zero, bounds=same)
+def _broadcast_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    out = [True] * len(eqn.params["shape"])
+    shape = eqn.invars[0].aval.shape
+    for i, axis in enumerate(eqn.params["broadcast_dimensions"]):
+        out[axis] = along[0][i] or shape[i] == 1
+    return [tuple(out)]
+
+
+def _broadcast_numbers(eqn: JaxprEqn, a: np.ndarray) -> np.ndarray:
+    shape, axes = eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    beside = [a.shape[axes.index(i)] if i in axes else 1 for i in range(len(shape))]
+    return np.broadcast_to(a.reshape(beside), shape)
+
+
+def _reshape_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    """Runs of axes with one product on both sides: uniform where all axes of the run were."""
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    if eqn.params.get("dimensions") is not None:
+        return [(False,) * len(new)]
+    if 0 in old:
+        return [(True,) * len(new)]
+    out, i, j = [True] * len(new), 0, 0
+    while i < len(old) or j < len(new):
+        # Take axes from the side with the smaller product until both runs hold equally many elements; (4, 6) and
+        # (2, 2, 6) have the runs 4 = 2 · 2 and 6 = 6.
+        a, b, first, start = 1, 1, i, j
+        while a != b or (a == 1 and i < len(old) and j < len(new) and first == i):
+            if a <= b and i < len(old):
+                a, i = a * old[i], i + 1
+            else:
+                b, j = b * new[j], j + 1
+        if first == i and start == j:  # axes of one that are left over
+            break
+        for axis in range(start, j):
+            out[axis] = all(along[0][first:i])
+    return [tuple(out)]
+
+
+def _transpose_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    return [tuple(along[0][i] for i in eqn.params["permutation"])]
+
+
+def _squeeze_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    gone = [d % len(along[0]) for d in eqn.params["dimensions"]]
+    return [tuple(a for i, a in enumerate(along[0]) if i not in gone)]
+
+
+def _each_axis(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    """A part of an array, or the array in another order, axis by axis."""
+    return [along[0]]
+
+
+def _concatenate_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    out = [all(each) for each in zip(*along, strict=True)]
+    out[eqn.params["dimension"]] = False
+    return [tuple(out)]
+
+
+def _pad_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    return [tuple(a and set(c) == {0} for a, c in zip(along[0], eqn.params["padding_config"], strict=True))]
+
+
+_moves = {"zero": all_zero, "light": True}
+define("broadcast_in_dim", **_moves, pattern=_broadcast, bounds=same, uniform=_broadcast_uniform, name=name_of_linear,
+       numbers=_broadcast_numbers, reshapes=True)  # fmt: skip
+define("reshape", **_moves, pattern=_reshape, bounds=same, uniform=_reshape_uniform, name=name_of_linear,
+       numbers=lambda eqn, a: a.reshape(eqn.params["new_sizes"]), reshapes=True)  # fmt: skip
+define("squeeze", **_moves, pattern=_squeeze, bounds=same, uniform=_squeeze_uniform, name=name_of_linear,
+       numbers=lambda eqn, a: a.reshape(eqn.outvars[0].aval.shape), reshapes=True)  # fmt: skip
+define("expand_dims", **_moves, pattern=_squeeze, bounds=same, reshapes=True)
+define("transpose", **_moves, pattern=_transpose, bounds=same, uniform=_transpose_uniform, name=name_of_linear,
+       reshapes=True)  # fmt: skip
+define("rev", **_moves, pattern=_rev, bounds=same, uniform=_each_axis, name=name_of_linear)
+define("slice", **_moves, pattern=_slice, bounds=same, uniform=_each_axis, name=name_of_linear)
+define("split", **_moves, pattern=_split)
+define("concatenate", **_moves, pattern=_concatenate, bounds=joined, uniform=_concatenate_uniform,
+       numbers=lambda eqn, *parts: np.concatenate(parts, eqn.params["dimension"]))  # fmt: skip
+define("pad", **_moves, pattern=_pad, bounds=joined, uniform=_pad_uniform)
 define("tile", pattern=_tile, zero=all_zero)
-define("slice", pattern=_slice, zero=all_zero, bounds=same)
-define("split", pattern=_split, zero=all_zero)
 define("unstack", pattern=_unstack, zero=all_zero)
-define("concatenate", pattern=_concatenate, zero=all_zero, bounds=joined)
 define("stack", pattern=_stack, zero=all_zero)
-define("pad", pattern=_pad, zero=all_zero, bounds=joined)

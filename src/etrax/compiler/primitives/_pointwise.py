@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ..._compat import is_inexact
+from ..._compat import JaxprEqn, is_inexact
 from ._dep import Dep, union
+from ._name import (
+    name_of_first,
+    name_of_imaginary_part,
+    name_of_linear,
+    name_of_negative,
+    name_of_product,
+    name_of_real_part,
+    name_of_sum,
+)
 from ._range import (
     ANY,
     POSITIVE,
     UNIT,
     ZERO,
-    Bounds,
     Range,
     always,
+    anywhere,
     join,
     minus,
     monotone,
@@ -23,22 +32,23 @@ from ._range import (
     of_product,
     of_quotient,
     plus,
+    pole,
     power,
     same,
 )
-from ._record import Call, Deps, Pattern, Precision, Zero, all_zero, any_zero, define
+from ._record import Along, Call, Deps, Precision, all_zero, any_zero, define, slope_in
 
 
 def pointwise(call: Call) -> list[Deps]:
     """Output element e depends on what element e of each operand depends on; scalars are broadcast."""
     shape = call.out_shape()
-    found: dict[Hashable, list[Dep]] = {}
+    terms: dict[Hashable, list[Dep]] = {}
     for deps in call.deps:
         for source, dep in deps.items():
             if dep.shape != shape:
                 dep = dep.relocate(lambda m: np.broadcast_to(m, shape), call.cause)
-            found.setdefault(source, []).append(dep)
-    merged = {source: union(deps) for source, deps in found.items()}
+            terms.setdefault(source, []).append(dep)
+    merged = {source: union(deps) for source, deps in terms.items()}
     return [merged for _ in call.eqn.outvars]
 
 
@@ -58,10 +68,6 @@ def _select(call: Call) -> list[Deps]:
     if call.deps[0]:
         call.problem("chooses by the value of a gradient")
     return pointwise(call)
-
-
-def _each(call: Call) -> list[Deps]:
-    return [dict(deps) for deps in call.deps]
 
 
 def _convert(call: Call) -> list[Deps]:
@@ -84,51 +90,97 @@ def _nonlinear(call: Call) -> list[Deps]:
     return pointwise(call)
 
 
-def _define(*names: str, pattern: Pattern = _nonlinear, zero: Zero | None = None, bounds: Bounds | None = None) -> None:
-    define(*names, pattern=pattern, zero=zero, bounds=bounds, elementwise=True)
+def _define(*names: str, **known: object) -> None:
+    define(*names, elementwise=True, **{"pattern": _nonlinear, **known})
+
+
+def _integer_pow_zero(eqn: JaxprEqn, zeros: Sequence[bool]) -> bool:
+    return zeros[0] and eqn.params["y"] > 0
 
 
 # Linear in all operands together.
-_define("neg", pattern=pointwise, zero=all_zero, bounds=lambda eqn, r: minus(r[0]))
-_define("add", "add_any", pattern=pointwise, zero=all_zero, bounds=lambda eqn, r: plus(r[0], r[1]))
-_define("sub", pattern=pointwise, zero=all_zero, bounds=lambda eqn, r: plus(r[0], minus(r[1])))
-_define("copy", "real", pattern=pointwise, zero=all_zero, bounds=same)
+_linear = {"pattern": pointwise, "zero": all_zero}
+_define("neg", **_linear, bounds=lambda eqn, r: minus(r[0]), name=name_of_negative)
+_define("add", "add_any", **_linear, bounds=lambda eqn, r: plus(r[0], r[1]), name=name_of_sum,
+        numbers=lambda eqn, a, b: a + b)  # fmt: skip
+_define("sub", **_linear, bounds=lambda eqn, r: plus(r[0], minus(r[1])), name=name_of_sum,
+        numbers=lambda eqn, a, b: a - b)  # fmt: skip
+_define("copy", **_linear, bounds=same, name=name_of_first, reshapes=True)
+_define("real", **_linear, bounds=same, name=name_of_real_part)
+_define("imag", **_linear, name=name_of_imaginary_part)
 _define(
-    "copy_p", "imag", "conj", "complex", "name", "sharding_constraint", "layout_constraint", "reshard", "relayout",
-    "device_put", "mesh_cast", "pvary", pattern=pointwise, zero=all_zero,
+    "copy_p", "conj", "complex", "name", "sharding_constraint", "layout_constraint", "reshard", "relayout",
+    "device_put", "mesh_cast", "pvary", **_linear,
 )  # fmt: skip
-_define("convert_element_type", pattern=_convert, zero=all_zero, bounds=same)
-_define("reduce_precision", pattern=_reduce_precision, zero=all_zero, bounds=same)
-define("optimization_barrier", pattern=_each)
+_define("convert_element_type", pattern=_convert, zero=all_zero, bounds=same, name=name_of_linear,
+        numbers=lambda eqn, a: a, reshapes=True, casts=True)  # fmt: skip
+_define("reduce_precision", pattern=_reduce_precision, zero=all_zero, bounds=same, rounds=True)
 
 # Linear in some operands, or in one at a time.
-define("mul", pattern=_mul, zero=any_zero(0, 1), bounds=of_product, elementwise=True, product=True)
-define("div", pattern=_div, zero=any_zero(0), bounds=of_quotient, elementwise=True, product=True)
-_define("select_n", pattern=_select, zero=all_zero, bounds=lambda eqn, r: r[1] if r[0] == ZERO else join(r[1:]))
+_define("mul", pattern=_mul, zero=any_zero(0, 1), bounds=of_product, product=True, name=name_of_product,
+        numbers=lambda eqn, a, b: a * b)  # fmt: skip
+_define("div", pattern=_div, zero=any_zero(0), bounds=of_quotient, product=True, poles=pole(1), steep=slope_in(1))
+_define("select_n", pattern=_select, zero=all_zero,
+        bounds=lambda eqn, r: r[1] if r[0] == ZERO else join(r[1:]),
+        numbers=lambda eqn, which, *cases: np.select([which == i for i in range(len(cases))], cases))  # fmt: skip
 
 # Not linear.
-_define("logistic", "eq", "lt", "le", "gt", "ge", "is_finite", bounds=always(UNIT))
-_define("sqrt", bounds=monotone(lambda a: np.sqrt(max(a, 0.0))))
-_define("exp", "exp2", "rsqrt", "square", "cosh", bounds=always(POSITIVE))
-_define("tanh", "sin", "cos", "erf", "sign", bounds=always(Range(-1, 1)))
-_define("log1p", "pow", bounds=lambda eqn, r: POSITIVE if r[0].lo >= 0 else ANY)
-_define("stop_gradient", "detach", bounds=same)
-_define("floor", bounds=monotone(np.floor))
-_define("ceil", bounds=monotone(np.ceil))
-_define("round", bounds=monotone(np.round))
-_define("ne", bounds=lambda eqn, r: ZERO if eqn.invars[0] is eqn.invars[1] else UNIT)  # NaN differs from itself
-_define("max", bounds=lambda eqn, r: Range(max(r[0].lo, r[1].lo), max(r[0].hi, r[1].hi)))
-_define("min", bounds=lambda eqn, r: Range(min(r[0].lo, r[1].lo), min(r[0].hi, r[1].hi)))
+_define("logistic", "is_finite", bounds=always(UNIT))
+_define("eq", bounds=always(UNIT), numbers=lambda eqn, a, b: a == b)
+_define("lt", bounds=always(UNIT), numbers=lambda eqn, a, b: a < b)
+_define("le", bounds=always(UNIT), numbers=lambda eqn, a, b: a <= b)
+_define("gt", bounds=always(UNIT), numbers=lambda eqn, a, b: a > b)
+_define("ge", bounds=always(UNIT), numbers=lambda eqn, a, b: a >= b)
+_define("ne", bounds=lambda eqn, r: ZERO if eqn.invars[0] is eqn.invars[1] else UNIT,  # NaN differs from itself
+        numbers=lambda eqn, a, b: a != b)  # fmt: skip
+_define("and", numbers=lambda eqn, a, b: a & b)
+_define("or", numbers=lambda eqn, a, b: a | b)
+_define("max", bounds=lambda eqn, r: Range(max(r[0].lo, r[1].lo), max(r[0].hi, r[1].hi)),
+        numbers=lambda eqn, a, b: np.maximum(a, b))  # fmt: skip
+_define("min", bounds=lambda eqn, r: Range(min(r[0].lo, r[1].lo), min(r[0].hi, r[1].hi)),
+        numbers=lambda eqn, a, b: np.minimum(a, b))  # fmt: skip
 _define("abs", bounds=lambda eqn, r: Range(0, max(-r[0].lo, r[0].hi)))
 _define("clamp", bounds=of_clamp)
-_define("integer_pow", zero=any_zero(0), bounds=lambda eqn, r: power(r[0], eqn.params["y"]))
+_define("sqrt", bounds=monotone(lambda a: np.sqrt(max(a, 0.0))), steep=slope_in(0))
+_define("exp", "exp2", "square", "cosh", bounds=always(POSITIVE))
+_define("rsqrt", bounds=always(POSITIVE), poles=pole(0), steep=slope_in(0))
+_define("tanh", "sin", "cos", "erf", bounds=always(Range(-1, 1)))
+_define("log", "log2", poles=pole(0), steep=slope_in(0))
+_define("log1p", bounds=lambda eqn, r: POSITIVE if r[0].lo >= 0 else ANY, poles=pole(0, -1.0), steep=slope_in(0))
+_define("pow", bounds=lambda eqn, r: POSITIVE if r[0].lo >= 0 else ANY, poles=pole(0), steep=slope_in())
+_define("rem", poles=pole(1), steep=slope_in(1))
+_define("integer_pow", zero=_integer_pow_zero, bounds=lambda eqn, r: power(r[0], eqn.params["y"]),
+        poles=lambda eqn: {0: 0.0} if eqn.params["y"] < 0 else {},
+        steep=lambda eqn: (0,) if eqn.params["y"] < 0 else ())  # fmt: skip
+_define("acos", "acosh", "asin", "atanh", "cbrt", "erf_inv", "tan", steep=slope_in(0))
+_define("atan2", "igamma", "igammac", "regularized_incomplete_beta", steep=slope_in())
+_define("digamma", "lgamma", "polygamma", "zeta", poles=anywhere, steep=slope_in())
 _define(
-    "log", "expm1", "tan", "asin", "acos", "atan", "atan2", "sinh", "asinh", "acosh", "atanh", "cbrt", "erfc",
-    "erf_inv", "lgamma", "digamma", "polygamma", "igamma", "igammac", "igamma_grad_a", "zeta", "bessel_i0e",
-    "bessel_i1e", "regularized_incomplete_beta", "random_gamma_grad", "log2", "one_minus_square", "clz",
-    "population_count", "shift_left", "shift_right_arithmetic", "shift_right_logical", "mulhi", "rem", "nextafter",
-    "and", "or", "xor", "not",
+    "expm1", "atan", "sinh", "asinh", "erfc", "igamma_grad_a", "bessel_i0e", "bessel_i1e", "random_gamma_grad",
+    "one_minus_square", "clz", "population_count", "shift_left", "shift_right_arithmetic", "shift_right_logical",
+    "mulhi", "nextafter", "xor", "not",
 )  # fmt: skip
 
+# With a derivative that is zero everywhere.
+_define("stop_gradient", bounds=same, name=name_of_first, differentiable=False)
+_define("floor", bounds=monotone(np.floor), differentiable=False)
+_define("ceil", bounds=monotone(np.ceil), differentiable=False)
+_define("round", bounds=monotone(np.round), differentiable=False)
+_define("sign", bounds=always(Range(-1, 1)), differentiable=False)
+define("bitcast_convert_type", differentiable=False)
+_define("detach", bounds=same, name=name_of_first)  # zero for one derivative, and not for the others
+
+
+def _iota_numbers(eqn: JaxprEqn) -> np.ndarray:
+    shape, axis = eqn.params["shape"], eqn.params["dimension"]
+    beside = [shape[axis] if i == axis else 1 for i in range(len(shape))]
+    return np.broadcast_to(np.arange(shape[axis]).reshape(beside), shape)
+
+
+def _iota_uniform(eqn: JaxprEqn, along: Sequence[Along]) -> list[Along]:
+    return [tuple(i != eqn.params["dimension"] for i in range(len(eqn.params["shape"])))]
+
+
 # Made of nothing that has a gradient.
-define("iota", "random_bits", bounds=always(POSITIVE))
+define("iota", bounds=always(POSITIVE), numbers=_iota_numbers, uniform=_iota_uniform, light=True)
+define("random_bits", bounds=always(POSITIVE))

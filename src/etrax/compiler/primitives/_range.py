@@ -5,8 +5,8 @@ Bounds hold for every finite input; NaN has no sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
 from typing import NamedTuple, TypeAlias
 
 from ..._compat import JaxprEqn
@@ -27,6 +27,9 @@ ANY, ZERO, POSITIVE, UNIT = Range(), Range(0, 0), Range(0, inf), Range(0, 1)
 # The range of the output of an equation, given those of its operands.
 Bounds: TypeAlias = Callable[[JaxprEqn, Sequence[Range]], Range]
 
+# By operand of an equation, the number at which the output is infinite, or no number; NaN: at numbers not said here.
+Poles: TypeAlias = Callable[[JaxprEqn], Mapping[int, float]]
+
 
 def join(ranges: Sequence[Range]) -> Range:
     return Range(min(r.lo for r in ranges), max(r.hi for r in ranges))
@@ -41,8 +44,8 @@ def minus(a: Range) -> Range:
 
 
 def times(a: Range, b: Range) -> Range:
-    found = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
-    return Range(min(found), max(found))
+    ends = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]  # 0 · ∞ is 0: an end that is never taken
+    return Range(min(ends), max(ends))
 
 
 def power(a: Range, n: int) -> Range:
@@ -69,9 +72,9 @@ def of_sum(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
     return summed(ranges[0])
 
 
-def always(found: Range) -> Bounds:
+def always(bounds: Range) -> Bounds:
     """Bounds that hold whatever the operands."""
-    return lambda eqn, ranges: found
+    return lambda eqn, ranges: bounds
 
 
 def monotone(f: Callable[[float], float]) -> Bounds:
@@ -94,3 +97,13 @@ def of_quotient(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
 def of_clamp(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
     low, a, high = ranges
     return Range(max(low.lo, min(a.lo, high.hi)), min(high.hi, max(a.hi, low.lo)))
+
+
+def pole(operand: int, at: float = 0.0) -> Poles:
+    """The output is infinite where one operand is a number."""
+    return lambda eqn: {operand: at}
+
+
+def anywhere(eqn: JaxprEqn) -> Mapping[int, float]:
+    """The output may be infinite, wherever the operands are."""
+    return dict.fromkeys(range(len(eqn.invars)), nan)

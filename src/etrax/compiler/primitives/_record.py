@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import INLINED, Jaxpr, JaxprEqn, is_inexact
+from ..._compat import CUSTOM, INLINED, JaxprEqn, is_inexact
 from ..._errors import ArgumentError, ArgumentTypeError
 from ..ir import source_of_eqn
 from ._dep import Cause, Dep, everything, union
-from ._range import Bounds
+from ._name import Naming
+from ._range import Bounds, Poles
 
 # Dependence of one array on each source, which any key may name; an absent source is no dependence.
 Deps: TypeAlias = dict[Hashable, Dep]
@@ -29,28 +30,12 @@ class Precision(NamedTuple):
 
     @classmethod
     def of(cls, dtype: np.dtype) -> Precision:
-        found = jnp.finfo(dtype)
-        return cls(int(found.nexp), int(found.nmant))
+        info = jnp.finfo(dtype)
+        return cls(int(info.nexp), int(info.nmant))
 
     def holds(self, other: Precision) -> bool:
         """Whether numbers of the other type are not rounded by this one."""
         return self.exponent >= other.exponent and self.fraction >= other.fraction
-
-
-class Nested(Protocol):
-    """Dependences of the outputs of a body, from those of its inputs; `constants` are for the first of these."""
-
-    def __call__(
-        self, body: Jaxpr, consts: Sequence[Any], deps: Sequence[Deps], constants: Sequence[Constant] = ()
-    ) -> list[Deps]: ...
-
-
-class Note(Protocol):
-    """Takes down that an equation is not linear in the sources that it meets, or rounds to the precision kept."""
-
-    def __call__(
-        self, eqn: JaxprEqn, text: str, met: frozenset[Hashable], kept: Precision | None = None, /
-    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +45,7 @@ class Call:
     eqn: JaxprEqn
     deps: Sequence[Deps]
     value: Callable[[int], np.ndarray | None]
-    nested: Nested
-    note: Note
+    note: Callable[[str, Precision | None], None]
 
     @property
     def params(self) -> dict[str, Any]:
@@ -73,11 +57,7 @@ class Call:
 
     def problem(self, text: str, kept: Precision | None = None) -> None:
         """Note that the equation is not linear in what it is given, or not known; or that it rounds to what is kept."""
-        self.note(self.eqn, text, frozenset().union(*self.deps), kept)
-
-    def constants(self, first: int = 0, last: int | None = None) -> list[Constant]:
-        """How to get the values of some operands."""
-        return [lambda i=i: self.value(i) for i in range(first, len(self.deps) if last is None else last)]
+        self.note(text, kept)
 
     def in_shape(self, i: int) -> tuple[int, ...]:
         return self.eqn.invars[i].aval.shape
@@ -89,6 +69,12 @@ class Call:
 Pattern: TypeAlias = Callable[[Call], list[Deps]]
 # Whether the outputs are zero, given which operands are.
 Zero: TypeAlias = Callable[[JaxprEqn, Sequence[bool]], bool]
+# Per axis of an array, whether all of its elements along that axis are equal.
+Along: TypeAlias = tuple[bool, ...]
+# Axes along which each output is uniform, given those of the operands.
+Uniformity: TypeAlias = Callable[[JaxprEqn, Sequence[Along]], list[Along]]
+# The result of an equation, given arrays of whole numbers or truth values.
+Numbers: TypeAlias = Callable[..., np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -102,6 +88,16 @@ class Primitive:
     | `bounds(eqn, ranges)` | the `Range` of the output, given those of the operands |
     | `elementwise` | element e of the output is made of element e of each operand (scalars are spread) |
     | `product` | the first operand is multiplied with, or divided by, the second |
+    | `uniform(eqn, along)` | axes along which all elements of an output are equal, given those of the operands |
+    | `name(eqn, names)` | the name of the output, up to a unit, given those of the operands (`_name.py`) |
+    | `numbers(eqn, *arrays)` | the output, by numpy, for whole numbers and truth values |
+    | `poles(eqn)` | by operand, where the output is infinite: `pole(1)`, `anywhere` |
+    | `steep(eqn)` | the operands by which a slope has no bound: `slope_in(0)` |
+    | `differentiable` | False: real numbers have a derivative of zero everywhere |
+    | `light` | moves, repeats, drops or sums elements: it costs about what it reads and writes |
+    | `reshapes` | gives all elements of its operand, in another shape, order or type, perhaps repeated |
+    | `casts` | converts to the type of its output |
+    | `rounds` | rounds to fewer digits than the type of its output has |
 
     >>> import etrax
     >>> etrax.Primitive(elementwise=True).elementwise
@@ -113,6 +109,16 @@ class Primitive:
     bounds: Bounds | None = None
     elementwise: bool = False
     product: bool = False
+    uniform: Uniformity | None = None
+    name: Naming | None = None
+    numbers: Numbers | None = None
+    poles: Poles | None = None
+    steep: Callable[[JaxprEqn], Sequence[int]] | None = None
+    differentiable: bool = True
+    light: bool = False
+    reshapes: bool = False
+    casts: bool = False
+    rounds: bool = False
 
 
 TABLE: dict[str, Primitive] = {}
@@ -120,16 +126,9 @@ _UNKNOWN = Primitive()
 _REGISTERED: set[str] = set()
 
 
-def define(
-    *names: str,
-    pattern: Pattern | None = None,
-    zero: Zero | None = None,
-    bounds: Bounds | None = None,
-    elementwise: bool = False,
-    product: bool = False,
-) -> None:
-    """Put one record for each of these primitives into the table."""
-    TABLE.update(dict.fromkeys(names, Primitive(pattern, zero, bounds, elementwise, product)))
+def define(*names: str, **known: object) -> None:
+    """Put one record, with these fields, for each of these primitives into the table."""
+    TABLE.update(dict.fromkeys(names, Primitive(**known)))  # type: ignore[arg-type]
 
 
 def record_of(name: str) -> Primitive:
@@ -169,10 +168,10 @@ def register_primitive(name: str, record: Primitive) -> None:
             f"`register_primitive`: Etrax knows `{name}` itself, and its verdicts rest on that. Give a primitive of "
             "your own another name."
         )
-    for field in ("pattern", "zero", "bounds"):
-        found = getattr(record, field)
-        if found is not None and not callable(found):
-            raise ArgumentTypeError(f"`Primitive.{field}` of `{name}` is a {type(found).__name__}, not a function.")
+    for field in (f.name for f in fields(record) if f.default is None):
+        value = getattr(record, field)
+        if value is not None and not callable(value):
+            raise ArgumentTypeError(f"`Primitive.{field}` of `{name}` is a {type(value).__name__}, not a function.")
     if record.pattern is not None and record.zero is None:
         raise ArgumentError(
             f"the record of `{name}` has a `pattern` and no `zero`: an affine map has the pattern of a linear one. Say "
@@ -199,6 +198,11 @@ def never_zero(eqn: JaxprEqn, zeros: Sequence[bool]) -> bool:
     return False
 
 
+def slope_in(*operands: int) -> Callable[[JaxprEqn], Sequence[int]]:
+    """The slope by these operands has no bound; by any operand, if none is named."""
+    return lambda eqn: operands or range(len(eqn.invars))
+
+
 def on_operand(call: Call, f: Callable[[Dep], Dep], operand: int = 0) -> list[Deps]:
     """One output that depends, through one operand only, by `f`; other operands must carry no dependence."""
     if any(deps for i, deps in enumerate(call.deps) if i != operand):
@@ -214,5 +218,9 @@ def conservative(call: Call) -> list[Deps]:
         for deps in call.deps:
             for source, dep in deps.items():
                 merged.setdefault(source, []).append(everything(dep, v.aval.shape, call.cause))
-        out.append({source: union(found) for source, found in merged.items()})
+        out.append({source: union(parts) for source, parts in merged.items()})
     return out
+
+
+# What hands its operands on, or holds programs: the solver of `compiler/dataflow` walks these itself.
+define("cond", "linear_call", "optimization_barrier", "scan", "shard_map", "while", *CUSTOM)

@@ -33,11 +33,6 @@ def _psum(call: Call) -> list[Deps]:
     return on_operand(call, lambda dep: reduce(dep, call.params["axes"], call.cause) if call.params["axes"] else dep)
 
 
-def _shard_map(call: Call) -> list[Deps]:
-    jaxpr, consts = over_all_devices(call.eqn)
-    return call.nested(jaxpr, consts, call.deps, call.constants())
-
-
 def over_all_devices(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Array, ...]]:
     """The body and constants of an equation that does what a `shard_map` does, without devices."""
     parts = shard_map_parts(eqn)
@@ -99,4 +94,3 @@ def _join(a: Array, spec: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> A
 
 
 define("psum", pattern=_psum, zero=all_zero)
-define("shard_map", pattern=_shard_map)

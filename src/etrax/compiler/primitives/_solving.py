@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..._compat import JaxprEqn
 from ._mixing import along
+from ._range import anywhere
 from ._record import Call, Deps, all_zero, any_zero, conservative, define
 
 
@@ -33,6 +34,6 @@ def _right_hand_sides(eqn: JaxprEqn, zeros: Sequence[bool]) -> bool:
 
 
 define("fft", pattern=_fft, zero=all_zero)
-define("triangular_solve", pattern=_triangular_solve, zero=any_zero(1))
-define("tridiagonal_solve", pattern=_tridiagonal_solve, zero=any_zero(3))
-define("custom_linear_solve", pattern=_custom_linear_solve, zero=_right_hand_sides)
+define("triangular_solve", pattern=_triangular_solve, zero=any_zero(1), poles=anywhere)
+define("tridiagonal_solve", pattern=_tridiagonal_solve, zero=any_zero(3), poles=anywhere)
+define("custom_linear_solve", pattern=_custom_linear_solve, zero=_right_hand_sides, poles=anywhere)

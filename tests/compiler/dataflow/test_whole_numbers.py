@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from etrax._compat import run_equation
-from etrax.compiler.primitives import whole_numbers
+from etrax.compiler.dataflow import whole_numbers
 
 A, B = np.array([[3, -7, 2**31 - 1]], np.int32), np.array([[-2, -7, 5]], np.int32)
 BITS = np.array([[True, False, True]])

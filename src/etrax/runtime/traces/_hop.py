@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from .._compat import is_complex
-from ..compiler.analysis import (
+from ..._compat import is_complex
+from ...compiler.analysis import (
     Facts,
     Filter,
     OpNode,
@@ -33,12 +33,13 @@ from ..compiler.analysis import (
     traced_relations,
     with_filters,
 )
-from ..compiler.dataflow import without_zeros
-from ..compiler.ir import Role
-from ._plan import Plan, plan_of
-from ._probes import as_lists, plan_probes
-from ._structure import Structure, structure_of
-from ._transport import CreditElsewhere, EachStep, Transport, WindowData
+from ...compiler.dataflow import without_zeros
+from ...compiler.ir import Role
+from .._plan import Plan, plan_of
+from .._probes import plan_probes
+from .._structure import Structure, structure_of
+from .._transport import EachStep, FusedCredit, Transport, WindowData
+from .._view import reduced_view
 
 
 class Hop(NamedTuple):
@@ -53,14 +54,14 @@ class Hop(NamedTuple):
 def possible_hops(facts: Facts) -> tuple[Relation, ...]:
     """Ops that feed a leaky group with one leak, which feeds nothing but outputs, and no other group."""
     found = [r for r in traced_relations(facts) if _feeds_leaky(facts, r)]
-    layouts = plan_probes(facts, found, reduced=True).layouts
+    layouts = plan_probes(reduced_view(facts), found).layouts
     found = [r for r in found if not layouts[r.group].stacked]
     groups = Counter(r.site for r in facts.relations if facts.matters(r.group))
     found = [r for r in found if groups[r.site] == 1 and not lost_from_op(facts, r.site)]
     if not found:
         return ()
-    plan = plan_of(facts, plan_probes(facts, found, reduced=True), None)
-    known = structure_of(plan)
+    plan = plan_of(plan_probes(reduced_view(facts), found), None)
+    known = structure_of(plan.reader, plan.gathers, plan.dtypes)
     return tuple(r for k, r in enumerate(found) if all(all(slot.along) for slot in known.slots(k)))
 
 
@@ -84,11 +85,11 @@ class Hopped:
     @cached_property
     def plan(self) -> Plan:
         """For the rates of the leaky groups."""
-        return plan_of(self.facts, plan_probes(self.facts, self.relations, reduced=True), None)
+        return plan_of(plan_probes(reduced_view(self.facts), self.relations), None)
 
     @cached_property
     def known(self) -> Structure:
-        return structure_of(self.plan)
+        return structure_of(self.plan.reader, self.plan.gathers, self.plan.dtypes)
 
     @cached_property
     def wider(self) -> Facts:
@@ -112,17 +113,18 @@ class Hopped:
 
     def rates(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Array]:
         """κ and f per hop, (S, S + 1): one number each stands for all positions."""
-        blocks, rows = as_lists(self.plan.probes(leaves, weights, ys))
+        blocks, rows = self.plan.reader(leaves, weights, ys)
         found = []
         for r, row in zip(self.relations, rows, strict=True):
+            dtype = next(f.dtype for f in row if f is not None)
             lines = [[*line, f] for line, f in zip(blocks[r.group], row, strict=True)]
-            numbers = [[jnp.zeros((), row[0].dtype) if a is None else a.reshape(-1)[0] for a in line] for line in lines]
+            numbers = [[jnp.zeros((), dtype) if a is None else a.reshape(-1)[0] for a in line] for line in lines]
             found.append(jnp.stack([jnp.stack(line) for line in numbers]))
         return found
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
         """The same before a window runs, for rates that are made of parameters only."""
-        leaves, _, ys = self.plan.probes.stand_ins()
+        leaves, _, ys = self.plan.reader.stand_ins()
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[self.facts.step.first_state :]]
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
         return without_zeros(self.rates, [*params, *nothing], list(weights), none)
@@ -142,7 +144,7 @@ class Hopped:
         """Cotangents of the states, and of filtered data: those of the leaky groups, taken back through the ops."""
         hidden = range(len(self.facts.step.select(Role.HIDDEN)))
         found = {i: g[i] for i in hidden if i in g}
-        bare = self.plan.probes.without_derived(g, window.entry_states)
+        bare = self.plan.reader.view.pull(g, window.entry_states)
         for k, hop in enumerate(self.hops):
             site = self.facts.sites[hop.site]
             assert site.rule.data_bar is not None  # it would not be a hop
@@ -170,8 +172,8 @@ def hop_transport(hopped: Hopped, inner: Transport[Any]) -> Transport[Any]:
         lambda trace, g, window: inner.credit(trace, hopped.signals(g, window), view(window)),
         lambda trace, window: inner.move(trace, view(window)),
         EachStep(record, each.begin, advance),
-        elsewhere=CreditElsewhere(
-            lambda trace, g, window: inner.elsewhere.in_product(trace, hopped.signals(g, window), view(window))
+        fused=FusedCredit(
+            lambda trace, g, window: inner.fused.in_product(trace, hopped.signals(g, window), view(window))
         ),
         parts=inner.parts,
     )

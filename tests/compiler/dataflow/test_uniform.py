@@ -1,4 +1,4 @@
-"""Which values are fixed, and along which axes they are even: what is claimed holds for random numbers."""
+"""Which values are fixed, and along which axes they are uniform: what is claimed holds for random numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from etrax.compiler.dataflow import evenness
+from etrax.compiler.dataflow import uniformity
 
-# f(parameter vector, parameter scalar, data) and the claim about its result: fixed, axes along which it is even.
+# f(parameter vector, parameter scalar, data) and the claim about its result: fixed, axes along which it is uniform.
 CLAIMS = [
     (lambda p, s, x: s * jnp.ones((4, 6)), True, (True, True)),
     (lambda p, s, x: jnp.broadcast_to(p, (4, 6)), True, (True, False)),
@@ -39,10 +39,10 @@ def test_what_is_claimed_holds(number):
     function, fixed, along = CLAIMS[number]
     rng = np.random.default_rng(number)
     p, s, x, other = (jnp.asarray(rng.normal(size=shape)) for shape in ((6,), (), (4, 6), (4, 6)))
-    (found,) = evenness(jax.make_jaxpr(function)(p, s, x), [True, True, False])
+    (found,) = uniformity(jax.make_jaxpr(function)(p, s, x), [True, True, False])
     assert (found.fixed, found.along) == (fixed, along)
     value = np.asarray(function(p, s, x))
     if fixed:
         np.testing.assert_array_equal(value, function(p, s, other))
-    for axis, even in enumerate(along):
-        assert not even or np.allclose(value, value.take([0], axis), rtol=1e-12, atol=0)
+    for axis, uniform in enumerate(along):
+        assert not uniform or np.allclose(value, value.take([0], axis), rtol=1e-12, atol=0)

@@ -1,9 +1,9 @@
-"""States without a trace of their own: what they are of other new states, and the last step (`analysis/_momentary.py`).
+"""Memoryless states: their trace is that of other new states, and the last step (`analysis/_momentary.py`).
 
     ε_h = G ε_c + u_K ⊗ q        G = ∂h'/∂c'        q = ∂h'/∂y with c' held, both of the last step
 
 G is as large as a state, q as an output of the op. Credit for h is G · ∂L/∂h_0 more for c, and one product more, of
-the last step's data and q · ∂L/∂h_0. An op that acts on momentary states alone (the output gate of an LSTM) has no
+the last step's data and q · ∂L/∂h_0. An op that acts on memoryless states alone (the output gate of an LSTM) has no
 trace but its last step.
 """
 
@@ -19,21 +19,21 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import Facts, Relation, driven_slots, is_steep, momentary_states
-from ..compiler.ir import Detach, detaching_vjp
-from ..compiler.opened import OpenStep
-from ..compiler.ops import ALIGNED
-from . import _site_math as site_math
-from ._blocks import total
-from ._layout import Gather, gather_of
-from ._plan import trace_dtype_of, wide_dtype, widened
-from ._probes import Probes, plan_probes
-from ._transport import CreditElsewhere, EachStep, Transport, WindowData, add_to
-from ._zeros import times
+from ...compiler.analysis import Facts, Relation, driven_slots, is_steep, momentary_states
+from ...compiler.ir import Detach, detaching_vjp
+from ...compiler.opened import OpenStep
+from ...compiler.ops import ALIGNED
+from .. import _site_math as site_math
+from .._layout import Gather, gather_of
+from .._plan import trace_dtype_of, wide_dtype, widened
+from .._transport import EachStep, FusedCredit, Transport, WindowData, add_to
+from .._view import reduced_view
+from .._zeros import times
+from ..blocks import total
 
 
 class LastStep(NamedTuple):
-    """Per momentary leaf G for each of its sources; per op and leaf q; per op its data."""
+    """Per memoryless leaf G for each of its sources; per op and leaf q; per op its data."""
 
     slopes: list[list[Array]]
     rows: list[list[Array]]
@@ -47,8 +47,8 @@ class WithLast(NamedTuple):
     last: LastStep
 
 
-def momentary_leaves(facts: Facts, relations: Sequence[Relation]) -> frozenset[int]:
-    """Momentary states that need no trace for these relations: copies of outputs keep theirs."""
+def memoryless_leaves(facts: Facts, relations: Sequence[Relation]) -> frozenset[int]:
+    """Memoryless states that need no trace for these relations: copies of outputs keep theirs."""
     copied = [r for r in relations if r.copies is not None]
     return frozenset(i for i in momentary_states(facts) if not any(_acts_on(facts, r, [i]) for r in copied))
 
@@ -60,14 +60,14 @@ def _acts_on(facts: Facts, relation: Relation, leaves: Collection[int]) -> bool:
     return bool(driven_slots(facts.edges, relation.site, group)[slots].any())
 
 
-def without_momentary(facts: Facts, relations: Sequence[Relation], leaves: frozenset[int]) -> list[Relation]:
+def on_other_states(facts: Facts, relations: Sequence[Relation], leaves: frozenset[int]) -> list[Relation]:
     """The relations that act on other states."""
     others = {g.index: [i for i in g.leaves if i not in leaves] for g in facts.groups}
     return [r for r in relations if _acts_on(facts, r, others[r.group])] if leaves else list(relations)
 
 
 @dataclass(frozen=True, eq=False)
-class _Momentary:
+class _Memoryless:
     facts: Facts
     inner: Transport[Any]
     leaves: tuple[int, ...]
@@ -79,18 +79,13 @@ class _Momentary:
         return is_steep(self.facts)
 
     @cached_property
-    def probes(self) -> Probes:
-        """For states that follow from momentary ones."""
-        return plan_probes(self.facts, self.relations, reduced=True)
-
-    @cached_property
     def sources(self) -> list[list[int]]:
         found = momentary_states(self.facts)
         return [sorted(found[i]) for i in self.leaves]
 
     @cached_property
     def driven(self) -> list[list[int]]:
-        """Per relation, the numbers of the momentary leaves that its op acts on."""
+        """Per relation, the numbers of the memoryless leaves that its op acts on."""
         own = [self.facts.groups[r.group].leaves for r in self.relations]
         return [
             [n for n, i in enumerate(self.leaves) if i in leaves and _acts_on(self.facts, r, [i])]
@@ -114,7 +109,7 @@ class _Momentary:
                   for i, sources in zip(self.leaves, self.sources, strict=True)]  # fmt: skip
         rows = [[jnp.zeros(s.y_shape, t) for _ in n] for s, t, n in zip(sites, self.dtypes, self.driven, strict=True)]
         known = [[] if s.rule is ALIGNED else site_math.data_structs(s, 1) for s in sites]  # a bias has no data
-        data = [tuple(jnp.zeros(a.shape[1:], self._data_dtype(a.dtype)) for a in found) for found in known]
+        data = [tuple(jnp.zeros(a.shape[1:], self._data_dtype(a.dtype)) for a in structs) for structs in known]
         return WithLast(self.inner.init(), LastStep(slopes, rows, data))
 
     def _wide(self, leaf: int) -> np.dtype:
@@ -145,8 +140,8 @@ class _Momentary:
         return slopes, [[bars[n][1][r.site].astype(dtype) for n in driven] for r, dtype, driven in triples]
 
     def signals(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> tuple[dict, list[Array]]:
-        """Cotangents of states, with those of momentary ones taken to their sources; and those of momentary ones."""
-        bare, found = self.probes.without_derived(g, window.entry_states), dict(g)
+        """Cotangents of states, with those of memoryless ones taken to their sources; and those of memoryless ones."""
+        bare, found = reduced_view(self.facts).pull(g, window.entry_states), dict(g)
         own = [bare[i] for i in self.leaves]  # (3,) and (1, 3) may be states of one group
         for bar, sources, slopes in zip(own, self.sources, trace.last.slopes, strict=True):
             for k, slope in zip(sources, slopes, strict=True):
@@ -170,7 +165,7 @@ class _Momentary:
         return out
 
     def in_product(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> dict[int, Any]:
-        return self.inner.elsewhere.in_product(trace.inner, self.signals(trace, g, window)[0], self.view(window))
+        return self.inner.fused.in_product(trace.inner, self.signals(trace, g, window)[0], self.view(window))
 
     def view(self, window: WindowData) -> WindowData:
         return window._replace(carry=window.carry[0])
@@ -187,16 +182,16 @@ class _Momentary:
         return found
 
 
-def momentary_transport(
+def memoryless_transport(
     facts: Facts, inner: Transport[Any], leaves: frozenset[int], relations: Sequence[Relation],
     trace_dtype: DTypeLike | None,
 ) -> Transport[Any]:  # fmt: skip
-    """A transport of other states, with what some momentary states are made of beside it."""
+    """A transport of other states, with what some memoryless states are made of beside it."""
     met = tuple(r for r in relations if _acts_on(facts, r, leaves))
     if not met:
         return inner
     groups = {i for r in met for i in facts.groups[r.group].leaves}
-    own = _Momentary(facts, inner, tuple(sorted(leaves & groups)), met, trace_dtype)
+    own = _Memoryless(facts, inner, tuple(sorted(leaves & groups)), met, trace_dtype)
     each = inner.each_step
 
     def begin(trace: WithLast) -> tuple[Any, Any]:
@@ -210,6 +205,6 @@ def momentary_transport(
         own.credit,
         own.move,
         EachStep(each.record, begin, advance),
-        elsewhere=CreditElsewhere(own.in_product),
+        fused=FusedCredit(own.in_product),
         parts=own.parts,
     )
