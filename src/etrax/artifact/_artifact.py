@@ -241,7 +241,7 @@ def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export
         raise ArtifactError(f"the program of {str(path)!r} is another than its manifest describes. Export it again.")
 
 
-def _fits(aval: jax.ShapeDtypeStruct, leaf: Mapping[str, Any]) -> bool:
+def _fits(aval: PyTree, leaf: Mapping[str, Any]) -> bool:
     """A random key is passed as its numbers, which have one axis more."""
     if leaf["dtype"].startswith("key<"):
         return list(aval.shape[:-1]) == leaf["shape"]
@@ -254,11 +254,11 @@ def _need_flatbuffers() -> None:
         raise MissingPackageError("artifacts need flatbuffers: install it with `pip install 'etrax[export]'`.")
 
 
-def _key_kind(a: PyTree) -> str | None:
+def _key_kind(a: PyTree) -> PyTree:
     """How a random key is made of numbers; None for other arrays."""
     if not is_extended(a):
         return None
-    kinds: list[str] = []
+    kinds: list[PyTree] = []
     jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), a)
     return kinds[0]
 

@@ -28,11 +28,12 @@ class Model:
 
         Values of a trace that has ended since are read again: they stand for nothing any more.
         """
-        if self._values is None or not is_live(self._values):
+        values = self._values
+        if values is None or not is_live(values):
             params, hidden, other = self.bound.read()
             # Copies: who changes an array or a dictionary in place afterwards does not change the learner.
-            self._values = jax.tree.map(_copied, (params, self.bound.join(hidden, other)))
-        return self._values
+            self._values = values = jax.tree.map(_copied, (params, self.bound.join(hidden, other)))
+        return values
 
 
 def _copied(leaf: PyTree) -> PyTree:

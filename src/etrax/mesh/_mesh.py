@@ -69,7 +69,7 @@ class Meshed:
     dims: Sequence[Dims]
     neuron: str | None
 
-    @cached_property
+    @property
     def program(self) -> Program:
         """The program whose trace lies after each window as before it."""
         return replace(self.plain, place_trace=lambda trace: _put(trace, self.shardings.trace))
@@ -121,7 +121,7 @@ class Meshed:
                 return [self.named()] * first, jax.tree.map(lambda _: self.named(), trace), none
             compiled = lowered.compile()
         grads, trace = compiled.output_shardings
-        return grads, trace, read_traffic(compiled.as_text(), _STEPS)
+        return grads, trace, read_traffic(compiled.as_text() or "", _STEPS)
 
     @cached_property
     def param_specs(self) -> list[PartitionSpec]:
@@ -137,14 +137,21 @@ class Meshed:
         return chosen
 
     @cached_property
+    def _leaves(self) -> tuple[list[NamedSharding], list[NamedSharding], list[NamedSharding]]:
+        """Shardings of the leaves of parameters, states, and inputs of a sequence."""
+        first, n = self._step.first_state, len(self._step.states)
+        params = [NamedSharding(self.mesh, s) for s in self.param_specs]
+        inputs = [self.named(None, *d) for d in self.dims[first + n :]]
+        return params, [self.named(*d) for d in self.dims[first : first + n]], inputs
+
+    @cached_property
     def shardings(self) -> Shardings:
-        step = self._step
-        first, n = step.first_state, len(step.states)
+        trees, (params, states, inputs) = self._step.trees, self._leaves
         return Shardings(
-            jax.tree.unflatten(step.trees[Role.PARAM], [NamedSharding(self.mesh, s) for s in self.param_specs]),
-            self.plain.hidden_of([self.named(*d) for d in self.dims[first : first + n]]),
+            jax.tree.unflatten(trees[Role.PARAM], params),
+            self.plain.hidden_of(states),
             self._trace,
-            jax.tree.unflatten(step.trees[Role.INPUT], [self.named(None, *d) for d in self.dims[first + n :]]),
+            jax.tree.unflatten(trees[Role.INPUT], inputs),
         )
 
     @cached_property
@@ -233,18 +240,11 @@ class Meshed:
         ]
         return jax.tree.unflatten(tree_def, shardings)
 
-    def placed_shapes(self, params: PyTree, states: PyTree, inputs: PyTree, trace: PyTree) -> tuple[PyTree, ...]:
-        """Shapes of what a sequence is given, each with its place on the mesh."""
-        first, n = self._step.first_state, len(self._step.states)
-        shardings = (
-            [NamedSharding(self.mesh, s) for s in self.param_specs],
-            [self.named(*d) for d in self.dims[first : first + n]],
-            [self.named(None, *d) for d in self.dims[first + n :]],
-            self.shardings.trace,
-        )
+    def placed_shapes(self, *trees: PyTree) -> tuple[PyTree, ...]:
+        """Shapes of leaves of parameters, states and inputs, and of a trace, each with its place on the mesh."""
         return tuple(
             jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), tree, places)
-            for tree, places in zip((params, states, inputs, trace), shardings, strict=True)
+            for tree, places in zip(trees, (*self._leaves, self.shardings.trace), strict=True)
         )
 
     def check_devices(self, values: Mapping[str, PyTree]) -> None:
