@@ -46,6 +46,7 @@ LEAVES = {
     "rl": None,
     "artifact": None,
     "mesh": None,
+    "meter": None,
 }
 # Every other module directly in src/etrax is the top level, which sees everything.
 TOP = "top level"

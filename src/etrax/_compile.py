@@ -17,7 +17,7 @@ from .compiler.ir import Path, PyTree, Role, Step, format_path
 from .frontends import bind, check_operations, compiling
 from .learn import Learner, Model, checked_options
 from .rules import Rule, RuleWarning, as_rule, check_budget
-from .runtime import planned
+from .runtime import kernels_of
 
 
 def compile(
@@ -56,7 +56,7 @@ def compile(
     values = {"params": params, "hidden": hidden, "batch_size": batch_size, **front_end_options}
     analysed = analyse_model(model, example_inputs, values)
     facts = analysed.facts
-    check_operations(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
+    check_operations(facts.step, {facts.sites[j].call.primitive for j in kernels_of(facts)})
     for path in integer_parameters(facts.step):
         warnings.warn(
             f"parameter {format_path(path, 'params')} holds whole numbers, which have no gradient: it will not learn. "

@@ -36,7 +36,7 @@ class WindowData(NamedTuple):
     | `carry` | what `EachStep.advance` has made of `EachStep.begin` by the last step |
     | `zero_after_credit` | zero, which the compiler computes after the credit, for it does not know the number |
     | `params`, `weights` | the parameters, and the weight of every site |
-    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.steady`) |
+    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.parameter_inputs`) |
 
     The compiler copies a trace that it overwrites before it has read it. Where a trace is multiplied by something that
     `zero_after_credit` was added to, it has to take the credit first, and then moves the trace in its place.
