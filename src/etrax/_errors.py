@@ -52,6 +52,10 @@ class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""
 
 
+class ArtifactError(EtraxError, ValueError):
+    """A file that is no artifact, was cut short or changed, or is of another version."""
+
+
 def need(package: str, what: str, extra: str) -> ModuleType:
     """Import an optional package for `what`, or say which extra brings it.
 

@@ -105,7 +105,7 @@ def updater(
         finite = jnp.isfinite(loss) & jnp.all(jnp.asarray(numbers))
         if gradient is None:
             live = live._replace(learned=learner.learned(state))
-        watched = state if learner.check_finite and gradient is None else None
+        watched = state if learner.options.check_finite and gradient is None else None
         return Updated(live, watched, loss, batch.mask.sum(), finite)
 
     return run
