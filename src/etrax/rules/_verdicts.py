@@ -230,8 +230,8 @@ def _no_signal(facts: Facts, sites: list[int]) -> str:
     states = {t.index for s, t in facts.edges.dep if s in map(OpNode, sites) and isinstance(t, StateNode)}
     reached = ", ".join(facts.state_name(i) for i in sorted(states)) or "hidden states"
     return (
-        f"none reaches it, so that its gradient is zero in every window: {_labels(facts, sites)} acts on {reached}, and "
-        "what the step shows of the new states to weight ops and outputs is not made of that without a weight op in "
-        "between. Let a weight op or an output of the step read the new state, or use `etrax.d_rtrl()`, whose gradient "
-        "passes weight ops"
+        f"none reaches it, so that its gradient is zero in every window: {_labels(facts, sites)} acts on {reached}, "
+        "and what the step shows of the new states to weight ops and outputs is not made of that without a weight op "
+        "in between. Let a weight op or an output of the step read the new state, or use `etrax.d_rtrl()`, whose "
+        "gradient passes weight ops"
     )
