@@ -13,7 +13,7 @@ from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import live_sites, run_window
+from ..runtime import WindowRun, live_sites, run_window
 from ._checks import Optimizer, told
 from ._masks import differentiated_where, weighed, without_masked_nans
 
@@ -165,9 +165,8 @@ def run_sequence(
         states, trace, total, grads = carry
         x, extra = xs
         x = without_masked_nans(x, extra[1])
-        out = run_window(
-            facts, program.transport, given.params, w, states, trace, x, extra, losses, share, so_far=grads
-        )
+        run = WindowRun(given.params, w, states, trace, x, extra, losses, share, grads_before=grads)
+        out = run_window(facts, program.transport, run)
         return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
 
     # Gradients are summed over windows in at least float32.
@@ -195,7 +194,7 @@ def train_sequence(
         w = program.prepared(p)
         scale = losses.total(extra, steps_of(x, extra))
         share = 1 / jnp.asarray(scale, losses.dtype(extra))
-        out = run_window(facts, program.transport, p, w, states, trace, x, extra, losses, share)
+        out = run_window(facts, program.transport, WindowRun(p, w, states, trace, x, extra, losses, share))
         loss, grads = out.loss / scale, program.param_grads(p, out.grads)
         updates, new_opt = told(optimizer, loss).update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
