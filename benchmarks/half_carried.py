@@ -23,7 +23,7 @@ from benchmarks.half_carried_models import MODELS, B, Build, I  # noqa: E402
 
 import etrax  # noqa: E402
 from etrax.compiler.analysis import Facts, StateNode  # noqa: E402
-from etrax.compiler.analysis._carried import halves  # noqa: E402
+from etrax.compiler.analysis._carried import partly_carried  # noqa: E402
 from etrax.compiler.ir import Role  # noqa: E402
 from etrax.rules._verdicts import by_position_verdict  # noqa: E402
 from etrax.runtime import Transport, by_position_transport, plan_of, plan_probes, reduced_view  # noqa: E402
@@ -90,7 +90,7 @@ def cosines(build: Build, windows: tuple[int, ...]) -> tuple[Facts, dict[int, li
 def is_left_out(facts: Facts) -> bool:
     """Whether the rules leave the trace of `w` out."""
     w = [leaf.path for leaf in facts.step.select(Role.PARAM)].index(("w",))
-    return any(w in facts.sites[half.relation.site].params for half in halves(facts))
+    return any(w in facts.sites[half.relation.site].params for half in partly_carried(facts))
 
 
 def main(names: list[str]) -> None:

@@ -44,6 +44,7 @@ LEAVES = {
     "tasks": None,
     "report": None,
     "rl": None,
+    "meter": None,
 }
 # Every other module directly in src/etrax is the top level, which sees everything.
 TOP = "top level"

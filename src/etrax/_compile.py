@@ -22,7 +22,7 @@ from .graph import build_graph
 from .learn import Learner, check_mesh, check_trace_dtype
 from .report import Report
 from .rules import Rule, RuleWarning, as_rule
-from .runtime import planned
+from .runtime import kernels_of
 
 
 def compile(
@@ -63,7 +63,7 @@ def compile(
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
         facts = analyse(bound.step)
-    check_kernels(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
+    check_kernels(facts.step, {facts.sites[j].call.primitive for j in kernels_of(facts)})
     for path in integer_parameters(facts.step):
         warnings.warn(
             f"parameter {format_path(path, 'params')} holds whole numbers, which have no gradient: it will not learn. "

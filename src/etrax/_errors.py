@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 from collections.abc import Iterable
+from types import ModuleType
 
 # What a terminal obeys or a reader cannot see: control characters but line ends and tabs, halves of characters, marks
 # that turn the direction of text around, separators and tags that take no room.
@@ -48,6 +50,23 @@ class MissingPackageError(EtraxError, ImportError):
 
 class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""
+
+
+def need(package: str, what: str, extra: str) -> ModuleType:
+    """Import an optional package for `what`, or say which extra brings it.
+
+    >>> need("no_such_package", "`etrax.this`", "that")
+    Traceback (most recent call last):
+    etrax.MissingPackageError: `etrax.this` needs no_such_package, which is not installed: `pip install "etrax[that]"`.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package.partition(".")[0]:  # the package is there, and lacks something else
+            raise
+        raise MissingPackageError(
+            f'{what} needs {error.name}, which is not installed: `pip install "etrax[{extra}]"`.'
+        ) from error
 
 
 def meant(word: str, known: Iterable[str]) -> str:

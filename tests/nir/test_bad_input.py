@@ -153,7 +153,7 @@ def test_what_is_no_graph():
 
 def test_writing():
     step, params, _ = etrax.nir.read(chain(w=nir.Linear(np.ones((2, 2))), n=lif()))
-    with pytest.raises(etrax.ArgumentTypeError, match=r"`write` takes what `etrax.nir.read` gave"):
+    with pytest.raises(etrax.ArgumentTypeError, match=r"`write` takes what `etrax.nir.read` returned"):
         etrax.nir.write(lambda p, h, x: (h, x), params)
     for bad in ({}, {"w": {"weight": jnp.ones((2, 3), jnp.float32)}}):
         with pytest.raises(etrax.ArgumentError, match="`params`"):

@@ -10,7 +10,7 @@ import pytest
 from tests.train.common import data, same, trainer
 
 from etrax.train import CheckpointError
-from etrax.train._lock import Lock
+from etrax.train._store import Lock
 from etrax.train._stored import digest
 
 # Orbax reads in threads, of which some see their loop closed once another has failed.

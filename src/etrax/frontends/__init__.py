@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from .._errors import ArgumentError, ArgumentTypeError, CompilationError, meant
 from ..compiler.ir import Bound, PyTree, explained
+from . import _libraries as _libraries
 from ._brainstate import bind_brainstate as bind_brainstate
 from ._brainstate import is_brainstate_module as is_brainstate_module
 from ._brainstate_errors import check_kernels as check_kernels

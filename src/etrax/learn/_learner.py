@@ -369,6 +369,15 @@ class Learner:
         """
         return Online(self, optimizer, loss_fn, window, params, state, donate)
 
+    def meter(self, loss_fn: LossFunction, window: int = 1, probes: int = 8) -> Any:
+        """Measure how far this learner's gradient is from the true one, without BPTT: an `etrax.meter.Meter`.
+
+        `probes` random directions of each parameter are carried forward; each costs about one more forward pass.
+        """
+        from ..meter import meter
+
+        return meter(self, loss_fn, window, probes)
+
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
         target: PyTree = None, platforms: Sequence[str] | None = None,

@@ -16,7 +16,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.analysis import Facts
 from ..compiler.ir import PyTree, Role, TreeDef, leaves_with_paths
 from ..compiler.opened import Weights, param_grads, weights
-from ..runtime import Transport, prepared
+from ..runtime import Transport, with_kernels
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
 from ._sequence import Losses
 
@@ -147,7 +147,7 @@ class Program:
 
     def prepared(self, params: Sequence[jax.Array]) -> Weights:
         """The weights, with faster ways to compute their ops where there are any."""
-        return prepared(self.facts, self.weights(params))
+        return with_kernels(self.facts, self.weights(params))
 
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""

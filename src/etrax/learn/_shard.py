@@ -213,8 +213,11 @@ def _devices_of_outputs(
 ) -> np.ndarray | None:
     """The number along a mesh axis of the device that holds the position of each output of a relation's op.
 
-    NaN is an output that reaches no position; None, that the group is not cut along the axis.
+    NaN is an output that reaches no position; None, that the group is not cut along the axis, or that an output reaches
+    several positions (a mean of units), which may be on several devices.
     """
+    if not relation.representable:
+        return None
     group, first = facts.groups[relation.group], facts.step.first_state
     numbers = np.zeros(group.num_positions)
     for i, place in zip(group.leaves, group.place, strict=True):

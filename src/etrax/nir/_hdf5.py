@@ -35,8 +35,7 @@ def read_content(file: Path) -> Content:
 
     try:
         with h5py.File(file, "r") as stored:
-            reader = _Reader(file)
-            found = reader.child(stored, "node", ())
+            content = _Reader(file).child(stored, "node", ())
     except ArgumentError:
         raise
     except Exception as error:  # h5py and what it reads with raise many kinds
@@ -44,9 +43,9 @@ def read_content(file: Path) -> Content:
         raise ArgumentError(
             f"{str(file)!r} is no NIR file, or was cut short ({foreign(text[0] if text else type(error).__name__)})."
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ArgumentError(f"{str(file)!r} is no NIR file: `node` in it is no group.")
-    return found
+    return content
 
 
 class _Reader:
@@ -77,12 +76,12 @@ class _Reader:
             raise self.refuse(
                 path, f"is one of too many: more than {OBJECTS:,}, or more than {DEPTH} within each other"
             )
-        found = group[name]
-        if isinstance(found, h5py.Group):
-            return {str(key): self.child(found, str(key), path) for key in found}
-        if not isinstance(found, h5py.Dataset):
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            return {str(key): self.child(item, str(key), path) for key in item}
+        if not isinstance(item, h5py.Dataset):
             raise self.refuse(path, "is neither a group nor an array")
-        value = self._array(found, path)
+        value = self._array(item, path)
         if isinstance(value, bytes):
             try:
                 return value.decode("utf8")

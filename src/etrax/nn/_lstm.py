@@ -6,8 +6,19 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
-from ._base import XAVIER, ZEROS, Activation, Cell, Hidden, Initializer, Size, activation_function, join, parameter
-from ._linear import Linear
+from ._base import (
+    XAVIER,
+    ZEROS,
+    Activation,
+    Cell,
+    Hidden,
+    Initializer,
+    Linear,
+    Size,
+    activation_function,
+    join,
+    parameter,
+)
 
 
 class LSTMCell(Cell):
@@ -40,20 +51,21 @@ class LSTMCell(Cell):
         name: str | None = None,
     ):
         super().__init__(in_size, out_size, state_init=state_init, name=name)
-        n, m = self.n_in, self.n_out
         self.activation = activation_function(activation)
-        self.W = Linear(n + m, 4 * m, w_init=w_init, b_init=b_init)
+        self.W = Linear(self.n_in + self.n_out, 4 * self.n_out, w_init=w_init, b_init=b_init)
 
     def initial_states(self, batch_size: int | None) -> dict[str, jax.Array]:
         return {name: self.initial_value(self.state_init, batch_size) for name in ("c", "h")}
 
     def update(self, x: jax.Array) -> jax.Array:
         i, g, f, o = jnp.split(self.W(join(x, self.h.value)), 4, axis=-1)
-        c = jax.nn.sigmoid(f + 1) * self.c.value + jax.nn.sigmoid(i) * self.activation(g)
-        self.c.value = c
-        new = jax.nn.sigmoid(o) * self.activation(c)
-        self.h.value = new
-        return new
+        return self._read(jax.nn.sigmoid(f + 1) * self.c.value + jax.nn.sigmoid(i) * self.activation(g), o)
+
+    def _read(self, c: jax.Array, o: jax.Array) -> jax.Array:
+        """Set the new memory c, and the new output that the gate o reads of it."""
+        h = jax.nn.sigmoid(o) * self.activation(c)
+        self.c.value, self.h.value = c, h
+        return h
 
 
 def uniform_gate(shape: Sequence[int]) -> jax.Array:
@@ -108,8 +120,4 @@ class URLSTMCell(LSTMCell):
         forget = jax.nn.sigmoid(f + self.bias.value)
         refine = jax.nn.sigmoid(r - self.bias.value)
         g = 2 * refine * forget + (1 - 2 * refine) * forget * forget
-        c = g * self.c.value + (1 - g) * self.activation(u)
-        self.c.value = c
-        new = jax.nn.sigmoid(o) * self.activation(c)
-        self.h.value = new
-        return new
+        return self._read(g * self.c.value + (1 - g) * self.activation(u), o)

@@ -39,7 +39,8 @@ from ._kinds import CHEAP_FAN_OUT, fan_out_limit, structure_notes
 from ._rule import Rule
 from ._verdicts import Verdict, by_position_verdict, with_traced_window
 
-# By default a hop is carried where the whole trace stays within this many bytes.
+# By default a hop is carried where the whole trace stays within this many bytes. This decides what is exact, so that it
+# is the same on every device.
 _HOP_BYTES = 512e6
 
 

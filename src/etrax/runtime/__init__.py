@@ -14,8 +14,8 @@ from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
-from ._ops import planned as planned
-from ._ops import prepared as prepared
+from ._ops import kernels_of as kernels_of
+from ._ops import with_kernels as with_kernels
 from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients
 from ._own_loss import plan_own_loss as plan_own_loss
@@ -53,6 +53,7 @@ from ._transport import WindowData as WindowData
 from ._transport import add_to as add_to
 from ._transport import by_site as by_site
 from ._transport import embed_trace as embed_trace
+from ._view import View as View
 from ._view import following_view as following_view
 from ._view import in_view as in_view
 from ._view import reduced_view as reduced_view

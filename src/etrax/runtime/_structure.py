@@ -166,7 +166,7 @@ def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.
 
     leaves, _, ys = reader.stand_ins()
     traced, shapes = jax.make_jaxpr(read, return_shape=True)(leaves, ys)
-    fixed = [leaf.role is Role.PARAM or i in facts.steady for i, leaf in enumerate(facts.step.ins)]
+    fixed = [leaf.role is Role.PARAM or i in facts.parameter_inputs for i, leaf in enumerate(facts.step.ins)]
     tree = jax.tree.structure(shapes)
     blocks, rows, at = jax.tree.unflatten(tree, uniformity(traced, [*fixed, *(False for _ in ys)]))
     names = jax.tree.unflatten(tree, number_outputs(traced))

@@ -36,7 +36,7 @@ class WindowData(NamedTuple):
     | `carry` | what `EachStep.advance` has made of `EachStep.begin` by the last step |
     | `zero_after_credit` | a zero that XLA cannot fold and that depends on the credit |
     | `params`, `weights` | the parameters, and the weight of every site |
-    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.steady`) |
+    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.parameter_inputs`) |
 
     Adding `zero_after_credit` to a factor of a trace orders the move after the read, so that the trace is updated in
     place: XLA would copy a trace that is overwritten before it has been read.

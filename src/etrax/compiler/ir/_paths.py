@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import zlib
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -15,7 +15,29 @@ from ._types import PyTree
 Path: TypeAlias = tuple[Any, ...]
 
 
-def _key(entry: Any) -> tuple[Any, ...]:
+class Objects(NamedTuple):
+    """What a modelling library puts into trees; its front end hands this over.
+
+    `holds_number(x)`: x is one leaf, an array `x.mantissa` with a unit `x.unit`. `wraps_value(x)`: x is a node around
+    one value, which has the path of x; it is asked once `module` is imported. `shorten(text, brief)`: a key that is a
+    whole description, in short.
+    """
+
+    module: str = ""
+    holds_number: Callable[[object], bool] | None = None
+    wraps_value: Callable[[object], bool] | None = None
+    shorten: Callable[[str, bool], str] | None = None
+
+
+_LIBRARIES: list[Objects] = []
+
+
+def add_library(objects: Objects) -> None:
+    """Make the objects of a library known to paths."""
+    _LIBRARIES.append(objects)
+
+
+def _key(entry: Any) -> Path:
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             value = getattr(entry, attribute)
@@ -26,17 +48,17 @@ def _key(entry: Any) -> tuple[Any, ...]:
 def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     """Leaves in flattening order, each with its path; a bare array has path `()`.
 
-    A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in. A variable of
-    Flax has the path of the number that it holds.
+    A dictionary key that is itself a tuple (as in flat dictionaries of states) is spliced in. A node around one value
+    has the path of that value (`Objects`).
 
     >>> leaves_with_paths({"rnn": {"w": 1.0}, "b": [2.0]})
     [(('b', 0), 2.0), (('rnn', 'w'), 1.0)]
     """
-    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_has_unit)
-    holders = _variables(tree)
-    out = []
+    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_holds_number)
+    wrappers, out = _wrappers(tree), []
     for path, leaf in entries:
-        depth = next((n for n in range(len(path)) if path[:n] in holders), len(path))
+        # The key behind a wrapper is the wrapper's own name for its value.
+        depth = next((n for n in range(len(path)) if path[:n] in wrappers), len(path))
         keys = path[:depth] + path[depth + 1 :]
         out.append((sum((_key(e) for e in keys), ()), getattr(leaf, "mantissa", leaf)))
     return out
@@ -44,48 +66,38 @@ def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
 
 def units_of(tree: PyTree) -> list[str]:
     """Of each leaf, in the same order: " in mV", or nothing where it is without a unit."""
-    return [f" in {x.unit}" if _has_unit(x) else "" for x in jax.tree.leaves(tree, is_leaf=_has_unit)]
+    return [f" in {x.unit}" if _holds_number(x) else "" for x in jax.tree.leaves(tree, is_leaf=_holds_number)]
 
 
-def _variables(tree: PyTree) -> set[tuple[Any, ...]]:
-    """Where the variables of Flax are in a tree."""
-    if "flax.nnx" not in sys.modules:
+def _holds_number(x: object) -> bool:
+    return any(library.holds_number(x) for library in _LIBRARIES if library.holds_number)
+
+
+def _wrappers(tree: PyTree) -> set[Path]:
+    """Where the nodes are that wrap one value. Most programs load no library with such: trees are flattened often."""
+    checks = [library.wraps_value for library in _LIBRARIES if library.wraps_value and library.module in sys.modules]
+    if not checks:
         return set()
-    found, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
-    return {path for path, leaf in found if _is_variable(leaf)}
+    nodes, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: any(wraps(x) for wraps in checks))
+    return {path for path, node in nodes if any(wraps(node) for wraps in checks)}
 
 
-def _has_unit(x: Any) -> bool:
-    """A quantity with a physical unit: its path is that of the number that it holds."""
-    return type(x).__name__ == "Quantity" and hasattr(x, "mantissa")
-
-
-def _is_variable(x: Any) -> bool:
-    """A `flax.nnx.Variable`, which is a tree around one value."""
-    return any(c.__name__ == "Variable" and c.__module__.startswith("flax.nnx") for c in type(x).__mro__)
-
-
-# What brainpy.state calls a part that it makes from a description: class, arguments, options.
-_MADE = re.compile(r"\(<class '(?:\w+\.)*(\w+)'>, \([^()]*\), \{(.*?)\}\)")
-_OPTION = re.compile(r"'(\w+)': (?:'([^']*)'|([^,]+))")
 LONG = 60
 
 
-def _shown(key: Any) -> str:
-    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits.
-
-    Options that are objects (initialisers) are the first to be left out.
-    """
-
-    def made(found: re.Match[str], objects: bool = True) -> str:
-        options = [(name, text or value) for name, text, value in _OPTION.findall(found[2])]
-        return f"{found[1]}({', '.join(f'{n}={v}' for n, v in options if objects or '(' not in v)})"
-
-    text = visible(_MADE.sub(made, str(key)))
+def _shown(key: object) -> str:
+    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits."""
+    text = visible(_shortened(str(key), False))
     if len(text) <= LONG:
         return text
-    text = visible(_MADE.sub(lambda found: made(found, objects=False), str(key)))
+    text = visible(_shortened(str(key), True))
     return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
+
+
+def _shortened(text: str, brief: bool) -> str:
+    for library in _LIBRARIES:
+        text = library.shorten(text, brief) if library.shorten else text
+    return text
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:
@@ -93,11 +105,7 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
 
     >>> format_path(("rnn", "w")), format_path((), "hidden"), format_path(("layers", 0, "w"))
     ("'rnn.w'", "'hidden'", "'layers[0].w'")
-
-    A key that is a whole description (libraries make such) is said in short, and no two of them alike:
-
-    >>> format_path(("post", "(<class 'brainpy.state.Expon'>, (100,), {'tau': '10 ms'})", "g"))
-    "'post.Expon(tau=10 ms).g'"
+    A key that is a whole description (libraries make such) is said in short, and no two of them alike.
     """
     text = ""
     for key in path:

@@ -81,14 +81,15 @@ def moved(
     data, slots, narrow = window.data(plan.relations[k].site), plan.carried[k], plan.is_narrow(k)
     at, dtype = plan.at_op(k, window_product), wide_dtype(plan.dtypes[k])
     at = [[at[s][t] for t in slots] for s in slots]
-    if site.rule.moved is not None and not site.loops and not narrow:
+    move = site_math.kernels(site).move
+    if move is not None and not narrow:
         met = [
             [None if p is None else plan.met(k, e, p, window.fixed) for p, e in zip(row, entries, strict=True)]
             for row in at
         ]
         none = jnp.zeros((window.steps, *site.y_shape), dtype)
         rows = [none if suffix_rows[s] is None else suffix_rows[s] for s in slots]
-        return site.rule.moved(site.call, fixed, met, entries, data, rows)
+        return move(site.call, fixed, met, entries, data, rows)
     new: list[Array] = []
     copies = plan.reader.copies(plan.relations[k].group) if window.steps == 1 else {}
     for n, s in enumerate(slots):

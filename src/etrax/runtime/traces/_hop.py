@@ -98,7 +98,7 @@ class Hopped:
         step = with_filters(self.facts.step, [Filter(self.facts.sites[r.site], a.links) for r, a in pairs])
         first = len(step.ins) - len(self.relations)
         steady = [first + k for k, r in enumerate(self.relations) if self.known.is_known(k, r.group)]
-        wider = replace(analyse(step), steady=frozenset(steady))
+        wider = replace(analyse(step), parameter_inputs=frozenset(steady))
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 

@@ -1,4 +1,4 @@
-"""Memoryless states: their trace is that of other new states, and the last step (`analysis/_momentary.py`).
+"""Memoryless states: their trace is that of other new states, and the last step (`analysis/_memoryless.py`).
 
     ε_h = G ε_c + u_K ⊗ q        G = ∂h'/∂c'        q = ∂h'/∂y with c' held, both of the last step
 
@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ...compiler.analysis import Facts, Relation, driven_slots, is_steep, momentary_states
+from ...compiler.analysis import Facts, Relation, driven_slots, is_steep, memoryless_states
 from ...compiler.ir import Detach, detaching_vjp
 from ...compiler.opened import OpenStep
 from ...compiler.ops import ALIGNED
@@ -50,7 +50,7 @@ class WithLast(NamedTuple):
 def memoryless_leaves(facts: Facts, relations: Sequence[Relation]) -> frozenset[int]:
     """Memoryless states that need no trace for these relations: copies of outputs keep theirs."""
     copied = [r for r in relations if r.copies is not None]
-    return frozenset(i for i in momentary_states(facts) if not any(_acts_on(facts, r, [i]) for r in copied))
+    return frozenset(i for i in memoryless_states(facts) if not any(_acts_on(facts, r, [i]) for r in copied))
 
 
 def _acts_on(facts: Facts, relation: Relation, leaves: Collection[int]) -> bool:
@@ -80,7 +80,7 @@ class _Memoryless:
 
     @cached_property
     def sources(self) -> list[list[int]]:
-        found = momentary_states(self.facts)
+        found = memoryless_states(self.facts)
         return [sorted(found[i]) for i in self.leaves]
 
     @cached_property

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .. import _site_math as site_math
 from .._layout import closure
 from .._plan import Plan, wide_dtype, widened
 from .._transport import WindowData
@@ -20,7 +21,7 @@ def fits(plan: Plan, k: int, by_sample: bool) -> bool:
 def _moved_by_sample(plan: Plan, k: int) -> bool:
     """Whether the op's family holds the traces of several states as one array."""
     site = plan.site(k)
-    return not site.loops and site.rule.stacks(site.call, plan.layout(k).size)
+    return site_math.kernels(site).stacks(site.call, plan.layout(k).size)
 
 
 def zeros(plan: Plan, k: int) -> Array:
@@ -32,9 +33,10 @@ def zeros(plan: Plan, k: int) -> Array:
 def credit(plan: Plan, k: int, entries: Array, signal: Vector, window: WindowData, fused: bool) -> Array:
     """Σ_s g_s · ε_s of relation k, of the weight's shape."""
     site, at = plan.site(k), jnp.asarray(signal).astype(wide_dtype(entries.dtype))
-    if _moved_by_sample(plan, k) and site.rule.apply_stack is not None:
+    apply_stack = site_math.kernels(site).apply_stack
+    if _moved_by_sample(plan, k) and apply_stack is not None:
         at = jax.vmap(lambda e, s: plan.met(k, e, s, window.fixed))(entries, at)
-        return plan.of_weight(k, site.rule.apply_stack(site.call, entries, at))
+        return plan.of_weight(k, apply_stack(site.call, entries, at))
     return jax.vmap(lambda e, s: plan.apply(k, e, s, window.fixed))(entries, at).sum(0)
 
 
@@ -50,10 +52,11 @@ def moved(plan: Plan, k: int, entries: Array, window_product: Matrix, suffix_row
     c = _stacked_rows(plan, k, suffix_rows, window, dtype)  # (K, S, …)
     # A shift reads each slot at another place, which costs less than a product by sample.
     shift = layout.stacked and is_shift(links)
-    if _moved_by_sample(plan, k) and site.rule.moved_stack is not None and not shift:
+    move_stack = site_math.kernels(site).move_stack
+    if _moved_by_sample(plan, k) and move_stack is not None and not shift:
         data = [widened(u, c.dtype) for u in window.data(plan.relations[k].site)]
         at = jax.vmap(jax.vmap(lambda p, e: plan.met(k, e, p, window.fixed)), (0, None))(at, entries)
-        return site.rule.moved_stack(site.call, at, entries, data, jnp.moveaxis(c, 1, 0))
+        return move_stack(site.call, at, entries, data, jnp.moveaxis(c, 1, 0))
     spread = jax.vmap(jax.vmap(lambda p, e: plan.at_trace(k, p, e, window.fixed)), (0, None))(at, entries)
     kept = full_times(spread, entries, closure(layout.links) if links is None else links)
     return (kept + jax.vmap(lambda c: plan.outer(k, c, window), 1)(c)).astype(entries.dtype)

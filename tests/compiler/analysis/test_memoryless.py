@@ -11,8 +11,8 @@ from tests.learn.oracle import bptt, relative_error
 from tests.report.models import layers
 
 import etrax
-from etrax.compiler.analysis import _momentary as momentary
-from etrax.compiler.analysis import momentary_states
+from etrax.compiler.analysis import _memoryless as memoryless
+from etrax.compiler.analysis import memoryless_states
 from etrax.compiler.dataflow._transpose import reach_through
 from etrax.compiler.ir import leaves_with_paths
 from etrax.runtime import by_position_transport, carried_relations, plan_of, plan_probes, whole_view
@@ -66,7 +66,7 @@ def two_in_a_row(p, s, x):
 
 
 def flag_of_it(p, s, x):
-    """z follows from h, which is momentary."""
+    """z follows from h, which is memoryless."""
     i, f, g, o = gates(p, x)
     c = cell(i, f, g, s["c"])
     h = jnp.tanh(c) * o
@@ -116,7 +116,7 @@ def derivative_rolls(p, s, x):
     return {"c": c, "h": rolls_back(c) * (x @ p["w"][:, H : 2 * H])}, (s["h"] + s["c"]) @ p["out"]
 
 
-# model: states, those that are momentary, and how many numbers the trace has (None: not asked)
+# model: states, those that are memoryless, and how many numbers the trace has (None: not asked)
 MODELS = {
     "lstm": (lstm, "ch", {"h"}, B * (3 * H * (I + H + 1) + H + 3 * 4 * H + I + H)),
     "no recurrent weights": (no_recurrent_weights, "ch", {"h"}, None),
@@ -159,7 +159,7 @@ class Model:
 def test_found(name):
     learner = Model(name).compiled("d_rtrl")
     *_, gone, numbers = MODELS[name]
-    found = momentary_states(learner.facts)
+    found = memoryless_states(learner.facts)
     assert {learner.facts.state_name(i).strip("'") for i in found} == gone
     assert any("no trace is kept" in note for note in str(learner.report).splitlines()) == bool(gone)
     if numbers is not None:
@@ -193,11 +193,11 @@ def test_gradients_are_those_of_whole_traces(name):
 def test_one_derivative_for_all_layers(monkeypatch):
     """However many layers there are: each group alone would take a walk through the whole step."""
     calls = []
-    monkeypatch.setattr(momentary, "reach_through", lambda *args: calls.append(args) or reach_through(*args))
+    monkeypatch.setattr(memoryless, "reach_through", lambda *args: calls.append(args) or reach_through(*args))
     for depth in (2, 5):
         calls.clear()
         learner = layers(depth)
-        assert len(momentary_states(learner.facts)) == depth and len(calls) == 1
+        assert len(memoryless_states(learner.facts)) == depth and len(calls) == 1
 
 
 def side_by_side(p, s, x):
@@ -219,7 +219,7 @@ def test_groups_together_are_as_each_alone():
     zero = jnp.zeros((B, H))
     hidden = {"lstm": {"c": zero, "h": zero}, "leaky": zero, "reads": zero}
     learner = etrax.compile(side_by_side, "d_rtrl", draw(B, I), params=params, hidden=hidden)
-    parts = [momentary._asked(learner.facts, g) for g in learner.facts.groups]
-    alone = [momentary._proved(learner.facts, [part]) for part in parts if part.leaves]
+    parts = [memoryless._asked(learner.facts, g) for g in learner.facts.groups]
+    alone = [memoryless._proved(learner.facts, [part]) for part in parts if part.leaves]
     assert len(parts) > 1
-    assert momentary_states(learner.facts) == {i: found for one in alone for i, found in one.items()} != {}
+    assert memoryless_states(learner.facts) == {i: found for one in alone for i, found in one.items()} != {}

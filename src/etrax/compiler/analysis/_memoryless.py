@@ -30,7 +30,7 @@ from ._tags import Tag
 
 
 class _Asked(NamedTuple):
-    """The leaves of a group that may be momentary, and its others, whose new values are held."""
+    """The leaves of a group that may be memoryless, and its others, whose new values are held."""
 
     group: Group
     leaves: list[int]
@@ -38,12 +38,12 @@ class _Asked(NamedTuple):
 
 
 @memoised
-def momentary_states(facts: Facts) -> dict[int, frozenset[int]]:
-    """Per momentary leaf, the new states of its group that it is made of."""
+def memoryless_states(facts: Facts) -> dict[int, frozenset[int]]:
+    """Per memoryless leaf, the new states of its group that it is made of."""
     if facts.nonlinear:
         return {}
     carried = [g for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)]
-    asked = [found for g in carried if (found := _asked(facts, g)).leaves]
+    asked = [candidate for g in carried if (candidate := _asked(facts, g)).leaves]
     return _proved(facts, asked) if asked else {}
 
 
@@ -58,7 +58,7 @@ def _asked(facts: Facts, group: Group) -> _Asked:
 
 
 def _proved(facts: Facts, parts: Sequence[_Asked]) -> dict[int, frozenset[int]]:
-    """Those that are momentary, by one derivative of the step for all groups.
+    """Those that are memoryless, by one derivative of the step for all groups.
 
     A group that another one's held states reach, or for which something on the way is not linear, is tried alone.
     """
@@ -74,35 +74,37 @@ def _proved(facts: Facts, parts: Sequence[_Asked]) -> dict[int, frozenset[int]]:
     rows, problems = reach_through(run, moving, [leaf.aval for leaf in facts.step.ins], asked)
     reached = [{i: dep for i, dep in row.items() if any((m >= 0).any() for m in dep.maps)} for row in rows]
     by_old, by_new = dict(zip(old, reached, strict=False)), dict(zip(held, reached[len(old) :], strict=True))
-    found: dict[int, frozenset[int]] = {}
+    proved: dict[int, frozenset[int]] = {}
     for part in parts:
         met = any(not problem.sources or problem.sources & set(part.leaves) for problem in problems)
         crossed = any(by_new[k].keys() & set(part.leaves) for k in held if k not in part.held)
         if len(parts) > 1 and (met or crossed):
-            found |= _proved(facts, [part])
+            proved |= _proved(facts, [part])
         elif not met:
-            found |= _of_group(facts, part, by_old, by_new)
-    return found
+            proved |= _of_group(facts, part, by_old, by_new)
+    return proved
 
 
 def _of_group(
     facts: Facts, part: _Asked, by_old: Mapping[int, Mapping[int, Dep]], by_new: Mapping[int, Mapping[int, Dep]]
 ) -> dict[int, frozenset[int]]:
     """The asked leaves of a group that no old state reaches, and new ones position by position alone."""
-    found: dict[int, frozenset[int]] = {}
+    proved: dict[int, frozenset[int]] = {}
     for i in part.leaves:
         sources = {k: by_new[k][i] for k in part.held if i in by_new[k]}
         if not any(i in by_old[k] for k in part.group.leaves) and all(
             _is_plain(facts, part.group, k) and _stays(dep, part.group.place_of(i)) for k, dep in sources.items()
         ):
-            found[i] = frozenset(sources)
-    return found
+            proved[i] = frozenset(sources)
+    return proved
 
 
 def _stays(dep: Dep, place: np.ndarray) -> bool:
     """Whether elements in the order of positions reach nothing but their own."""
-    found = target_places(dep, place)
-    return found is not None and bool(((found == np.arange(found.size).reshape(found.shape)) | (found < 0)).all())
+    reached = target_places(dep, place)
+    return reached is not None and bool(
+        ((reached == np.arange(reached.size).reshape(reached.shape)) | (reached < 0)).all()
+    )
 
 
 def _is_plain(facts: Facts, group: Group, leaf: int) -> bool:
