@@ -30,7 +30,8 @@ import etrax  # noqa: E402
 sys.path.insert(0, os.path.dirname(__file__))
 from models import MODELS, B, I, O  # noqa: E402
 
-T, WINDOW = 4, 2
+# No other axis is as long as a window, nor a product of others: arrays that travel are told apart by their shapes.
+T, WINDOW = 10, 5
 RULES = {
     "tbptt": etrax.tbptt(), "d_rtrl": etrax.d_rtrl(), "pp_prop": etrax.pp_prop(), "e_prop": etrax.e_prop(kappa=0.5),
     "random": etrax.e_prop(feedback="random", key=jax.random.key(0)),

@@ -122,9 +122,9 @@ def test_two_processes_give_what_one_device_gives(rules):
                          env={**os.environ, "PROCESS": f"{address},{n}"}, stderr=subprocess.PIPE)
         for n in range(2)
     ]  # fmt: skip
-    for process in running:
-        out, error = process.communicate(timeout=550)
-        assert process.returncode == 0, error
+    ended = [(*process.communicate(timeout=550), process.returncode) for process in running]
+    for out, error, code in ended:  # after both have ended: one that is left running fails the tests that follow
+        assert code == 0, error
         found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         assert [f["case"] for f in found] == cases
         for f in found:

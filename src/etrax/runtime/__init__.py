@@ -53,6 +53,7 @@ from ._transport import WindowData as WindowData
 from ._transport import add_to as add_to
 from ._transport import by_site as by_site
 from ._transport import embed_trace as embed_trace
+from ._view import View as View
 from ._view import following_view as following_view
 from ._view import in_view as in_view
 from ._view import reduced_view as reduced_view

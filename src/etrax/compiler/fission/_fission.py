@@ -18,8 +18,7 @@ from jax import Array, lax
 
 from ..._compat import JaxprEqn, Literal, ScanParts, Var, bodies_of, open_jaxpr, run_equation, scan_parts
 from ..ir import PyTree, Site, interpret, mapped
-from ._apart import Parted, products_to_part
-from ._schedule import Part, Schedule, schedule
+from ._schedule import Part, Parted, Schedule, products_to_part, schedule
 
 Step: TypeAlias = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 

@@ -84,10 +84,10 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Array]) ->
     n = len(step.jaxpr.eqns)
     for j, s in enumerate(sites):
         if len(s.at) == 1 and s.at[0] >= n:
-            finder.found[j] = (outs[s.at[0] - n], ())
+            finder.operands[j] = (outs[s.at[0] - n], ())
     weight, fixed = [], []
     for j, s in enumerate(sites):
-        w, rest = finder.found[j]
+        w, rest = finder.operands[j]
         w = _force(w)
         weight.append(_aligned(s, w) if s.rule is ALIGNED else w)
         with jax.ensure_compile_time_eval():  # constants stay known
@@ -133,7 +133,7 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array 
     finder = _Finder(sites)
     with jax.ensure_compile_time_eval():
         finder.walk(step.jaxpr, (), [*step.consts, *(_Lazy(_data) for _ in step.ins)], ())
-        operands = [finder.found[j][1] if j in finder.found else () for j in range(len(sites))]
+        operands = [finder.operands[j][1] if j in finder.operands else () for j in range(len(sites))]
         return [tuple(_force(v) if _is_ready(v) else None for v in values) for values in operands]
 
 
@@ -151,7 +151,7 @@ class _Finder:
     def __init__(self, sites: Sequence[WeightSite]):
         self.sites = sites
         self.at = Addresses(sites)
-        self.found: dict[int, tuple[Value, tuple[Value, ...]]] = {}
+        self.operands: dict[int, tuple[Value, tuple[Value, ...]]] = {}  # the weight, and the constant operands
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], args: Sequence[Value], at: Site) -> list[Value]:
         return interpret(jaxpr, consts, args, self.handle, at)
@@ -160,7 +160,7 @@ class _Finder:
         name = eqn.primitive.name
         for j in self.at.here.get(site, ()):
             s = self.sites[j]
-            self.found[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
+            self.operands[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
         if site in self.at.below:
             if name in INLINED:
                 return None
@@ -190,7 +190,7 @@ class _Finder:
         for j in self.at.below[site]:
             if self.sites[j].is_sliced_by(site):
                 stack = _Stack(self.sites, j, site, parts, values)
-                self.found[j] = (_Lazy(stack.weights), self.found[j][1])
+                self.operands[j] = (_Lazy(stack.weights), self.operands[j][1])
 
 
 class _Stack(NamedTuple):
@@ -228,7 +228,7 @@ class _Stack(NamedTuple):
         start = [carry[k] if k in carry else _Lazy(_data) for k in range(parts.num_carry)]
         scanned = [xs[i] if i in xs else _Lazy(_data) for i in range(len(self.values) - n - parts.num_carry)]
         ends = finder.walk(parts.jaxpr, parts.consts, [*self.values[:n], *start, *scanned], self.at)
-        return ends[: parts.num_carry], finder.found[self.site][0]
+        return ends[: parts.num_carry], finder.operands[self.site][0]
 
     def carried(self, slices: Mapping[int, Array]) -> list[int]:
         """What of the carry never depends on data."""

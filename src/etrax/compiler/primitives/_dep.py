@@ -120,6 +120,7 @@ def _join(a: Partition, b: Partition) -> Partition:
         return a
     if a.labels is None or np.array_equal(a.labels, b.labels):
         return b
+    # A bipartite graph: blocks of a on the left, those of b, numbered behind them, on the right; an element links two.
     la, lb = a.labels, b.labels
     nodes = components(int(la.max()) + int(lb.max()) + 2, la, lb + int(la.max()) + 1)
     return Partition(a.size, first_seen(nodes[la]))
@@ -131,6 +132,7 @@ def _refit(dep: Dep, part: Partition) -> tuple[np.ndarray, ...]:
         return dep.maps
     if dep.part.labels is None:
         return tuple(part.block_of(m) for m in dep.maps)
+    # Every element of an old block lies in the same new block, so that any of them may write the entry.
     lookup = np.zeros(int(dep.part.labels.max()) + 1, np.int32)
     lookup[dep.part.labels] = part.labels
     return tuple(look_up(lookup, m) for m in dep.maps)
@@ -178,6 +180,7 @@ def _same_maps(a: Dep, b: Dep) -> bool:
 def coarsen(dep: Dep) -> Dep:
     """One block per element of z: blocks that share an element of z become one."""
     base, labels = dep.maps[0].reshape(-1), dep.part.all_labels()
+    # The first block that an element has stands for it; its other blocks are joined with that one.
     anchor = base
     for m in dep.maps[1:]:
         anchor = np.where(anchor >= 0, anchor, m.reshape(-1))
@@ -201,6 +204,7 @@ def reduce(dep: Dep, axes: Sequence[int], cause: Cause) -> Dep:
         return dep.relocate(lambda m: np.full(np.delete(m.shape, axes), -1, np.int32), cause)
     if width == 1:
         return dep.relocate(lambda m: m.reshape([n for i, n in enumerate(m.shape) if i not in axes]))
+    # Summed axes last, and those as one: a row holds all that one element of the result depends on.
     moved = [np.moveaxis(m, axes, range(-len(axes), 0)) for m in dep.maps]
     rows = [m.reshape(*m.shape[: m.ndim - len(axes)], width) for m in moved]
     if width * len(rows) <= MAX_MAPS:
@@ -227,6 +231,7 @@ def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -
     if block.size and int(block.min()) < 0:
         row, block = row[block >= 0], block[block >= 0]
     count = part.size if part.labels is None else int(part.labels.max(initial=-1)) + 1
+    # Of the rows that hold a block, the last one that is written; if it is the only one, no graph is needed.
     owner = np.full(count, -1, np.int32)
     owner[block] = row
     if np.array_equal(owner[block], row):  # no block is in two rows

@@ -39,6 +39,8 @@ def _unknown_rows(call: Call) -> list[Deps]:
     full = [i for i, n in enumerate(sizes) if n == operand[i] and i not in d.start_index_map]
     apart = [i for i in full if i not in d.collapsed_slice_dims and i not in d.operand_batching_dims]
     visible = [i for i in range(len(sizes)) if i not in d.collapsed_slice_dims and i not in d.operand_batching_dims]
+    # The axis of the result that an operand's axis becomes: offset axes stand in the order of those that are not
+    # collapsed, batch axes in the order of the indices' own.
     out_axis = {i: d.offset_dims[visible.index(i)] for i in apart}
     index_rank = len(call.in_shape(1)) - 1
     batch_out = [i for i in range(len(shape)) if i not in d.offset_dims]
@@ -50,6 +52,7 @@ def _unknown_rows(call: Call) -> list[Deps]:
         lost = [i for i in range(len(operand)) if i not in out_axis]
         dep = reduce(dep, lost, call.cause) if lost else dep
         stays = [i for i in range(len(operand)) if i in out_axis]
+        # Remaining axes in the order of the result, each at its place among axes of length one.
         order = np.argsort([out_axis[i] for i in stays])
         spread = [1] * len(shape)
         for i in stays:
@@ -74,7 +77,7 @@ def _dynamic_slice(call: Call) -> list[Deps]:
                 want = (*dep.shape[:axis], n, *dep.shape[axis + 1 :])
                 dep = total.relocate(lambda m, axis=axis, want=want: np.broadcast_to(np.expand_dims(m, axis), want))
             else:
-                a = int(np.clip(start, 0, shape[axis] - n))
+                a = int(np.clip(start, 0, shape[axis] - n))  # as XLA does: a slice never leaves the array
                 at = (slice(None),) * axis + (slice(a, a + n),)
                 dep = dep.relocate(lambda m, at=at: m[at], call.cause)
         return dep
@@ -216,6 +219,7 @@ def _scatter_unknown(call: Call) -> list[Deps]:
     d, shape = call.params["dimension_numbers"], call.in_shape(0)
     update = call.in_shape(2)
     visible = [i for i in range(len(shape)) if i not in d.inserted_window_dims and i not in d.operand_batching_dims]
+    # Axes of the operand that stay apart, with the axis of the updates that each of them is.
     apart = {
         axis: d.update_window_dims[k]
         for k, axis in enumerate(visible)
