@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from .engine import planned
 from .frontends import bind, check_kernels, compiling
 from .graph import build_graph
 from .ir import Bound, Path, PyTree, Role, Step, format_path
-from .learn import Learner, check_mesh, check_trace_dtype
+from .learn import Learner, check_mesh, check_trace_dtype, with_guarded_constants
 from .report import Report
 from .rules import Rule, RuleWarning, as_rule
 
@@ -62,6 +63,7 @@ def compile(
     warn_of_wrong_sums()
     with compiling():
         bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
+        bound = replace(bound, step=with_guarded_constants(bound.step))
         facts = analyse(bound.step)
     check_kernels(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
     for path in integer_parameters(facts.step):

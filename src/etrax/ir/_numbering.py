@@ -18,6 +18,7 @@ from .._compat import (
     Literal,
     inner_jaxpr,
     is_complex,
+    is_concrete,
     is_inexact,
     open_jaxpr,
 )
@@ -142,7 +143,8 @@ def _plain(value: Any) -> bool:
 
 def _constant(value: Any) -> Name:
     """Constants of one number are equal if it is; others only equal themselves."""
-    a = np.asarray(value) if getattr(value, "dtype", np.dtype(float)).kind in "biufc" else None
+    is_number = is_concrete(value) and getattr(value, "dtype", np.dtype(float)).kind in "biufc"
+    a = np.asarray(value) if is_number else None
     if a is None or not a.size or not (a == a.flat[0]).all():
         return 1, ("constant", id(value))
     number = a.flat[0].item()

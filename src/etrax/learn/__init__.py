@@ -27,4 +27,5 @@ from ._program import check_like as check_like
 from ._sequence import Losses as Losses
 from ._shard import align_entries as align_entries
 from ._shard import check_mesh as check_mesh
+from ._surrogates import with_guarded_constants as with_guarded_constants
 from ._traffic import messages as messages

@@ -79,7 +79,8 @@ class Learner:
         self.check_finite, self.trace_dtype = check_finite, trace_dtype
         self._warned = self._warned_of_window = False
         self._budget, self._at_batch = memory_budget, at_batch
-        self._refuses_derivatives = has_user_rules(facts.step)
+        # Of values that this learner's functions read: the same values, without derivatives where those would be wrong.
+        self.guard: Callable[[PyTree], PyTree] = refuse_derivatives if has_user_rules(facts.step) else lambda tree: tree
         self.mesh, self._shard = mesh, shard
         self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, mesh, shard)
         if self._meshed is not None:
@@ -211,8 +212,9 @@ class Learner:
         return placed
 
     def _plain_evolve(self, params: PyTree, state: LearnerState, inputs: list[jax.Array]) -> dict[str, PyTree]:
-        facts, program, xs = self.facts, self.program, [x[None] for x in inputs]
-        p = program.params(params)
+        facts, program = self.facts, self.program
+        params, state, inputs = self.guard((params, state, inputs))
+        p, xs = program.params(params), [x[None] for x in inputs]
         states, w = program.states(state.hidden), program.prepared(p)
         end, trace, outs = evolve(facts, program.transport, p, w, states, state.trace, xs)
         new = LearnerState(program.hidden_of(end), trace, count_on(state.step, 1))
@@ -283,8 +285,7 @@ class Learner:
         @partial(jax.jit, donate_argnums=1 if donate else ())
         @self._on_mesh
         def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
-            if self._refuses_derivatives:
-                params, state, inputs = refuse_derivatives((params, state, inputs))
+            params, state, inputs = self.guard((params, state, inputs))
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
             steps = steps_of(given.inputs, (targets, given.weight))
@@ -329,12 +330,11 @@ class Learner:
             params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
             mask: jax.Array | None,
         ) -> PyTree:  # fmt: skip
-            if self._refuses_derivatives:
-                params, opt_state, state, inputs = refuse_derivatives((params, opt_state, state, inputs))
+            params, opt_state, state, inputs = self.guard((params, opt_state, state, inputs))
             given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
             check_opt_state(optimizer, params, opt_state)
             start = params, opt_state, state.trace
-            ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
+            ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k, self.guard)
             params, opt_state, end, trace = ends
             steps = steps_of(given.inputs, (targets, given.weight))
             state = LearnerState(program.hidden_of(end), trace, count_on(state.step, steps))

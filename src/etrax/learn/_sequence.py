@@ -178,11 +178,13 @@ def run_sequence(
 
 
 def train_sequence(
-    program: Program, optimizer: Optimizer, given: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
-) -> tuple[PyTree, jax.Array, list[jax.Array]]:
+    program: Program, optimizer: Optimizer, given: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int,
+    guard: Callable[[PyTree], PyTree] = lambda params: params,
+) -> tuple[PyTree, jax.Array, list[jax.Array]]:  # fmt: skip
     """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are.
 
-    `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses; the
+    `guard` is given the parameters of every window and gives them back: those of all but the first depend on targets,
+    mask, and whatever loss and optimizer close over. `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses; the
     outputs of all steps, if `losses` keeps them.
     """
     facts, along = program.facts, (targets, given.weight)
@@ -191,6 +193,7 @@ def train_sequence(
         params, opt_state, states, trace = carry
         x, extra = xs
         x = without_masked_nans(x, extra[1])
+        params = guard(params)
         p = program.params(params)
         w = program.prepared(p)
         scale = losses.total(extra, steps_of(x, extra))

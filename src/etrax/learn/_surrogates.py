@@ -6,11 +6,12 @@ the result is differentiated again. A wrong number would come out without a word
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 
-from .._compat import CUSTOM
+from .._compat import CUSTOM, is_concrete
 from .._errors import NotSupportedError
 from ..ir import PyTree, Step, equations, is_rule_of_jax
 
@@ -18,6 +19,13 @@ from ..ir import PyTree, Step, equations, is_rule_of_jax
 def has_user_rules(step: Step) -> bool:
     """Whether a step calls functions with derivative rules that are not JAX's own."""
     return any(eqn.primitive.name in CUSTOM and not is_rule_of_jax(eqn) for eqn in equations(step.jaxpr))
+
+
+def with_guarded_constants(step: Step) -> Step:
+    """A step with such rules that closes over values of a transformation around it: derivatives in them are refused."""
+    if is_concrete(step.consts) or not has_user_rules(step):
+        return step
+    return replace(step, consts=tuple(c if is_concrete(c) else refuse_derivatives(c) for c in step.consts))
 
 
 @jax.custom_vjp

@@ -73,7 +73,8 @@ def online_window(learner: Learner) -> Window:
     def back(
         given: tuple[Leaves, Leaves, PyTree, Leaves, dict[int, tuple[()]]], bars: tuple[Leaves, Leaves, PyTree]
     ) -> tuple[PyTree, ...]:
-        params, states, trace, inputs, asked = given
+        *values, asked = given
+        params, states, trace, inputs = learner.guard(values)
         bars = jax.tree.map(_number, bars, is_leaf=lambda b: isinstance(b, SymbolicZero))
         moving = [k for k, leaf in enumerate(facts.step.outs[n_states:]) if is_inexact(leaf.aval)]
         along = [bars[0][k] for k in moving]
