@@ -17,7 +17,8 @@ from ._borrow import Module, State
 def renew_states(module: Module, *args: object, **kwargs: object) -> set[tuple[Any, ...]]:
     """Run `brainstate.nn.init_all_states`; every path of the module that had a state has the same object afterwards.
 
-    The answer are the paths whose states were made or given values anew. If it fails, the module holds the states and values that it held before.
+    The answer are the paths whose states were made or given values anew. If it fails, the module holds the states and
+    values that it held before.
     """
     old = dict(module.states())
     before = {path: state._value for path, state in old.items()}

@@ -184,8 +184,8 @@ def train_sequence(
     """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are.
 
     `guard` is given the parameters of every window and gives them back: those of all but the first depend on targets,
-    mask, and whatever loss and optimizer close over. `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses; the
-    outputs of all steps, if `losses` keeps them.
+    mask, and whatever loss and optimizer close over. `start` holds parameters, optimizer and trace. The answer:
+    parameters, optimizer, states and trace; losses; the outputs of all steps, if `losses` keeps them.
     """
     facts, along = program.facts, (targets, given.weight)
 
