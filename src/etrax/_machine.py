@@ -68,7 +68,7 @@ class Machine:
     # Entries of a row that are added up in one expression; longer rows are added in several rounds.
     entries_in_a_sum: int = 16
     # A matrix with more entries than one in so many is multiplied as a dense one. With 2048² places and eight samples,
-    # a product with every eighth entry takes a CPU 1.81 ms by gathering and 0.65 ms as a dense one, with every 16th 0.79
+    # a product with every 8th entry takes a CPU 1.81 ms by gathering and 0.65 ms as a dense one, with every 16th 0.79
     # and 0.61 ms, with every 64th 0.26 and 0.80 ms; the dense matrix also takes so many times the memory.
     dense_share: int = 16
 
