@@ -78,14 +78,14 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
         )
 
     options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
-    return Rule("three_factor", transport, verdict, options)
+    return Rule("three_factor", transport, verdict, options, needs_loss=True)
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:
     def signal(own: tuple[()], moment: Moment) -> tuple[dict[int, Array], tuple[()]]:
         if modulator is None:
             return {g.index: jnp.full(g.num_positions, moment.loss) for g in facts.groups}, ()
-        weight, found = moment.along[1], moment.read(modulator)
+        weight, found = moment.step_data[1], moment.read(modulator)
         weight = jnp.ones(()) if weight is None else weight
         at = {g.index: (_on_group(facts, g, found), _broadcast(facts, g, weight, "mask")) for g in facts.groups}
         return {g: _masked(signal, own) for g, (signal, own) in at.items()}, ()

@@ -28,16 +28,16 @@ class OutputLoss(Protocol):
     share the samples.
     """
 
-    def __call__(self, outs: list[Array], along: Any) -> tuple[Array, Any]: ...
+    def __call__(self, outs: list[Array], step_data: Any) -> tuple[Array, Any]: ...
 
-    def read(self, f: Callable[[Any, Any], Any], outs: list[Array], along: Any) -> Any: ...
+    def read(self, f: Callable[[Any, Any], Any], outs: list[Array], step_data: Any) -> Any: ...
 
     def whole(self, loss: Array) -> Array: ...
 
 
 class Moment(NamedTuple):
-    """One step as a source sees it: `read(f)` is f(output, target) as the loss function is given them; what runs
-    along, and the loss.
+    """One step as a source sees it: `read(f)` is f(output, target) as the loss function is given them; the data of the
+    step beside its inputs (targets, weights of a mask), and the loss.
 
     `errors` are the derivatives of the loss in those leaves of the output that have one; `activity` is what the step
     shows of each group, per position.
@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
     read: Callable[[Callable[[Any, Any], Any]], Any]
     errors: dict[int, Array]
-    along: Any
+    step_data: Any
     loss: Array
     activity: list[Array]
 
@@ -96,32 +96,51 @@ def on_activity(
     facts = visible.facts
     bars = [jnp.zeros_like(a) for a in observed.seen]
     for k, at in visible.place[group].items():
-        value = errors[visible.readers[k].index] if signal is None else signal[np.maximum(at, 0)]
+        value = (
+            errors[visible.readers[k].index] if signal is None else _on_parts(_at(signal, np.maximum(at, 0)), bars[k])
+        )
         bars[k] = jnp.where(at >= 0, value, 0).astype(observed.seen[k].dtype)
     states = {i: jnp.zeros_like(observed.states[i]) for i in facts.group_of_leaf}
     bare = visible.bare[group]
     for i in facts.groups[group].leaves:
         at = facts.groups[group].place_of(i)
         if signal is not None and bare.any():
-            states[i] = jnp.where(bare[at], signal[at], 0).astype(states[i].dtype)
+            states[i] = jnp.where(bare[at], _on_parts(_at(signal, at), states[i]), 0).astype(states[i].dtype)
     return bars, states
 
 
+def _at(signal: Array, place: np.ndarray) -> Array:
+    """A signal per position, at elements that have these positions.
+
+    Where they are in order it is a reshape: JAX's partitioner gathers the whole of an array that is indexed.
+    """
+    in_order = place.size == signal.size and np.array_equal(place.reshape(-1), np.arange(place.size))
+    return signal.reshape(place.shape) if in_order else signal[place]
+
+
+def _on_parts(signal: Array, like: Array) -> Array:
+    """A signal on an array; a complex one takes it on both of its parts, as cotangents (Re c, −Im c) say it.
+
+    On the real parts alone, what drives imaginary ones (their input matrix) would get no signal.
+    """
+    return signal * (1 - 1j) if jnp.iscomplexobj(like) else signal
+
+
 def moment_of(
-    visible: Visible, observed: ObservedStep, outputs: list[Array], along: Any, loss_of: OutputLoss
+    visible: Visible, observed: ObservedStep, outputs: list[Array], step_data: Any, loss_of: OutputLoss
 ) -> Moment:
     """The step as a source sees it."""
-    value, errors = errors_of(outputs, along, loss_of)
+    value, errors = errors_of(outputs, step_data, loss_of)
     activity = _activity(visible.facts, visible, observed.seen)
-    return Moment(lambda f: loss_of.read(f, outputs, along), errors, along, loss_of.whole(value), activity)
+    return Moment(lambda f: loss_of.read(f, outputs, step_data), errors, step_data, loss_of.whole(value), activity)
 
 
-def errors_of(outputs: Sequence[Array], along: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
+def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
     """The loss of a step, and its derivative in each output leaf that has one."""
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
     def loss(moving: Mapping[int, Array]) -> Array:
-        return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], along)[0]
+        return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], step_data)[0]
 
     value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
     return value, pull(jnp.ones_like(value))[0]

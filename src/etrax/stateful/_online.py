@@ -22,15 +22,13 @@ from ._window import Leaves, Window, masked_outputs
 
 # So many calls over sequences outside of `jit` are a training loop that compiles at every turn.
 MANY_OUTSIDE = 10
-# Rules whose own signal is a function of the loss, or that are trained by it.
-_NEED_THE_LOSS = ("three_factor", "synthetic")
 
 
 def checked_rule(rule: Rule | str) -> Rule:
     """A rule that can do without the loss, which is computed outside."""
     rule = as_rule(rule)
     for member in (rule, *rule.members):
-        if member.name in _NEED_THE_LOSS or member.options.get("feedback") == "adaptive":
+        if member.needs_loss:
             raise NotSupportedError(
                 f"{member} reads or learns from the loss of each step, which is computed outside of `etrax.Stateful`: "
                 "use `etrax.compile` and `learner.value_and_grad`."
