@@ -52,12 +52,16 @@ class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""
 
 
+class ArtifactError(EtraxError, ValueError):
+    """A file that is no artifact, was cut short or changed, or is of another version."""
+
+
 def need(package: str, what: str, extra: str) -> ModuleType:
     """Import an optional package for `what`, or say which extra brings it.
 
-    >>> need("no_such_package", "`etrax.this`", "that")
+    >>> need("absent", "`etrax.nir`", "nir")
     Traceback (most recent call last):
-    etrax.MissingPackageError: `etrax.this` needs no_such_package, which is not installed: `pip install "etrax[that]"`.
+    etrax._errors.MissingPackageError: `etrax.nir` needs absent, which is not installed: `pip install "etrax[nir]"`.
     """
     try:
         return importlib.import_module(package)

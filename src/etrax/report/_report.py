@@ -15,7 +15,7 @@ from .._arguments import format_bytes, short
 from .._errors import ArgumentError, ArgumentTypeError, meant
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, explained, format_path, is_at
-from ..rules import Rule, Verdict
+from ..rules import Rule, Verdict, compared_rules
 from ._escape import esc
 from ._lines import GroupLine, OpLine, ParameterLine, find_reads, group_line, op_line, output_names, parameter_line
 from ._text import kinds_of, kinds_text, rule_name, size_text, text_of
@@ -96,10 +96,7 @@ class Report:
     def of(
         cls, facts: Facts, rule: Rule, own_bytes: int, trace_dtype: DTypeLike | None = None, more: Sequence[str] = ()
     ) -> Report:
-        from .. import rules
-
-        others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.rtrl())
-        sizes = {r.name: partial(r.size, facts, trace_dtype) for r in others} | {rule.name: lambda: own_bytes}
+        sizes = {r.name: partial(r.size, facts, trace_dtype) for r in compared_rules()} | {rule.name: lambda: own_bytes}
         reads = find_reads(facts)
         count = len(facts.step.select(Role.PARAM))
         return cls(

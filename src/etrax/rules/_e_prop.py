@@ -101,7 +101,7 @@ def _by_feedback(
             guided_fan_out(kappa),
         )
 
-    return Rule("e_prop", transport, verdict, options)
+    return Rule("e_prop", transport, verdict, options, needs_loss=rate is not None)
 
 
 def _symmetric(kappa: float) -> Rule:

@@ -133,7 +133,8 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
     discount = check_decay("synthetic", "discount", discount, closed=True)
 
     options = {"rate": rate, "discount": discount}
-    return Rule("synthetic", partial(synthetic_transport, **options), _by_estimate, options, estimates_future=True)
+    transport = partial(synthetic_transport, **options)
+    return Rule("synthetic", transport, _by_estimate, options, estimates_future=True, needs_loss=True)
 
 
 def _by_estimate(facts: Facts, param: int) -> Verdict:

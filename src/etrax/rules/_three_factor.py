@@ -78,7 +78,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
         )
 
     options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
-    return Rule("three_factor", transport, verdict, options)
+    return Rule("three_factor", transport, verdict, options, needs_loss=True)
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:

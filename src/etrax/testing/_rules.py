@@ -20,10 +20,9 @@ from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError, EtraxError
 from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner
-from ..rules import RULES, Rule, RuleWarning
+from ..rules import COMPARED, RULES, Rule, RuleWarning
 from ._oracles import bptt
 
-DEFAULT = ("tbptt", "pp_prop", "d_rtrl", "rtrl")
 TURNS = 5
 WIDTH, HEIGHT, LEFT, RIGHT, FLOOR = 640, 260, 60, 160, 210  # of the picture
 
@@ -135,7 +134,7 @@ def compare_rules(
     for what, tree in (("params", params), ("hidden", hidden), ("inputs", inputs), ("targets", targets)):
         check_arrays(what, tree)
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-    plain = _learner(model, "tbptt", params, hidden, inputs)
+    plain = _learner(model, COMPARED[0], params, hidden, inputs)
     params, hidden = (plain.params if params is None else params), (plain.hidden if hidden is None else hidden)
     runs: dict[str, Callable[[], object]] = {}
     rows: list[RuleRow] = []
@@ -164,7 +163,7 @@ def compare_rules(
 
 def _chosen(rules: Sequence[Rule | str] | None) -> list[Rule | str]:
     if rules is None:
-        return list(DEFAULT)
+        return list(COMPARED)
     if not isinstance(rules, list | tuple) or not all(isinstance(r, Rule | str) for r in rules):
         raise ArgumentTypeError(f"`rules` is {short(rules)}; pass a list of rules, or of their names.")
     for rule in rules:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import jax
 
@@ -15,29 +15,37 @@ from ._types import PyTree
 Path: TypeAlias = tuple[Any, ...]
 
 
-class Objects(NamedTuple):
-    """What a modelling library puts into trees; its front end hands this over.
+@dataclass(frozen=True)
+class Notation:
+    """How the values and names of a modelling library are read. Its front end hands it over.
 
-    `holds_number(x)`: x is one leaf, an array `x.mantissa` with a unit `x.unit`. `wraps_value(x)`: x is a node around
-    one value, which has the path of x; it is asked once `module` is imported. `shorten(text, brief)`: a key that is a
-    whole description, in short.
+    `wraps` says whether a value is a tree around one array, whose path is then that of the value. `unit` gives the
+    physical unit of a value, or None. `shorten` writes a key that is a whole description in short, or still shorter if
+    its second argument asks for that.
     """
 
-    module: str = ""
-    holds_number: Callable[[object], bool] | None = None
-    wraps_value: Callable[[object], bool] | None = None
-    shorten: Callable[[str, bool], str] | None = None
+    wraps: Callable[[object], bool] = lambda value: False
+    unit: Callable[[Any], object] = lambda value: None
+    shorten: Callable[[str, bool], str] = lambda key, briefly: key
 
 
-_LIBRARIES: list[Objects] = []
+_NOTATIONS: list[Notation] = []
 
 
-def add_library(objects: Objects) -> None:
-    """Make the objects of a library known to paths."""
-    _LIBRARIES.append(objects)
+def use_notation(notation: Notation) -> None:
+    """Read trees of a library in its notation from now on."""
+    _NOTATIONS.append(notation)
 
 
-def _key(entry: Any) -> Path:
+def _is_wrapper(value: object) -> bool:
+    return any(notation.wraps(value) for notation in _NOTATIONS)
+
+
+def _unit(value: object) -> object:
+    return next((u for notation in _NOTATIONS if (u := notation.unit(value)) is not None), None)
+
+
+def _key(entry: Any) -> tuple[Any, ...]:
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             value = getattr(entry, attribute)
@@ -48,56 +56,44 @@ def _key(entry: Any) -> Path:
 def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     """Leaves in flattening order, each with its path; a bare array has path `()`.
 
-    A dictionary key that is itself a tuple (as in flat dictionaries of states) is spliced in. A node around one value
-    has the path of that value (`Objects`).
+    A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in. A value that
+    wraps an array, in the notation of a library, has the path of the array.
 
     >>> leaves_with_paths({"rnn": {"w": 1.0}, "b": [2.0]})
     [(('b', 0), 2.0), (('rnn', 'w'), 1.0)]
     """
-    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_holds_number)
-    wrappers, out = _wrappers(tree), []
+    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree and _is_wrapper(x))
+    first = int(_is_wrapper(tree))  # the key under which a wrapper holds its value is no part of the path
+    out = []
     for path, leaf in entries:
-        # The key behind a wrapper is the wrapper's own name for its value.
-        depth = next((n for n in range(len(path)) if path[:n] in wrappers), len(path))
-        keys = path[:depth] + path[depth + 1 :]
-        out.append((sum((_key(e) for e in keys), ()), getattr(leaf, "mantissa", leaf)))
+        keys = sum((_key(entry) for entry in path[first:]), ())
+        inside = leaves_with_paths(leaf) if leaf is not tree and _is_wrapper(leaf) else [((), leaf)]
+        out += [((*keys, *rest), value) for rest, value in inside]
     return out
 
 
 def units_of(tree: PyTree) -> list[str]:
     """Of each leaf, in the same order: " in mV", or nothing where it is without a unit."""
-    return [f" in {x.unit}" if _holds_number(x) else "" for x in jax.tree.leaves(tree, is_leaf=_holds_number)]
-
-
-def _holds_number(x: object) -> bool:
-    return any(library.holds_number(x) for library in _LIBRARIES if library.holds_number)
-
-
-def _wrappers(tree: PyTree) -> set[Path]:
-    """Where the nodes are that wrap one value. Most programs load no library with such: trees are flattened often."""
-    checks = [library.wraps_value for library in _LIBRARIES if library.wraps_value and library.module in sys.modules]
-    if not checks:
-        return set()
-    nodes, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: any(wraps(x) for wraps in checks))
-    return {path for path, node in nodes if any(wraps(node) for wraps in checks)}
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: _unit(x) is not None)
+    return ["" if (unit := _unit(leaf)) is None else f" in {unit}" for leaf in leaves]
 
 
 LONG = 60
 
 
-def _shown(key: object) -> str:
+def _shown(key: Any) -> str:
     """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits."""
-    text = visible(_shortened(str(key), False))
+
+    def in_short(briefly: bool) -> str:
+        text = str(key)
+        for notation in _NOTATIONS:
+            text = notation.shorten(text, briefly)
+        return visible(text)
+
+    text = in_short(briefly=False)
     if len(text) <= LONG:
         return text
-    text = visible(_shortened(str(key), True))
-    return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
-
-
-def _shortened(text: str, brief: bool) -> str:
-    for library in _LIBRARIES:
-        text = library.shorten(text, brief) if library.shorten else text
-    return text
+    return f"{in_short(briefly=True)[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:
@@ -105,6 +101,7 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
 
     >>> format_path(("rnn", "w")), format_path((), "hidden"), format_path(("layers", 0, "w"))
     ("'rnn.w'", "'hidden'", "'layers[0].w'")
+
     A key that is a whole description (libraries make such) is said in short, and no two of them alike.
     """
     text = ""

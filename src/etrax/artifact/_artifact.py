@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +19,11 @@ from jax import export as jax_export
 
 from .._arguments import check_arrays, check_path, foreign, short
 from .._compat import is_extended, shape_struct
-from .._errors import ArgumentError, MissingPackageError
+from .._errors import ArgumentError, ArtifactError, MissingPackageError
 from .._version import __version__
 from ..compiler.ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
-from ..runtime import count_on
-from ._artifact_file import FORMAT, PARTS, ArtifactError, count_arrays, read_archive, sealed, write_archive
-from ._checks import Optimizer, check_optimizer, check_window
-from ._program import LearnerState
-from ._sequence import Losses, train_sequence
-
-if TYPE_CHECKING:
-    from ._learner import Learner
+from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, check_window, update_of
+from ._file import FORMAT, PARTS, count_arrays, read_archive, sealed, write_archive
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -46,12 +40,16 @@ def save_artifact(
     _check_platforms(platforms)
     structs = _structs(learner, optimizer, loss_fn, window, target)
     flat, tree = jax.tree.flatten(structs)
-    update = _update(learner, optimizer, loss_fn, window)
+    losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode, keep_outputs=True)
+    update = update_of(learner.program, optimizer, losses, window)
     kinds = [_key_kind(a) for a in flat]
 
     def program(*leaves: jax.Array) -> list[jax.Array]:
         values = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(leaves, kinds, strict=True)]
-        return [_plain(a) for a in jax.tree.leaves(update(*jax.tree.unflatten(tree, values)))]
+        new = update(*jax.tree.unflatten(tree, values), None)
+        # One update of one window: its losses are one number.
+        results = new["params"], new["opt_state"], new["state"], new["loss"][0], new["outputs"]
+        return [_plain(a) for a in jax.tree.leaves(results)]
 
     jitted, args = jax.jit(program), [_plain_struct(a) for a in flat]
     exported = jax_export.export(jitted, platforms=platforms)(*args)
@@ -107,25 +105,8 @@ def _output_struct(learner: Learner) -> PyTree:
 
 
 def _stacked(a: PyTree, steps: int) -> jax.ShapeDtypeStruct:
-    found = shape_struct(a)
-    return jax.ShapeDtypeStruct((steps, *found.shape), found.dtype)
-
-
-def _update(learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int) -> Any:
-    """What `learner.train` does with one window; the loss and the outputs besides."""
-    program = learner.program
-    losses = Losses(learner.facts.step, loss_fn, "mean", program.decode, keep_outputs=True)
-
-    def update(params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree) -> PyTree:
-        given = program.arguments(params, state.hidden, inputs, targets, None, losses)
-        start = params, opt_state, state.trace
-        (params, opt_state, end, trace), found, outputs = train_sequence(
-            program, optimizer, given, start, targets, losses, window
-        )
-        state = LearnerState(program.hidden_of(end), trace, count_on(state.step, window))
-        return params, opt_state, state, found[0], outputs
-
-    return update
+    struct = shape_struct(a)
+    return jax.ShapeDtypeStruct((steps, *struct.shape), struct.dtype)
 
 
 class Artifact:
@@ -149,7 +130,7 @@ class Artifact:
     (4.0, (3, 4), (4,))
     """
 
-    def __init__(self, manifest: dict[str, Any], exported: Any):
+    def __init__(self, manifest: dict[str, Any], exported: jax_export.Exported):
         self.manifest = manifest
         self._call = jax.jit(exported.call)
         self._wanted = manifest["arguments"]
@@ -168,15 +149,15 @@ class Artifact:
         single = self._is_sample(inputs)
         if single:
             inputs, targets = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets))
-        given = dict(zip(PARTS, (params, opt_state, state, inputs, targets), strict=True))
-        leaves = [a for part in PARTS for a in self._leaves(part, given[part])]
+        trees = params, opt_state, state, inputs, targets
+        leaves = [a for part, tree in zip(PARTS, trees, strict=True) for a in self._leaves(part, tree)]
         kinds = [_key_kind(shape_struct(a)) for a in leaves]
-        found = self._run([_plain(jnp.asarray(a)) for a in leaves])
-        kept, rest = jax.tree.flatten((params, opt_state, state))
-        first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(found, kinds, strict=False)]
-        new = jax.tree.unflatten(rest, first[: len(kept)])
-        outputs = [a[0] if single else a for a in found[len(kept) + 1 :]]
-        return (*new, found[len(kept)], _rebuilt(self.manifest["output"], iter(outputs)))
+        results = self._run([_plain(jnp.asarray(a)) for a in leaves])
+        updated = jax.tree.structure((params, opt_state, state))
+        n = updated.num_leaves  # then come the loss and the outputs
+        first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(results, kinds, strict=False)]
+        outputs = [a[0] if single else a for a in results[n + 1 :]]
+        return (*jax.tree.unflatten(updated, first[:n]), results[n], _rebuilt(self.manifest["output"], iter(outputs)))
 
     def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         try:
@@ -190,16 +171,16 @@ class Artifact:
         ranks = [len(w["shape"]) - 1 for w in wanted]
         return self.manifest["window"] == 1 and bool(leaves) and [jnp.ndim(a) for a in leaves] == ranks
 
-    def _leaves(self, part: str, tree: PyTree) -> list[Any]:
+    def _leaves(self, part: str, tree: PyTree) -> list[jax.Array]:
         """The leaves of an argument, if they are those that the program takes."""
         check_arrays(part, tree)
-        found, wanted = leaves_with_paths(tree), self._wanted[part]
-        if len(found) != len(wanted):
+        leaves, wanted = leaves_with_paths(tree), self._wanted[part]
+        if len(leaves) != len(wanted):
             raise ArgumentError(
-                f"`{part}` has {len(found)} arrays, but the artifact was made with {len(wanted)}: "
+                f"`{part}` has {len(leaves)} arrays, but the artifact was made with {len(wanted)}: "
                 f"{', '.join(w['path'] for w in wanted) or 'none'}."
             )
-        for (path, value), want in zip(found, wanted, strict=True):
+        for (path, value), want in zip(leaves, wanted, strict=True):
             name = format_path(path, part)[1:-1]
             if name != want["path"] and any(not isinstance(key, int) for key in path):
                 raise ArgumentError(
@@ -220,29 +201,6 @@ def _check_platforms(platforms: object) -> None:
     if platforms is not None and not listed:
         names = ", ".join(map(repr, _PLATFORMS))
         raise ArgumentError(f"`platforms` is {short(platforms)}; expected a list of some of {names}.")
-
-
-def register_for_export(tree: PyTree) -> None:
-    """Let `jax.export` write the named tuples of a tree, so that functions over them can be exported as they are."""
-    for node in _named_tuples(tree):
-        if node not in _REGISTERED:
-            _REGISTERED.add(node)
-            jax_export.register_namedtuple_serialization(node, serialized_name=f"{node.__module__}.{node.__qualname__}")
-
-
-_REGISTERED: set[type] = set()
-
-
-def _named_tuples(tree: PyTree) -> set[type]:
-    found: set[type] = set()
-
-    def look(node: PyTree) -> bool:
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.add(type(node))
-        return False
-
-    jax.tree.flatten(tree, is_leaf=look)
-    return found
 
 
 def load(path: str | os.PathLike[str]) -> Artifact:
@@ -275,15 +233,15 @@ def load(path: str | os.PathLike[str]) -> Artifact:
 def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export.Exported) -> None:
     """The program takes and gives what the manifest says."""
     wanted = [leaf for part in PARTS for leaf in manifest["arguments"][part]]
-    kept = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
-    outs = kept + 1 + count_arrays(manifest["output"])
+    updated = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
+    outs = updated + 1 + count_arrays(manifest["output"])
     flat = jax.tree.structure((tuple(range(len(wanted))), {})), jax.tree.structure(list(range(outs)))
     same = len(exported.in_avals) == len(wanted) and all(map(_fits, exported.in_avals, wanted))
     if (exported.in_tree, exported.out_tree) != flat or not same or list(exported.platforms) != manifest["platforms"]:
         raise ArtifactError(f"the program of {str(path)!r} is another than its manifest describes. Export it again.")
 
 
-def _fits(aval: Any, leaf: Mapping[str, Any]) -> bool:
+def _fits(aval: PyTree, leaf: Mapping[str, Any]) -> bool:
     """A random key is passed as its numbers, which have one axis more."""
     if leaf["dtype"].startswith("key<"):
         return list(aval.shape[:-1]) == leaf["shape"]
@@ -296,13 +254,13 @@ def _need_flatbuffers() -> None:
         raise MissingPackageError("artifacts need flatbuffers: install it with `pip install 'etrax[export]'`.")
 
 
-def _key_kind(a: PyTree) -> Any:
+def _key_kind(a: PyTree) -> PyTree:
     """How a random key is made of numbers; None for other arrays."""
     if not is_extended(a):
         return None
-    found: list[Any] = []
-    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), a)
-    return found[0]
+    kinds: list[PyTree] = []
+    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), a)
+    return kinds[0]
 
 
 def _plain(a: jax.Array) -> jax.Array:
@@ -313,7 +271,7 @@ def _plain_struct(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(_plain, a) if is_extended(a) else a
 
 
-def _described(structs: Sequence[PyTree]) -> dict[str, list[dict[str, Any]]]:
+def _described(structs: Sequence[PyTree]) -> dict[str, list[dict[str, object]]]:
     return {
         part: [
             {"path": format_path(path, part)[1:-1], "shape": list(a.shape), "dtype": str(a.dtype)}
@@ -327,10 +285,10 @@ def _size(tree: PyTree) -> int:
     return sum(a.size * a.dtype.itemsize for a in map(_plain_struct, jax.tree.leaves(tree)))
 
 
-def _flops(program: Any, args: Sequence[jax.ShapeDtypeStruct]) -> float | None:
+def _flops(program: jax.stages.Wrapped, args: Sequence[jax.ShapeDtypeStruct]) -> float | None:
     """Operations of one update as the compiler counts them; None where it does not."""
-    found = program.lower(*args).cost_analysis()
-    return float(found["flops"]) if found and "flops" in found else None
+    counts = program.lower(*args).cost_analysis()
+    return float(counts["flops"]) if counts and "flops" in counts else None
 
 
 def _skeleton(tree: PyTree) -> Any:
@@ -354,5 +312,5 @@ def _rebuilt(skeleton: Any, leaves: Iterator[jax.Array]) -> PyTree:
     if "dict" in skeleton:
         return {k: _rebuilt(v, leaves) for k, v in skeleton["dict"].items()}
     kind = "tuple" if "tuple" in skeleton else "list"
-    found = [_rebuilt(v, leaves) for v in skeleton[kind]]
-    return tuple(found) if kind == "tuple" else found
+    parts = [_rebuilt(v, leaves) for v in skeleton[kind]]
+    return tuple(parts) if kind == "tuple" else parts

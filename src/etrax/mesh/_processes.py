@@ -12,9 +12,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from .._errors import CompilationError
 from ..compiler.ir import PyTree, format_path
+from ..learn import Program, digest_of_step
 from ..rules import Rule
-from ._identity import digest_of_step
-from ._program import Program
 from ._shard import Dims
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ def place_batch(
         return jax.make_array_from_callback(shape, place, part)
 
     shown = on_mesh.along(targets, samples)
-    found = jax.tree.map(one, (inputs, targets), (on_mesh.shardings.inputs, shown))
+    placed = jax.tree.map(one, (inputs, targets), (on_mesh.shardings.inputs, shown))
     place = on_mesh.along(mask)
-    return *found, jax.make_array_from_callback(mask.shape, place, lambda at: mask[at])
+    return *placed, jax.make_array_from_callback(mask.shape, place, lambda at: mask[at])
 
 
 def check_same_model(program: Program, rule: Rule, mesh: Mesh, dims: Sequence[Dims]) -> None:
@@ -57,16 +56,16 @@ def check_same_model(program: Program, rule: Rule, mesh: Mesh, dims: Sequence[Di
         "the step": digest_of_step(step),
     }
     names = hashlib.sha256(str(list(said)).encode()).digest()[:4]
-    found = {name: hashlib.sha256(text.encode()).digest()[:4] for name, text in said.items()}
-    whole = hashlib.sha256(b"".join(found.values())).digest()[:4]
+    digests = {name: hashlib.sha256(text.encode()).digest()[:4] for name, text in said.items()}
+    of_all = hashlib.sha256(b"".join(digests.values())).digest()[:4]
     # As many numbers in all processes, whatever their models are: the names of the leaves, all of it, and then each.
-    first = process_allgather(np.frombuffer(names + whole, np.int32))
+    first = process_allgather(np.frombuffer(names + of_all, np.int32))
     if (first == first[0]).all():
         return
     which = "leaves of parameters, states or inputs"
     if (first[:, 0] == first[0, 0]).all():
-        each = process_allgather(np.frombuffer(b"".join(found.values()), np.int32))
-        which = ", ".join(name for name, column in zip(found, each.T, strict=True) if (column != column[0]).any())
+        each = process_allgather(np.frombuffer(b"".join(digests.values()), np.int32))
+        which = ", ".join(name for name, column in zip(digests, each.T, strict=True) if (column != column[0]).any())
     raise CompilationError(
         f"the {jax.process_count()} processes compile different models: they differ in {which} (here, process "
         f"{jax.process_index()}: {said.get(which, 'see the model')[:200]}). Start all of them with the same program "

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import foreign
-from .._errors import EtraxError
+from .._errors import ArtifactError
 
 FORMAT = 2
 PROGRAM, MANIFEST = "update.stablehlo", "manifest.json"
@@ -28,16 +28,12 @@ DEPTH = 64  # of the structure of an output
 _CALLBACKS = (b"_python_cpu_callback", b"_python_gpu_callback", b"_python_tpu_callback")
 
 
-class ArtifactError(EtraxError, ValueError):
-    """A file that is no artifact, was cut short or changed, or is of another version."""
-
-
 def sealed(manifest: Mapping[str, object], program: bytes) -> dict[str, object]:
     """The manifest with a digest of all of it and of the program."""
     plain = {k: v for k, v in manifest.items() if k != "sha256"}
-    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
-    found.update(program)
-    return {**plain, "sha256": found.hexdigest()}
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    digest.update(program)
+    return {**plain, "sha256": digest.hexdigest()}
 
 
 def write_archive(path: Path, manifest: Mapping[str, object], program: bytes) -> None:
@@ -63,18 +59,18 @@ def write_archive(path: Path, manifest: Mapping[str, object], program: bytes) ->
 def read_archive(path: Path) -> tuple[dict[str, Any], bytes]:
     """The manifest and the program of a file, as they were written."""
     try:
-        manifest, program = _members(path)
-        found = json.loads(manifest)
+        text, program = _members(path)
+        fields = json.loads(text)
     except ArtifactError:
         raise
     except Exception as error:  # zipfile, zlib and json raise many kinds for bytes that they did not write
         raise ArtifactError(f"{str(path)!r} is no artifact of Etrax, or was cut short. Export it again.") from error
-    _check_manifest(path, found)
-    if found["sha256"] != sealed(found, program)["sha256"] or found["bytes"]["program"] != len(program):
+    _check_manifest(path, fields)
+    if fields["sha256"] != sealed(fields, program)["sha256"] or fields["bytes"]["program"] != len(program):
         raise ArtifactError(f"{str(path)!r} is damaged: its content is not what was written. Export it again.")
     if any(name in program for name in _CALLBACKS):
         raise ArtifactError(f"the program of {str(path)!r} calls back into Python, which no artifact does.")
-    return found, program
+    return fields, program
 
 
 def _members(path: Path) -> tuple[bytes, bytes]:
@@ -120,8 +116,8 @@ def _check_manifest(path: Path, manifest: object) -> None:
         raise ArtifactError(f"the manifest of {str(path)!r} is not Etrax's: it has {foreign(sorted(others))}.")
     for name, is_right in _FIELDS.items():
         if name not in manifest or not is_right(manifest[name]):
-            found = f"is {foreign(manifest[name])}" if name in manifest else "is missing"
-            raise ArtifactError(f"the manifest of {str(path)!r} is not Etrax's: `{name}` {found}. Export it again.")
+            is_what = f"is {foreign(manifest[name])}" if name in manifest else "is missing"
+            raise ArtifactError(f"the manifest of {str(path)!r} is not Etrax's: `{name}` {is_what}. Export it again.")
 
 
 def _whole(value: object) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from jax import export as jax_export
 
 import etrax
-from etrax.learn._artifact_file import PARTS, sealed, write_archive
+from etrax.artifact._file import PARTS, sealed, write_archive
 
 B, I, H = 2, 3, 4
 

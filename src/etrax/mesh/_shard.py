@@ -17,6 +17,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.analysis import Facts, OpNode, Relation
 from ..compiler.ir import Leaf, Role, format_path
 from ..compiler.opened import fixed_examples, param_grads
+from ..learn import Shard
 from ..runtime import Transport, site_math
 
 # The mesh axis that cuts each dimension of an array; None where it is not cut.
@@ -31,17 +32,15 @@ _AXIS_NAMES = {
 }
 
 
-def check_mesh(mesh: object, shard: object) -> None:
-    """Refuse what is no mesh, or no layout of parameters over one."""
-    if mesh is None and shard is None:
-        return
+def checked_mesh(mesh: object, shard: object) -> tuple[Mesh, Shard]:
+    """A mesh and a layout over it, or an error that says what they are instead."""
     if not isinstance(mesh, Mesh):
         what = "was not given" if mesh is None else f"is a {type(mesh).__name__}"
         raise ArgumentTypeError(
             f"`mesh` {what}: with `shard`, pass a `jax.sharding.Mesh`, as `jax.make_mesh` makes it."
         )
     if isinstance(shard, str) and shard in WORDS:
-        return
+        return mesh, shard
     if not isinstance(shard, Mapping) or not all(
         isinstance(k, str) and isinstance(v, PartitionSpec) for k, v in shard.items()
     ):
@@ -49,9 +48,10 @@ def check_mesh(mesh: object, shard: object) -> None:
             f"`shard` is {short(shard)}; expected {', '.join(map(repr, WORDS))}, or a dictionary from patterns over "
             "paths to `PartitionSpec`s: {'params/w': P(None, 'neuron'), 'hidden/.*': P('batch', 'neuron')}."
         )
+    return mesh, shard
 
 
-def layout(facts: Facts, mesh: Mesh, shard: str | Mapping[str, PartitionSpec]) -> list[Dims]:
+def layout(facts: Facts, mesh: Mesh, shard: Shard) -> list[Dims]:
     """Per input leaf of the step, the axis of the mesh that cuts each of its dimensions."""
     leaves = facts.step.ins
     if isinstance(shard, str):
@@ -59,8 +59,8 @@ def layout(facts: Facts, mesh: Mesh, shard: str | Mapping[str, PartitionSpec]) -
     else:
         dims = _by_pattern(leaves, mesh, shard)
         _cut_inputs(leaves, dims)
-    for leaf, own in zip(leaves, dims, strict=True):
-        _check_divides(leaf, own, mesh)
+    for leaf, axes in zip(leaves, dims, strict=True):
+        _check_divides(leaf, axes, mesh)
     return dims
 
 
@@ -132,12 +132,12 @@ def _by_word(facts: Facts, mesh: Mesh, word: str) -> list[Dims]:
             "Say by patterns what is cut: `shard={'hidden/.*': P('batch'), 'inputs/.*': P('batch')}`."
         )
     for leaf in step.ins:
-        own: list[str | None] = [None] * len(leaf.aval.shape)
+        axes: list[str | None] = [None] * len(leaf.aval.shape)
         if leaf.role is not Role.PARAM and batch and leaf.aval.shape[:1] == (next(iter(samples)),):
-            own[0] = batch
-        if leaf.role in (Role.HIDDEN, Role.OTHER) and neuron and own and own[-1] is None:
-            own[-1] = neuron if leaf.aval.shape[-1] % mesh.shape[neuron] == 0 and _learns(facts, leaf) else None
-        dims.append(tuple(own))
+            axes[0] = batch
+        if leaf.role in (Role.HIDDEN, Role.OTHER) and neuron and axes and axes[-1] is None:
+            axes[-1] = neuron if leaf.aval.shape[-1] % mesh.shape[neuron] == 0 and _learns(facts, leaf) else None
+        dims.append(tuple(axes))
     if neuron:
         if not any(neuron in d for d in dims):
             sizes = sorted({leaf.aval.shape[-1] for leaf in states})
@@ -190,14 +190,14 @@ def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: s
             continue
         site, there = facts.sites[r.site], ~np.isnan(numbers)
         data = [jnp.ones(a.shape, a.dtype) for a in site_math.data_structs(site, 1)]
-        for power, found in enumerate(sums):
+        for power, of_site in enumerate(sums):
             bar = jnp.asarray(np.where(there, numbers, 0) ** power * there, site.call.out.dtype)
             bar = jnp.broadcast_to(site_math.beside_loops(site, bar)[None], (1, *site.y_shape))
             grad = site_math.grad(site, fixed[r.site], data, bar)
-            found[r.site] = found[r.site] + grad if r.site in found else grad
+            of_site[r.site] = of_site[r.site] + grad if r.site in of_site else grad
     if not sums[0]:
         return {}
-    grads = [param_grads(facts.step, facts.sites, params, found) for found in sums]
+    grads = [param_grads(facts.step, facts.sites, params, of_site) for of_site in sums]
     one, mean, square = ([np.real(np.asarray(g)).astype(np.float64) for g in leaves] for leaves in grads)
     devices = {}
     for p, (n, a, b) in enumerate(zip(one, mean, square, strict=True)):
@@ -221,10 +221,10 @@ def _devices_of_outputs(
     group, first = facts.groups[relation.group], facts.step.first_state
     numbers = np.zeros(group.num_positions)
     for i, place in zip(group.leaves, group.place, strict=True):
-        own, shape = dims[first + i], facts.states[i].aval.shape
-        if axis not in own:
+        axes, shape = dims[first + i], facts.states[i].aval.shape
+        if axis not in axes:
             return None
-        numbers[place.reshape(-1)] = np.broadcast_to(_chunks(shape, own.index(axis), count), shape).reshape(-1)
+        numbers[place.reshape(-1)] = np.broadcast_to(_chunks(shape, axes.index(axis), count), shape).reshape(-1)
     places = relation.places
     return np.where(places >= 0, numbers[np.maximum(places, 0)], np.nan)
 
@@ -265,9 +265,9 @@ def trace_dims(
                 for like, at in ((site_math.trace_shape(site), spread), (numbers.shape, numbers)):
                     d, lead = _cut_axis(at, count), len(shape) - len(like)
                     if d is not None and lead >= 0 and shape[lead:] == like:
-                        own = list(cut.get(i, (None,) * len(shape)))
-                        own[lead + d] = axis
-                        cut[i] = tuple(own)
+                        axes = list(cut.get(i, (None,) * len(shape)))
+                        axes[lead + d] = axis
+                        cut[i] = tuple(axes)
                         break
     return cut
 
