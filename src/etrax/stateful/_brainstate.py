@@ -84,11 +84,12 @@ class Stateful(Online):
         states = self._short_term_states()
         self._start = {path: jax.tree.map(staged_copy, state.value) for path, state in states.items()}
 
-    def _short_term_states(self) -> dict[Path, Module]:
+    def _short_term_states(self) -> dict[Path, State]:
         """The states that a sequence begins with; statistics and random keys outlive it."""
-        own: dict[Path, Module] = dict(self.module.states())
-        found = {e.path: own.get(e.path, e.handle) for e in self.learner.bound.states if e.role is not Role.PARAM}
-        return {path: s for path, s in found.items() if isinstance(s, self._brainstate.ShortTermState)}
+        in_module: dict[Path, State] = dict(self.module.states())
+        entries = [entry for entry in self.learner.bound.states if entry.role is not Role.PARAM]
+        states = {entry.path: in_module.get(entry.path, entry.handle) for entry in entries}
+        return {path: s for path, s in states.items() if isinstance(s, self._brainstate.ShortTermState)}
 
     def _read(self) -> tuple[Leaves, Leaves]:
         params, *states = self.learner.bound.read()
