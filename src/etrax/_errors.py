@@ -61,7 +61,7 @@ def need(package: str, what: str, extra: str) -> ModuleType:
 
     >>> need("no_such_package", "`etrax.this`", "that")
     Traceback (most recent call last):
-    etrax.MissingPackageError: `etrax.this` needs no_such_package, which is not installed: `pip install "etrax[that]"`.
+    etrax._errors.MissingPackageError: `etrax.this` needs no_such_package, which is not installed: `pip install "etrax[that]"`.
     """
     try:
         return importlib.import_module(package)
