@@ -59,9 +59,9 @@ class ArtifactError(EtraxError, ValueError):
 def need(package: str, what: str, extra: str) -> ModuleType:
     """Import an optional package for `what`, or say which extra brings it.
 
-    >>> need("no_such_package", "`etrax.this`", "that")
+    >>> need("absent", "`etrax.nir`", "nir")
     Traceback (most recent call last):
-    etrax._errors.MissingPackageError: `etrax.this` needs no_such_package, which is not installed: `pip install "etrax[that]"`.
+    etrax._errors.MissingPackageError: `etrax.nir` needs absent, which is not installed: `pip install "etrax[nir]"`.
     """
     try:
         return importlib.import_module(package)

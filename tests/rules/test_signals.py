@@ -140,3 +140,59 @@ def test_what_reaches_no_state_that_matters_keeps_its_gradient(rule):
     want = jax.grad(lambda w: ((b * (xs @ w)) ** 2).sum())(w)
     assert learner.report.verdicts[()].kind == "exact"
     assert relative_error(found, want) < 1e-10
+
+
+OWN_SIGNALS = [rule for rule in SIGNALS if rule != SIGNALS[1]]
+
+
+def shown_beside_hidden(link):
+    """The output shows c; m is in its group, and acts on it through a weight, with a `link` without one too."""
+
+    def step(p, s, x):
+        c = jax.nn.sigmoid(s["m"] @ p["u"] + x @ p["v"]) * s["c"]
+        c = c + 0.3 * s["m"] if link else c
+        return {"c": c, "m": jax.nn.sigmoid(x @ p["w"]) * c}, c
+
+    return step
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("rule", OWN_SIGNALS, ids=str)
+def test_what_no_signal_reaches_is_truncated_for_every_window(rule, link):
+    rng = np.random.RandomState(0)
+    params = {k: rng.standard_normal(s) for k, s in {"u": (4, 4), "v": (3, 4), "w": (3, 4)}.items()}
+    hidden, xs = {k: rng.standard_normal(4) for k in "cm"}, rng.standard_normal((5, 3))
+    learner = etrax.compile(shown_beside_hidden(link), rule, xs[0], params=params, hidden=hidden)
+    verdicts = learner.report.verdicts
+    for window in (1, 2, 5):
+        run = learner.value_and_grad(lambda o, y: ((o + 0.3) ** 2).sum(), window=window, reduction="sum")
+        (_, grads), _ = run(params, learner.init(), xs, np.zeros(5))
+        assert {k: bool(np.any(g)) for k, g in grads.items()} == {"u": True, "v": True, "w": link}
+    assert verdicts["u",].kind == verdicts["v",].kind == "approximate"
+    if link:
+        assert verdicts["w",].kind == "approximate"
+    else:
+        assert (verdicts["w",].kind, verdicts["w",].least_window) == ("truncated", None)
+        assert "its gradient is zero in every window" in verdicts["w",].reason
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_a_complex_state_takes_the_signal_on_both_of_its_parts(window):
+    """No output shows a unit by itself, so that the signal acts on the states; λ is real: parts stay apart."""
+
+    def step(p, h, x):
+        h = 0.5 * h + x.astype(complex) @ (p["re"] + 1j * p["im"])
+        return h, (h.real + h.imag).sum()
+
+    rng = np.random.RandomState(0)
+    params, xs = {k: rng.standard_normal((3, 4)) for k in ("re", "im")}, rng.standard_normal((5, 3))
+    modulators = rng.standard_normal(5)
+    learner = etrax.compile(step, etrax.three_factor(lambda o, m: m), xs[0], params=params, hidden=np.zeros(4) + 0j)
+    run = learner.value_and_grad(lambda o, m: o**2, window=window, reduction="sum")
+    (_, grads), _ = run(params, learner.init(), xs, modulators)
+    trace, want = np.zeros(3), np.zeros(3)
+    for x, m in zip(xs, modulators, strict=True):
+        trace = 0.5 * trace + x
+        want += m * trace
+    for g in grads.values():
+        assert relative_error(g, np.repeat(want[:, None], 4, 1)) < 1e-12

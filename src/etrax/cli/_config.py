@@ -90,12 +90,14 @@ def read_config(file: str) -> Config:
     except OSError as error:
         raise ArgumentError(f"{file!r} cannot be read: {error.strerror}.") from error
     if len(data) > CONFIG_BYTES:
-        raise ArgumentError(f"{file!r} is larger than {CONFIG_BYTES:,} bytes: it is no config.")
+        raise ArgumentError(f"{file!r} is larger than {CONFIG_BYTES:,} bytes, too large for a config.")
     try:
         sections = tomllib.loads(data.decode("utf8"))
     except (ValueError, RecursionError) as error:
         text = foreign(error)
-        raise ArgumentError(f"{file!r} is no TOML: {text}. `etrax train --example` prints one that is.") from error
+        raise ArgumentError(
+            f"{file!r} is not valid TOML: {text}. `etrax train --example` prints a config that is."
+        ) from error
     _check_names("section", sections, Config._fields)
     for name, section in sections.items():
         if not isinstance(section, dict):
@@ -248,7 +250,7 @@ def _called(
     return _attempt(section, name, call)
 
 
-def _attempt(section: str, name: str, call: Callable[[], Result]) -> Result:
+def _attempt(section: str, name: object, call: Callable[[], Result]) -> Result:
     """What a section asks for; errors of other libraries, which raise all kinds, name the section."""
     try:
         return call()

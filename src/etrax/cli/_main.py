@@ -161,14 +161,14 @@ def _data(command: argparse.ArgumentParser, steps: bool = True) -> None:
 def _positive(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return value
 
 
 def _seed(text: str) -> int:
     value = int(text) if text.isdecimal() else -1
     if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up to 2**32")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up to 2**32")
     return value
 
 
@@ -178,7 +178,7 @@ def _rate(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return value
 
 

@@ -37,7 +37,9 @@ def load_model(name: str) -> Model:
     """Import `module:factory` or `file.py:factory`, call the factory, and see what it returned."""
     where, colon, factory = name.rpartition(":")
     if not colon or not where or not factory:
-        raise ArgumentError(f"{name!r} is no model: write MODULE:FACTORY, such as `models.lif:make` or `lif.py:make`.")
+        raise ArgumentError(
+            f"{name!r} does not name a model: write MODULE:FACTORY, such as `models.lif:make` or `lif.py:make`."
+        )
     module = _imported(where)
     function = getattr(module, factory, None)
     if not callable(function):

@@ -163,15 +163,39 @@ class Meshed:
 
     @cached_property
     def _trace(self) -> PyTree:
-        """What is no trace by position (random projections, influence matrices) lies as the compiler puts it."""
+        """What is no trace by position (random projections, influence matrices) lies as the compiler puts it.
+
+        So do traces along mesh axes that do not cut their positions: that of a readout whose few units are whole lies
+        with its data, the neurons that it reads.
+        """
         leaves, tree = jax.tree.flatten(self._probe[1])
-        shardings = [self._known.get(i, self.named(*s.spec)) for i, s in enumerate(leaves)]
-        return jax.tree.unflatten(tree, shardings)
+        shapes = [a.shape for a in jax.tree.leaves(jax.eval_shape(self.program.transport.init))]
+        pairs = enumerate(zip(leaves, shapes, strict=True))
+        placed = [
+            self._beside(self._known[i], s, n) if i in self._known else self.named(*s.spec) for i, (s, n) in pairs
+        ]
+        return jax.tree.unflatten(tree, placed)
+
+    def _beside(self, known: NamedSharding, by_compiler: NamedSharding, shape: Sequence[int]) -> NamedSharding:
+        """Cuts that are known, and those of the compiler along other axes of the mesh."""
+        cuts = [*known.spec]
+        for d, axis in enumerate(by_compiler.spec):
+            fits = axis in self.mesh.shape and shape[d] % self.mesh.shape[axis] == 0
+            if cuts[d] is None and fits and axis not in cuts:
+                cuts[d] = axis
+        return self.named(*cuts)
+
+    def place_trace(self, trace: PyTree) -> PyTree:
+        """Inside a program: the trace after a window lies as the one before it."""
+        return _put(trace, self.shardings.trace)
 
     def _place_known(self, trace: PyTree) -> PyTree:
+        """Inside the program that the compiler is asked about: cuts that are known, others are left to it."""
+        free = PartitionSpec.UNCONSTRAINED
+        specs = {i: [free if axis is None else axis for axis in s.spec] for i, s in self._known.items()}
         leaves, tree = jax.tree.flatten(trace)
         return jax.tree.unflatten(
-            tree, [_put(a, self._known[i]) if i in self._known else a for i, a in enumerate(leaves)]
+            tree, [_put(a, self.named(*specs[i])) if i in specs else a for i, a in enumerate(leaves)]
         )
 
     def along(self, tree: PyTree, samples: np.ndarray | None = None) -> PyTree:

@@ -83,7 +83,7 @@ def as_graph(graph: object) -> Graph:
 def _built(nir: ModuleType, name: Name, content: object, where: str) -> Graph:
     """The graph that a file describes, built node by node, so that an error names the node which cannot be built."""
     if not isinstance(content, dict) or _kind_in(content) != "NIRGraph":
-        raise ArgumentError(f"{where} there is no graph, but a {short(content)}.")
+        raise ArgumentError(f"{where} there is no graph, but {short(content)}.")
     nodes, metadata = content.get("nodes"), content.get("metadata", {})
     if not isinstance(nodes, dict) or not isinstance(metadata, dict):
         raise ArgumentError(f"the graph {shown(name)} {where} has no nodes, or no list of edges.")
@@ -128,7 +128,7 @@ def _edges(name: Name, stored: object, where: str) -> list[tuple[str, str]]:
 
 def _not_served(name: Name, kind: str, where: str = "") -> NotSupportedError:
     return NotSupportedError(
-        f"node {shown(name)} {where + ' ' if where else ''}is of kind {kind}, which is not served. Served are "
+        f"node {shown(name)} {where + ' ' if where else ''}is of kind {kind}, which is not supported. Supported are "
         f"{', '.join(KINDS)} and NIRGraph."
     )
 
@@ -160,7 +160,7 @@ def flat(graph: Graph, prefix: Name = ()) -> Flat:
         edges.append((_end(ends, prefix, pair[0], "Output"), _end(ends, prefix, pair[1], "Input")))
     doubled = [edge for edge, times in Counter(edges).items() if times > 1]
     if doubled:
-        raise ArgumentError(f"the edge from {shown(doubled[0][0])} to {shown(doubled[0][1])} is there twice.")
+        raise ArgumentError(f"the edge from {shown(doubled[0][0])} to {shown(doubled[0][1])} occurs twice.")
     return Flat(nodes, edges)
 
 
@@ -205,7 +205,7 @@ def schedule(graph: Flat, reads_past: Collection[Name]) -> tuple[list[Name], fro
         behind = [(a, b) for a, b in itertools.pairwise(ring) if KINDS[kind_of(graph.nodes[a])].neuron]
         if not behind:
             raise NotSupportedError(
-                f"the cycle {' -> '.join(map(shown, ring))} has no neuron in it, nor a delay of a step or more: "
-                "nothing says what its nodes read first. Put a `nir.Delay` into it."
+                f"the cycle {' -> '.join(map(shown, ring))} has no neuron in it, nor a delay of a step or more, "
+                "so the order of its nodes is undefined. Put a `nir.Delay` into it."
             )
         delayed.add(max(behind, key=lambda edge: (depth.get(edge[0], -1), edge)))

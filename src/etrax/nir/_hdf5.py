@@ -41,10 +41,10 @@ def read_content(file: Path) -> Content:
     except Exception as error:  # h5py and what it reads with raise many kinds
         text = str(error).splitlines()
         raise ArgumentError(
-            f"{str(file)!r} is no NIR file, or was cut short ({foreign(text[0] if text else type(error).__name__)})."
+            f"{str(file)!r} is not a NIR file, or was cut short ({foreign(text[0] if text else type(error).__name__)})."
         ) from error
     if not isinstance(content, dict):
-        raise ArgumentError(f"{str(file)!r} is no NIR file: `node` in it is no group.")
+        raise ArgumentError(f"{str(file)!r} is not a NIR file: `node` in it is not a group.")
     return content
 
 
@@ -86,7 +86,7 @@ class _Reader:
             try:
                 return value.decode("utf8")
             except UnicodeDecodeError as error:
-                raise self.refuse(path, "is no text") from error
+                raise self.refuse(path, "is not text") from error
         return value
 
     def _array(self, dataset: h5py.Dataset, path: tuple[str, ...]) -> object:

@@ -145,6 +145,7 @@ def _delay(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, 
     """A line of past inputs, one state for each step back; an element of delay d reads the d-th."""
     steps = np.broadcast_to(delay_steps(context), context.shape)
     line = [x, *(s[f"back{k}"] for k in range(1, steps.max(initial=0) + 1))]
+    # Delays are known when the step is traced: one choice for each length that occurs, and no gather.
     first, *more = np.unique(steps) if steps.size else (0,)
     y = line[first]
     for k in more:
@@ -176,6 +177,7 @@ def _convolution(context: Context, p: Values, x: jax.Array) -> jax.Array:
     if isinstance(padding, bytes | str):
         total = [d * (k - 1) for d, k in zip(dilation, p["weight"].shape[2:], strict=True)]
         same = padding in ("same", b"same")
+        # An odd number of zeros has the larger half at the end, as in PyTorch, which NIR takes its convolutions from.
         pads = [(n // 2, n - n // 2) if same else (0, 0) for n in total]
     else:
         pads = [(n, n) for n in _each(context, "padding", axes)]

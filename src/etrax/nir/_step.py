@@ -36,7 +36,9 @@ class Step:
         self._ends = {kind: self._flat.of_kind(kind) for kind in ("Input", "Output")}
         for kind, names in self._ends.items():
             if not names:
-                raise ArgumentError(f"the graph has no node of kind {kind}: nothing says where data goes in and out.")
+                raise ArgumentError(
+                    f"the graph has no node of kind {kind}, so it does not say where data goes in and out."
+                )
         self.inputs, self.outputs = ([name for (name,) in names] for names in self._ends.values())
         for name, node in nodes.items():
             _at(name, node, check_settings, node)
@@ -107,7 +109,7 @@ def _at(name: Name, node: object, work: Callable[..., Result], *args: object) ->
     except EtraxError as error:
         raise type(error)(f"{where}: {error}") from error
     except Exception as error:  # what jax says of shapes that do not fit
-        raise ArgumentError(f"{where} does not fit what it is given: {str(error).splitlines()[0]}") from error
+        raise ArgumentError(f"{where} does not fit its input: {str(error).splitlines()[0]}") from error
 
 
 def _with_shapes(

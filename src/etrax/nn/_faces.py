@@ -51,7 +51,7 @@ def as_brainstate(definition: type[PureCell]) -> type:
             if isinstance(self.cell, Layer):
                 self.in_size, self.out_size = self.cell.in_size, self.cell.out_size
             params = self.cell.init(brainstate.random.split_key(), brainstate.environ.dftype())
-            self.names = tuple(params)
+            self.names = tuple(params)  # hidden states become attributes beside them
             for key, value in params.items():
                 setattr(self, key, brainstate.ParamState(value))
 

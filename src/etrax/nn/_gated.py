@@ -9,13 +9,15 @@ from ._base import ORTHOGONAL, XAVIER, ZEROS, Activation, Cell, Initializer, Lin
 
 
 class GatedCell(Cell):
-    """Cells with one state, whose weights are affine maps.
+    """Cells whose weights are affine maps, most of them with one state.
 
     `reads` says for each weight what it is a map of: of the input ("x"), of what has the size of the state ("h"), or of
-    two such joined. A subclass gives `_next(x, h)`, the new state.
+    two such joined; `gates` is how many gates one weight serves. A subclass gives `_next(x, h)`, the new state, or
+    an `update` of its own.
     """
 
     reads: ClassVar[Mapping[str, str]] = {}
+    gates: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -31,8 +33,8 @@ class GatedCell(Cell):
         self.activation = activation_function(activation)
         sizes = {"x": self.n_in, "h": self.n_out}
         for weight, read in self.reads.items():
-            linear = Linear(sum(sizes[part] for part in read), self.n_out, w_init=w_init, b_init=b_init)
-            setattr(self, weight, linear)
+            n_in = sum(sizes[part] for part in read)
+            setattr(self, weight, Linear(n_in, self.gates * self.n_out, w_init=w_init, b_init=b_init))
 
     def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         raise NotImplementedError(f"`{type(self).__name__}` gives no `update`.")

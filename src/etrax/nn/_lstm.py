@@ -1,27 +1,17 @@
 """Cells of the long short-term memory family."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import brainstate
 import jax
 import jax.numpy as jnp
 
-from ._base import (
-    XAVIER,
-    ZEROS,
-    Activation,
-    Cell,
-    Hidden,
-    Initializer,
-    Linear,
-    Size,
-    activation_function,
-    join,
-    parameter,
-)
+from ._base import XAVIER, ZEROS, Activation, Hidden, Initializer, Linear, Size, join, parameter
+from ._gated import GatedCell
 
 
-class LSTMCell(Cell):
+class LSTMCell(GatedCell):
     r"""Long short-term memory (Hochreiter & Schmidhuber, 1997) with one weight for its four gates.
 
     .. math::
@@ -38,6 +28,9 @@ class LSTMCell(Cell):
     ((5, 4), (5, 4), (7, 16))
     """
 
+    reads: ClassVar = {"W": "xh"}
+    gates: ClassVar = 4
+    W: Linear
     c: Hidden
 
     def __init__(
@@ -50,9 +43,7 @@ class LSTMCell(Cell):
         activation: Activation = "tanh",
         name: str | None = None,
     ):
-        super().__init__(in_size, out_size, state_init=state_init, name=name)
-        self.activation = activation_function(activation)
-        self.W = Linear(self.n_in + self.n_out, 4 * self.n_out, w_init=w_init, b_init=b_init)
+        super().__init__(in_size, out_size, w_init, b_init, state_init, activation, name)
 
     def initial_states(self, batch_size: int | None) -> dict[str, jax.Array]:
         return {name: self.initial_value(self.state_init, batch_size) for name in ("c", "h")}

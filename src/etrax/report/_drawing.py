@@ -212,8 +212,10 @@ def _links(report: Report) -> Iterable[Link]:
         kind = worst(kinds[i] for i in op.parameters)
         yield from (Link(f"parameter-{i}", f"op-{j}", kinds[i]) for i in op.parameters)
         yield from (Link(f"op-{j}", f"group-{g}", kind) for g in op.groups)
+        # Outputs that its groups lead to are reached by their arrows.
         shown = {k for g in op.groups for k in report.groups[g].outputs}
         yield from (Link(f"op-{j}", f"output-{k}", kind) for k in op.outputs if k not in shown)
+        # Of a chain of ops each is linked to the next only: arrows past them would say nothing more.
         further = {k for m in op.ops if m != j for k in report.ops[m].ops}
         direct = [k for k in op.ops if k != j and k not in further]
         yield from (Link(f"op-{j}", f"op-{k}", kind) for k in direct if not {*op.groups} & {*report.ops[k].reads})

@@ -19,9 +19,11 @@ from ..compiler.analysis import (
     LostPath,
     OpNode,
     Relation,
+    StateNode,
     least_window,
     lost_from_op,
     rounded_gradients,
+    signalled_sites,
     trace_bytes,
     traced_elements,
     traced_relations,
@@ -213,8 +215,23 @@ def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = N
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
+    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    if not signalled_sites(facts) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
+        return Verdict(Kind.TRUNCATED, f"{how}, and {_no_signal(facts, sites)}", None)
     plain = by_position_verdict(facts, param, fan_out)
     if not carried_groups(facts, param, fan_out):
         return Verdict(Kind.TRUNCATED, f"{how}, and it is the effect of one step only that it acts on: {plain.reason}")
     more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
     return Verdict(Kind.APPROXIMATE, how + more)
+
+
+def _no_signal(facts: Facts, sites: list[int]) -> str:
+    """Why a parameter gets no learning signal, and what helps."""
+    states = {t.index for s, t in facts.edges.dep if s in map(OpNode, sites) and isinstance(t, StateNode)}
+    reached = ", ".join(facts.state_name(i) for i in sorted(states)) or "hidden states"
+    return (
+        f"none reaches it, so that its gradient is zero in every window: {_labels(facts, sites)} acts on {reached}, "
+        "and what the step shows of the new states to weight ops and outputs is not made of that without a weight op "
+        "in between. Let a weight op or an output of the step read the new state, or use `etrax.d_rtrl()`, whose "
+        "gradient passes weight ops"
+    )

@@ -96,15 +96,34 @@ def on_activity(
     facts = visible.facts
     bars = [jnp.zeros_like(a) for a in observed.seen]
     for k, at in visible.place[group].items():
-        value = errors[visible.readers[k].index] if signal is None else signal[np.maximum(at, 0)]
+        value = (
+            errors[visible.readers[k].index] if signal is None else _on_parts(_at(signal, np.maximum(at, 0)), bars[k])
+        )
         bars[k] = jnp.where(at >= 0, value, 0).astype(observed.seen[k].dtype)
     states = {i: jnp.zeros_like(observed.states[i]) for i in facts.group_of_leaf}
     bare = visible.bare[group]
     for i in facts.groups[group].leaves:
         at = facts.groups[group].place_of(i)
         if signal is not None and bare.any():
-            states[i] = jnp.where(bare[at], signal[at], 0).astype(states[i].dtype)
+            states[i] = jnp.where(bare[at], _on_parts(_at(signal, at), states[i]), 0).astype(states[i].dtype)
     return bars, states
+
+
+def _at(signal: Array, place: np.ndarray) -> Array:
+    """A signal per position, at elements that have these positions.
+
+    Where they are in order it is a reshape: JAX's partitioner gathers the whole of an array that is indexed.
+    """
+    in_order = place.size == signal.size and np.array_equal(place.reshape(-1), np.arange(place.size))
+    return signal.reshape(place.shape) if in_order else signal[place]
+
+
+def _on_parts(signal: Array, like: Array) -> Array:
+    """A signal on an array; a complex one takes it on both of its parts, as cotangents (Re c, −Im c) say it.
+
+    On the real parts alone, what drives imaginary ones (their input matrix) would get no signal.
+    """
+    return signal * (1 - 1j) if jnp.iscomplexobj(like) else signal
 
 
 def moment_of(

@@ -111,8 +111,8 @@ class Online(SequenceDriver):
 
         >>> import brainstate, etrax, jax.numpy as jnp
         >>> online = etrax.Stateful(brainstate.nn.GRUCell(3, 4), "d_rtrl", jnp.ones((2, 3)), batch_size=2)
-        >>> len(online.get_etrace_of("Wz")) > 0
-        True
+        >>> [a.shape for a in online.get_etrace_of("Wh.weight")]
+        [(2, 4), (2, 7, 4)]
         """
         return self.parts_of(self._read_trace(), weight)
 

@@ -1,4 +1,4 @@
-"""A learner's gradient beside BPTT's, parameter by parameter."""
+"""A learner's gradient beside BPTT's, parameter by parameter; and whether the compiler under JAX is at fault."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ import numpy as np
 
 from .._arguments import check_number, short
 from .._errors import ArgumentError, EtraxError
+from .._sums import sums_go_wrong, what_is_wrong
 from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
 from ..learn import Learner, check_learner
 from ..rules import Kind, Verdict
-from ._compiler import compiler_fault
 from ._oracles import bptt
+
+
+def compiler_fault() -> str | None:
+    """What is known to be wrong with the compiler of this process, and the remedy; None if nothing is found.
+
+    >>> import etrax
+    >>> fault = etrax.testing.compiler_fault()
+    >>> fault is None or "XLA_FLAGS" in fault
+    True
+    """
+    return what_is_wrong() if sums_go_wrong() else None
 
 
 class GradientError(EtraxError, AssertionError):

@@ -200,6 +200,7 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
         if mask is not None:
             raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
         inputs = learner.program.as_tuple(inputs)
+        # Jacobians of complex numbers are those of pairs of real ones: a step need not be holomorphic.
         theta, back = ravel_pytree(_as_real(_moving(params)))
         start = _moving(hidden)
         state, unravel = ravel_pytree(_as_real(start))

@@ -158,6 +158,7 @@ def _averaged(name: str, values: jax.Array, mask: jax.Array) -> tuple[jax.Array,
 
 def _per_window(weights: jax.Array, k: int) -> jax.Array:
     """The weight of each window of k steps, the last one shorter."""
+    # -T mod k steps of weight zero fill up the last window.
     return jnp.pad(weights, (0, -len(weights) % k)).reshape(-1, k).sum(1)
 
 

@@ -91,7 +91,7 @@ def restore(
         if not isinstance(meta.get("arrays"), dict) or not isinstance(meta.get("learner"), dict):
             raise damaged(step, "it does not say what it holds")
         if lines := describe_differences(meta["arrays"], dict(shapes_of(tree)), (), (), None):
-            raise CheckpointError(f"{where!r} holds something else than `like`:\n{lines}")
+            raise CheckpointError(f"{where!r} does not hold what `like` describes:\n{lines}")
         if learner is not None:
             _check_belongs(where, meta, learner, accepted)
 
@@ -125,7 +125,7 @@ def _check_belongs(where: str, meta: Mapping[str, PyTree], learner: Learner, acc
     if not meta["learner"] or meta["format"] == OLD_FORMAT:
         why = "without `learner=`" if not meta["learner"] else "by a version of Etrax that did not write down its model"
         raise CheckpointError(
-            f"{where!r} was saved {why}, so that nothing says what its values belong to. Leave `learner` out of "
+            f"{where!r} was saved {why}, so it does not say what its values belong to. Leave `learner` out of "
             "`restore` to take them by their names and shapes."
         )
     if lines := describe_differences(meta["learner"], identity_of(learner), accept, WORDS, meta.get("jax")):

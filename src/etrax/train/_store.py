@@ -61,6 +61,7 @@ class Lock:
         """Take it, or raise if another run has it. Of the processes of one run, the first takes it for all."""
         if fcntl is None or jax.process_index():
             return
+        # A link that somebody put in its place is not followed, and programs that the process starts do not inherit it.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         handle = os.open(self.directory / "lock", flags, 0o644)
         try:
@@ -101,7 +102,7 @@ class Store:
         if self.directory.exists() and not self.directory.is_dir():
             raise CheckpointError(f"`{argument}` is {str(directory)!r}, which is a file; expected a directory.")
         self._lock = Lock(self.directory, argument)
-        # By this name only once orbax has brought absl, whose logger is of a kind of its own.
+        # Looked up after orbax is imported: absl, which it imports, replaces the logger of this name by a special one.
         self._log, self._silence = logging.getLogger("absl"), _OrbaxSilence(Path(ocp.__file__).parent)
 
     def __enter__(self) -> Store:
@@ -202,7 +203,7 @@ def shapes_of(tree: Mapping[str, object]) -> dict[str, str]:
 
 
 def _arrays(tree: object) -> Arrays:
-    """What is written, by number: names of a model are no names of files. Keys go as their numbers.
+    """What is written, by number: names in a model need not be legal names of files. Keys are written as their numbers.
 
     Orbax takes no arrays of size zero.
     """

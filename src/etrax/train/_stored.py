@@ -43,7 +43,7 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
     """
     pending, total = [part or step], 0
     if step.is_symlink() or step.is_file():
-        raise damaged(step, "it is a link" if step.is_symlink() else "it is no directory")
+        raise damaged(step, "it is a link" if step.is_symlink() else "it is not a directory")
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
@@ -103,7 +103,7 @@ def _gathered(a: jax.Array) -> jax.Array | np.ndarray:
 def flush(step: Path) -> None:
     """Bring a checkpoint to the disk itself, so that it outlives a loss of power."""
     for directory, _, files in os.walk(step):
-        for name in (*files, "."):
+        for name in (*files, "."):  # the directory too: it says under which names the files are found
             handle = os.open(Path(directory) / name, os.O_RDONLY)
             try:
                 os.fsync(handle)

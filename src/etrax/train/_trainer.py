@@ -121,7 +121,7 @@ class Trainer:
           constants), its states at the start, the rule, the window, the loss, the optimizer (its learning rate
           included), the data and others. `accept=["optimizer"]` goes on in spite of it; the error names the words.
 
-        Ctrl-C raises `Interrupted`, a loss or parameter that is no number `Diverged`; both carry a `result`.
+        Ctrl-C raises `Interrupted`, a loss or parameter that is not a number raises `Diverged`; both carry a `result`.
         """
         epochs = check_whole("epochs", epochs, "epochs")
         train_metrics = validation is None and bool(self.metrics) if train_metrics is None else train_metrics

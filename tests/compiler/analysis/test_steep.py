@@ -13,6 +13,8 @@ FLAT = {
     "sigmoid, written out": lambda h: 1 / (1 + jnp.exp(-h)),
     "layer norm": lambda h: (h - h.mean()) * jax.lax.rsqrt(h.var() + 1e-5),
     "norm and a small number": lambda h: h / jnp.sqrt((h**2).sum() + 1e-6),
+    "surrogate, squared": lambda h: h / (1 + 2 * jnp.abs(h)) ** 2,
+    "surrogate, times itself": lambda h: h / ((1 + jnp.abs(h)) * (1 + jnp.abs(h))),
     "divided by a constant": lambda h: h / 3.0,
     "polynomial": lambda h: h**3 - 2 * h,
     "no derivative": lambda h: jnp.sqrt(jax.lax.stop_gradient(h)),

@@ -12,7 +12,7 @@ from etrax.compiler.primitives import ANY, POSITIVE, UNIT, Range, record_of
 
 SHAPE = (40,)
 NEGATIVE = Range(-np.inf, 0)
-RANGES = [ANY, POSITIVE, UNIT, NEGATIVE, Range(-2, 3)]
+RANGES = [ANY, POSITIVE, UNIT, NEGATIVE, Range(-2, 3), Range(1, 4)]
 # primitive: a function that is this primitive alone
 UNARY = {
     **{name: getattr(lax, name) for name in (

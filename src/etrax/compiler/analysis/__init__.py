@@ -46,3 +46,4 @@ from ._slots import slot_links as slot_links
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe
+from ._visible import signalled_sites as signalled_sites

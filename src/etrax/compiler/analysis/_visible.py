@@ -19,8 +19,10 @@ from ..dataflow import reach_through
 from ..ir import Detach, Role
 from ..opened import OpenStep
 from ..primitives import Dep
+from ._carried import traced_relations
 from ._facts import Facts
-from ._nodes import Node, OpNode, StateNode
+from ._memo import memoised
+from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
 
 
@@ -64,6 +66,7 @@ def observe(
     return values, outs[:n]
 
 
+@memoised
 def find_visible(facts: Facts) -> Visible:
     readers = tuple(_readers(facts))
     deps = _reach(facts, readers) if readers and facts.groups else {}
@@ -82,6 +85,42 @@ def find_visible(facts: Facts) -> Visible:
         place.append(places)
         bare.append(free)
     return Visible(facts, readers, tuple(place), tuple(bare))
+
+
+@memoised
+def signalled_sites(facts: Facts) -> frozenset[int]:
+    """Weight ops to which signals on the activity of groups can come; others have a gradient of zero under them.
+
+    To an op with a trace a signal comes through the cut step, in the op's own step or later through the states of its
+    group; to one without, in its own step and with nothing cut.
+    """
+    visible, traced = find_visible(facts), traced_relations(facts)
+    ends = [_signal_ends(visible, g) for g in range(len(facts.groups))]
+    out = set()
+    for g, group in enumerate(facts.groups):
+        through = {*map(StateNode, group.leaves), *(OpNode(j) for j in range(len(facts.sites)) if j not in facts.cut)}
+        shown = _before(facts, ends[g], through)
+        out |= {r.site for r in traced if r.group == g and OpNode(r.site) in shown}
+    at_once = _before(facts, set().union(*ends), set(map(OpNode, range(len(facts.sites)))))
+    with_trace = {r.site for r in traced}
+    return frozenset(out | {j for j in range(len(facts.sites)) if OpNode(j) in at_once and j not in with_trace})
+
+
+def _signal_ends(visible: Visible, group: int) -> set[Node]:
+    """Nodes whose operands show a group's activity, and its states if a position is bare."""
+    readers = [visible.readers[k] for k in visible.place[group]]
+    ends: set[Node] = {OutputNode(r.index) if r.site is None else OpNode(r.site) for r in readers}
+    return ends | set(map(StateNode, visible.facts.groups[group].leaves if visible.bare[group].any() else ()))
+
+
+def _before(facts: Facts, ends: set[Node], through: set[Node]) -> set[Node]:
+    """Nodes from which an end can be reached by way of others; an end itself only if it reaches one."""
+    before: set[Node] = set()
+    while True:
+        new = {s for s, t in facts.edges.dep if t in ends or (t in before and t in through)} - before
+        if not new:
+            return before
+        before |= new
 
 
 def _readers(facts: Facts) -> list[Reader]:

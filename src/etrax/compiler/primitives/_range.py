@@ -49,6 +49,8 @@ def times(a: Range, b: Range) -> Range:
 
 
 def power(a: Range, n: int) -> Range:
+    if a.lo >= 1 and n >= 1:
+        return Range(a.lo, inf)  # from 1 on powers grow; below it a power may be rounded to zero
     return POSITIVE if n % 2 == 0 or a.lo >= 0 else minus(POSITIVE) if a.hi <= 0 else ANY
 
 
@@ -83,7 +85,7 @@ def monotone(f: Callable[[float], float]) -> Bounds:
 
 
 def of_product(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
-    return POSITIVE if eqn.invars[0] is eqn.invars[1] else times(ranges[0], ranges[1])
+    return power(ranges[0], 2) if eqn.invars[0] is eqn.invars[1] else times(ranges[0], ranges[1])
 
 
 def of_quotient(eqn: JaxprEqn, ranges: Sequence[Range]) -> Range:
