@@ -185,10 +185,6 @@ class Meshed:
                 cuts[d] = axis
         return self.named(*cuts)
 
-    def place_trace(self, trace: PyTree) -> PyTree:
-        """Inside a program: the trace after a window lies as the one before it."""
-        return _put(trace, self.shardings.trace)
-
     def _place_known(self, trace: PyTree) -> PyTree:
         """Inside the program that the compiler is asked about: cuts that are known, others are left to it."""
         free = PartitionSpec.UNCONSTRAINED
