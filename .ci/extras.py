@@ -33,7 +33,7 @@ TESTS = {
         ["optax"],
     ),
     "equinox": (["tests/frontends/test_equinox.py", *faces("equinox")], ["optax"]),
-    "export": (["tests/learn/test_artifact.py"], ["optax"]),
+    "export": (["tests/artifact/test_artifact.py"], ["optax"]),
     "brainpy": (
         [
             "tests/graph/test_brainpy.py",

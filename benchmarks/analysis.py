@@ -71,6 +71,22 @@ def gru():
 
 
 @case
+def stack_70():
+    """Seventy leaky layers, H 64, B 8: the cost must stay about linear in equations."""
+    n, b, depth = 64, 8, 70
+
+    def step(p, states, x):
+        new = []
+        for (w, u, bias), h in zip(p["layers"], states, strict=True):
+            x = 0.5 * h + 0.5 * jnp.tanh(x @ w + h @ u + bias)
+            new.append(x)
+        return tuple(new), x @ p["out"]
+
+    params = {"layers": [(shape(n, n), shape(n, n), shape(n)) for _ in range(depth)], "out": shape(n, 4)}
+    return step, params, tuple(shape(b, n) for _ in range(depth)), (shape(b, n),)
+
+
+@case
 def lstm_3():
     """Three layers, H 256, B 16."""
     n, b = 256, 16

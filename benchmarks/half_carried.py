@@ -23,12 +23,10 @@ from benchmarks.half_carried_models import MODELS, B, Build, I  # noqa: E402
 
 import etrax  # noqa: E402
 from etrax.compiler.analysis import Facts, StateNode  # noqa: E402
-from etrax.compiler.analysis._carried import halves  # noqa: E402
+from etrax.compiler.analysis._carried import partly_carried  # noqa: E402
 from etrax.compiler.ir import Role  # noqa: E402
-from etrax.rules import diagonal_transport  # noqa: E402
 from etrax.rules._verdicts import by_position_verdict  # noqa: E402
-from etrax.runtime import Transport  # noqa: E402
-from etrax.runtime._probes import plan_probes  # noqa: E402
+from etrax.runtime import Transport, by_position_transport, plan_of, plan_probes, reduced_view  # noqa: E402
 
 T, SEEDS, WINDOWS = 24, 16, (1, 2, 4)
 
@@ -57,7 +55,7 @@ def _kept(facts: Facts, sites: Any = None, trace_dtype: Any = None) -> Transport
     """D-RTRL with every trace that it can carry."""
     live = [any(StateNode(i) in facts.live for i in g.leaves) for g in facts.groups]
     relations = [r for r in facts.relations if r.representable and live[r.group]]
-    return diagonal_transport(facts, sites, trace_dtype, plan_probes(facts, relations, reduced=True))
+    return by_position_transport(plan_of(plan_probes(reduced_view(facts), relations), trace_dtype))
 
 
 RULES = {"kept": etrax.Rule("kept", _kept, by_position_verdict), "left out": etrax.tbptt()}
@@ -92,7 +90,7 @@ def cosines(build: Build, windows: tuple[int, ...]) -> tuple[Facts, dict[int, li
 def is_left_out(facts: Facts) -> bool:
     """Whether the rules leave the trace of `w` out."""
     w = [leaf.path for leaf in facts.step.select(Role.PARAM)].index(("w",))
-    return any(w in facts.sites[half.relation.site].params for half in halves(facts))
+    return any(w in facts.sites[half.relation.site].params for half in partly_carried(facts))
 
 
 def main(names: list[str]) -> None:

@@ -64,7 +64,7 @@ def loss(output: Any, target: Any) -> Any:
 
 def collectives(text: str) -> dict[str, int]:
     """Bytes that each kind of collective gives a device, in a compiled program."""
-    from etrax.learn import messages
+    from etrax.mesh import messages
 
     found: dict[str, int] = {}
     for message in (m for line in text.splitlines() for m in messages(line)):

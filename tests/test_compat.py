@@ -311,3 +311,22 @@ def test_dead_code_goes_and_inputs_stay():
     jaxpr, _ = compat.open_jaxpr(jax.make_jaxpr(lambda x, y: (jnp.sin(y), x + 1)[1])(1.0, 2.0))
     found = compat.without_dead_code(jaxpr)
     assert len(found.invars) == 2 and [e.primitive.name for e in found.eqns] == ["add"]
+
+
+def test_every_array_of_numbers_is_of_one_class():
+    """Arrays of a program, of numpy and of a mesh; keys and tracers are others."""
+    mesh = jax.make_mesh((1,), ("x",))
+    on_mesh = jax.device_put(jnp.ones(2), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+    arrays = (jnp.ones(2), jax.jit(jnp.sin)(1.0), jax.device_put(np.ones(2)), on_mesh)
+    assert all(type(a) is compat.ArrayImpl for a in arrays)
+    assert type(jax.random.key(0)) is not compat.ArrayImpl
+    traced = []
+    jax.jit(lambda a: traced.append(type(a)) or a)(1.0)
+    assert traced[0] is not compat.ArrayImpl
+
+
+def test_results_of_one_program_share_their_abstract_values():
+    """So that signatures of a loop's states are compared by address."""
+    f = jax.jit(lambda a: a + 1)
+    first = f(jnp.ones(3))
+    assert f(first).aval is f(f(first)).aval

@@ -44,6 +44,9 @@ LEAVES = {
     "tasks": None,
     "report": None,
     "rl": None,
+    "artifact": None,
+    "mesh": None,
+    "meter": None,
 }
 # Every other module directly in src/etrax is the top level, which sees everything.
 TOP = "top level"
@@ -63,6 +66,9 @@ NOT_LOADED_BY_IMPORT = (
     "h5py",
     "scipy.sparse",
 )
+
+# Who may know rules by name: themselves, and what users type.
+NAME_RULES = {"rules", "cli", "compat"}
 
 PAGE = 60
 # Folders that hold what other libraries define and do not type: their modules, jaxprs and sparse matrices.
@@ -216,6 +222,20 @@ def test_no_machine_paths():
     assert not (found := machine_paths(SRC)), "\n".join(found)
 
 
+def named_rules(root: Path) -> list[str]:
+    """Where code depends on a rule by its name: what it asks of a rule is a field of `Rule`."""
+    names, found = set(etrax.rules.RULES) - {"auto"}, []  # a window may be "auto" as well
+    for path in sources(root):
+        if owner(path, root) in NAME_RULES:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            of_rules = isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] in ("rules", "etrax")
+            name = node.attr if of_rules else node.value if isinstance(node, ast.Constant) else None
+            if isinstance(name, str) and name in names:
+                found.append(f"{path.relative_to(root)}:{node.lineno}: {name}")
+    return found
+
+
 def long_functions(root: Path) -> list[str]:
     """Functions of more lines of code than fit on a page; docstrings, comments and empty lines do not count."""
     found = []
@@ -244,6 +264,10 @@ def untyped(folder: Path) -> float:
 
 def test_folders_are_used_by_their_public_names():
     assert not (found := reaches_inside(SRC)), "\n".join(found)
+
+
+def test_rules_are_named_in_their_folder_alone():
+    assert not (found := named_rules(SRC)), "\n".join(found)
 
 
 def test_functions_fit_on_a_page():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._compile import compile as compile
 from ._errors import ArgumentError as ArgumentError
 from ._errors import ArgumentTypeError as ArgumentTypeError
+from ._errors import ArtifactError as ArtifactError
 from ._errors import CompilationError as CompilationError
 from ._errors import EtraxError as EtraxError
 from ._errors import MissingPackageError as MissingPackageError
@@ -36,13 +37,9 @@ from .graph import find_hidden_groups_from_minfo as find_hidden_groups_from_minf
 from .graph import find_hidden_groups_from_module as find_hidden_groups_from_module
 from .graph import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
 from .graph import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
-from .learn import Artifact as Artifact
-from .learn import ArtifactError as ArtifactError
 from .learn import Learner as Learner
 from .learn import LearnerState as LearnerState
 from .learn import NonFiniteError as NonFiniteError
-from .learn import align_entries as align_entries
-from .learn import load as load
 from .report import Report as Report
 from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
@@ -51,7 +48,7 @@ from .rules.registered import *  # noqa: F403
 
 _avoid_wrong_sums()
 
-# Imported when first used: they need packages that the core does not. By name, the module that holds it.
+# Imported when first used: most need packages that the core does not. By name, the module that holds it.
 _ON_USE = {name: f".{name}" for name in ("nir", "nn", "rl", "tasks", "testing", "train", "viz")}
 _ON_USE |= {
     "Stateful": ".stateful",
@@ -59,6 +56,9 @@ _ON_USE |= {
     "save": ".train",
     "restore": ".train",
     "compare_rules": ".testing",
+    "Artifact": ".artifact",
+    "load": ".artifact",
+    "align_entries": ".mesh",
 }
 
 
@@ -73,5 +73,5 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """What users need: public names, those that are imported on use, and no folder of the inside."""
-    inside = {"annotations", "compiler", "frontends", "graph", "learn", "runtime", "stateful"}
+    inside = {"annotations", "artifact", "compiler", "frontends", "graph", "learn", "mesh", "runtime", "stateful"}
     return sorted({name for name in globals() if not name.startswith("_")} - inside | set(_ON_USE) | {"__version__"})

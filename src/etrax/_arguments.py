@@ -30,26 +30,26 @@ def struct_of(what: str, value: object) -> jax.ShapeDtypeStruct:
             "Go on with the state that it returned, or give it a copy: `jax.tree.map(jnp.copy, state)`."
         )
     try:
-        found = shape_struct(value)
+        struct = shape_struct(value)
     except (TypeError, ValueError, OverflowError):
-        found = None
-    if found is None or getattr(found.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
+        struct = None
+    if struct is None or getattr(struct.dtype, "kind", "key") in tuple("OSUMm"):  # objects, text, dates
         kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         rows = " Rows of different lengths make objects: pad them, and pass a mask." if "of object" in kind else ""
         raise ArgumentTypeError(f"{what} is {kind}, not an array of numbers.{rows}")
-    return found
+    return struct
 
 
 def as_numbers(what: str, value: object) -> np.ndarray:
     """A numpy array of numbers or booleans, from whatever numpy takes for one."""
     try:
-        found = np.asarray(value)
+        numbers = np.asarray(value)
     except Exception:  # numpy, and what it asks the object for, may raise anything
-        found = np.asarray(None)
-    if found.dtype.kind not in "biufc" and not (isinstance(value, jax.Array) and is_inexact(value)):
-        kind = f"an array of {found.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        numbers = np.asarray(None)
+    if numbers.dtype.kind not in "biufc" and not (isinstance(value, jax.Array) and is_inexact(value)):
+        kind = f"an array of {numbers.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise ArgumentTypeError(f"{what} is {kind}; expected an array of numbers.")
-    return found
+    return numbers
 
 
 def check_arrays(what: str, tree: PyTree) -> None:
@@ -170,9 +170,9 @@ def parse_bytes(name: str, budget: object) -> float | None:
     """
     if budget is None:
         return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
-    if found is not None and float(found[1]) > 0:
-        return float(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
+    text = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)B\s*", budget) if isinstance(budget, str) else None
+    if text is not None and float(text[1]) > 0:
+        return float(text[1]) * 1000 ** " kMGT".index(text[2] or " ")
     try:
         number = float(budget) if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
     except OverflowError:  # a whole number beyond all floating-point numbers

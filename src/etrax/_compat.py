@@ -22,6 +22,7 @@ from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _sources
 from jax._src import xla_bridge as _bridge
+from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lax.lax import copy_p as _copy_p
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from . import rules
-from ._arguments import check_flag, format_bytes, parse_bytes
-from ._compat import is_live, shape_struct
-from ._errors import ArgumentError, CompilationError
+from ._compat import shape_struct
+from ._errors import CompilationError
 from ._sums import warn_of_wrong_sums
-from .compiler.analysis import Facts, analyse
-from .compiler.ir import Bound, Path, PyTree, Role, Step, format_path
-from .frontends import bind, check_kernels, compiling
-from .graph import build_graph
-from .learn import Learner, check_mesh, check_trace_dtype
-from .report import Report
-from .rules import Rule, RuleWarning, as_rule
-from .runtime import planned
+from .compiler.analysis import analyse
+from .compiler.ir import Path, PyTree, Role, Step, format_path
+from .frontends import bind, check_operations, compiling
+from .learn import Learner, Model, checked_options
+from .rules import Rule, RuleWarning, as_rule, check_budget
+from .runtime import kernels_of
 
 
 def compile(
@@ -53,17 +48,15 @@ def compile(
     >>> str(learner.report.verdicts["w",].kind)
     'exact'
     """
-    trace_dtype, budget = check_trace_dtype(trace_dtype), parse_bytes("memory_budget", memory_budget)
-    check_flag("check_finite", check_finite)
-    check_mesh(mesh, shard)
-    if mesh is not None and check_finite:
-        raise ArgumentError("`check_finite=True` runs on one device: find the step there, without `mesh`.")
+    options = checked_options(
+        trace_dtype=trace_dtype, check_finite=check_finite, memory_budget=memory_budget, mesh=mesh, shard=shard
+    )
     rule = as_rule(rule)
     warn_of_wrong_sums()
-    with compiling():
-        bound = bind(model, example_inputs, params=params, hidden=hidden, batch_size=batch_size, **front_end_options)
-        facts = analyse(bound.step)
-    check_kernels(facts.step, {facts.sites[j].call.primitive for j in planned(facts)})
+    values = {"params": params, "hidden": hidden, "batch_size": batch_size, **front_end_options}
+    analysed = analyse_model(model, example_inputs, values)
+    facts = analysed.facts
+    check_operations(facts.step, {facts.sites[j].call.primitive for j in kernels_of(facts)})
     for path in integer_parameters(facts.step):
         warnings.warn(
             f"parameter {format_path(path, 'params')} holds whole numbers, which have no gradient: it will not learn. "
@@ -73,51 +66,26 @@ def compile(
         )
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
-    if budget is not None:
-        _check_budget(facts, rule, budget, trace_dtype)
-
-    def at_batch(batch: int) -> Learner:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuleWarning)
-            return compile(
-                model, rule, *with_batch(example_inputs, bound.step, batch), params=params, trace_dtype=trace_dtype,
-                hidden=None if hidden is None else with_batch(hidden, bound.step, batch),
-                batch_size=None if batch_size is None else batch, mesh=mesh, shard=shard, **front_end_options,
-            )  # fmt: skip
-
-    return Learner(
-        facts,
-        rule,
-        _initial(bound),
-        trace_dtype=trace_dtype,
-        check_finite=check_finite,
-        memory_budget=budget,
-        at_batch=at_batch,
-        mesh=mesh,
-        shard=shard,
-        bound=bound,
-        graph=lambda: build_graph(bound, facts, include_hidden_perturb=True),
-        report=Report.of,
-    )
+    if options.memory_budget is not None:
+        check_budget(facts, rule, options.memory_budget, options.trace_dtype)
+    return Learner(analysed, rule, options)
 
 
-def _initial(bound: Bound) -> Callable[[], tuple[PyTree, PyTree]]:
-    """Parameters and states as they are at this moment; those of a trace that has ended since are read again."""
-    kept: list[tuple[PyTree, PyTree]] = []
+def analyse_model(model: object, example_inputs: tuple[PyTree, ...], values: Mapping[str, Any]) -> Model:
+    """Bind a model to example inputs and analyse its step. `values` are what its front end takes besides."""
+    with compiling():
+        bound = bind(model, example_inputs, **values)
+        facts = analyse(bound.step)
 
-    def initial() -> tuple[PyTree, PyTree]:
-        if not kept or not is_live(kept):
-            params, hidden, other = bound.read()
-            # Copies: who changes an array or a dictionary in place afterwards does not change the learner.
-            kept[:] = [jax.tree.map(_own, (params, bound.join(hidden, other)))]
-        return kept[0]
+    def at_batch(batch: int) -> Model:
+        hidden, size = values["hidden"], values["batch_size"]
+        other = {
+            "hidden": None if hidden is None else with_batch(hidden, bound.step, batch),
+            "batch_size": None if size is None else batch,
+        }
+        return analyse_model(model, with_batch(example_inputs, bound.step, batch), {**values, **other})
 
-    initial()
-    return initial
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+    return Model(facts, bound, at_batch)
 
 
 def integer_parameters(step: Step) -> list[Path]:
@@ -135,21 +103,7 @@ def with_batch(tree: PyTree, step: Step, batch: int) -> PyTree:
         )
 
     def one(a: PyTree) -> PyTree:
-        found = shape_struct(a)
-        return jax.ShapeDtypeStruct((batch, *found.shape[1:]), found.dtype)
+        struct = shape_struct(a)
+        return jax.ShapeDtypeStruct((batch, *struct.shape[1:]), struct.dtype)
 
     return jax.tree.map(one, tree)
-
-
-def _check_budget(facts: Facts, rule: Rule, budget: float, trace_dtype: Any) -> None:
-    """Refuse a rule whose trace alone passes the budget, and name those whose trace does not."""
-    needed = rule.size(facts, trace_dtype)
-    if needed <= budget:
-        return
-    others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.d_rtrl(fan_out=0), rules.ottt(0.9), rules.rflo(0.9))
-    sizes = {str(r): r.size(facts, trace_dtype) for r in others}
-    fitting = [f"{name} ({format_bytes(n)})" for name, n in sorted(sizes.items(), key=lambda kv: -kv[1]) if n <= budget]
-    raise CompilationError(
-        f"the trace of {rule} takes {format_bytes(needed)}, more than `memory_budget` ({format_bytes(budget)}). These "
-        f"would fit: {', '.join(fitting)}. Or use a smaller batch, or `trace_dtype=jnp.bfloat16` for half of it."
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 from collections.abc import Iterable
+from types import ModuleType
 
 # What a terminal obeys or a reader cannot see: control characters but line ends and tabs, halves of characters, marks
 # that turn the direction of text around, separators and tags that take no room.
@@ -48,6 +50,27 @@ class MissingPackageError(EtraxError, ImportError):
 
 class NotSupportedError(EtraxError, NotImplementedError):
     """A model that is well formed but outside what the compiler or a rule can serve."""
+
+
+class ArtifactError(EtraxError, ValueError):
+    """A file that is no artifact, was cut short or changed, or is of another version."""
+
+
+def need(package: str, what: str, extra: str) -> ModuleType:
+    """Import an optional package for `what`, or say which extra brings it.
+
+    >>> need("absent", "`etrax.nir`", "nir")
+    Traceback (most recent call last):
+    etrax._errors.MissingPackageError: `etrax.nir` needs absent, which is not installed: `pip install "etrax[nir]"`.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package.partition(".")[0]:  # the package is there, and lacks something else
+            raise
+        raise MissingPackageError(
+            f'{what} needs {error.name}, which is not installed: `pip install "etrax[{extra}]"`.'
+        ) from error
 
 
 def meant(word: str, known: Iterable[str]) -> str:

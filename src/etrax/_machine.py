@@ -97,8 +97,7 @@ class Machine:
         """
         if self.mesh is None:
             return a
-        spec = [PartitionSpec.UNCONSTRAINED] * a.ndim
-        spec[axis] = None
+        spec = [None if i == axis else PartitionSpec.UNCONSTRAINED for i in range(a.ndim)]
         return jax.lax.with_sharding_constraint(a, NamedSharding(self.mesh, PartitionSpec(*spec)))
 
 

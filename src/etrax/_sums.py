@@ -24,9 +24,9 @@ FLAG = f"{NAME}=-LIBRARY_FUSION_TYPE_REDUCE"
 
 def avoid_wrong_sums() -> None:
     """Turn the pass off in a version that has the fault, before JAX reads its flags: at its first computation."""
-    given = os.environ.get("XLA_FLAGS", "")
-    if VERSION in FAULTY and NAME not in given and not has_backends():
-        os.environ["XLA_FLAGS"] = f"{given} {FLAG}".strip()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if VERSION in FAULTY and NAME not in flags and not has_backends():
+        os.environ["XLA_FLAGS"] = f"{flags} {FLAG}".strip()
 
 
 @cache

@@ -116,7 +116,7 @@ def test_rules(model, capsys, tmp_path):
     [
         (["train"], "takes a config"),
         (["train", "none.toml"], "cannot be read"),
-        (["train", "broken.toml"], "is no TOML"),
+        (["train", "broken.toml"], "is not valid TOML"),
         (["train", "section.toml"], "there is no section `nodel`; there are data, mesh, model"),
         (["train", "code.toml"], "`task` of [data] is '__import__'; expected one of copy"),
         (["train", "devices.toml"], "[mesh] of shape [4096] needs 4096 devices; there are"),
@@ -218,7 +218,7 @@ def test_files_that_are_no_configs(model, capsys, tmp_path, text):
     seen = capsys.readouterr().err
     assert "'bad.toml' is" in seen and "--debug" not in seen and len(seen) < 600
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
-    assert main(["train", "bad.toml"]) == 2 and "is no TOML" in capsys.readouterr().err
+    assert main(["train", "bad.toml"]) == 2 and "is not valid TOML" in capsys.readouterr().err
     assert main(["train", str(tmp_path)]) == 2 and "cannot be read" in capsys.readouterr().err
 
 
@@ -283,7 +283,7 @@ def test_usage(model, capsys):
         with pytest.raises(SystemExit) as stop:
             main(words)
         assert stop.value.code == 2
-    assert "no whole number of at least 1" in capsys.readouterr().err
+    assert "not a whole number of at least 1" in capsys.readouterr().err
 
 
 def test_doctor(capsys, monkeypatch):

@@ -402,6 +402,49 @@ def test_a_step_is_compiled_once():
     state, found = learner.init(), []
     for x in [*XS, *XS]:
         state, _ = learner.step(params, state, x)
-        found.append(learner._evolve._cache_size())
+        found.append(learner._step.compiled._cache_size())
     assert found[0] == found[-1] == 1
     assert len(traced) < 10
+
+
+BAD_AFTER_GOOD = {
+    "a state that was used up": (lambda p, o, s, x, y: (p, o, s, x, y), "was given away"),
+    "no state": (lambda p, o, s, x, y: (p, o, s.hidden, x, y), "hidden states alone"),
+    "swapped": (lambda p, o, s, x, y: (p, s, o, x, y), "are swapped"),
+    "a parameter too few": (lambda p, o, s, x, y: ({"w": p["w"]}, o, s, x, y), "missing: 'b', 'out', 'z'"),
+    "another shape": (lambda p, o, s, x, y: (p, o, s, x[:, :1], y), "has shape"),
+    "another type": (lambda p, o, s, x, y: (p, o, s, x.astype(jnp.float32), y), "Cast it"),
+    "a target too few": (lambda p, o, s, x, y: (p, o, s, x, y[1:]), "expected a leading time axis"),
+    "text": (lambda p, o, s, x, y: (p, o, s, x, "y"), "not an array of numbers"),
+    "objects of numpy": (lambda p, o, s, x, y: (p, o, s, x, np.array([[None]])), "not an array of numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_AFTER_GOOD)
+def test_arguments_that_fit_hide_no_others(name):
+    """Arguments like those of a call before are not looked at again; all others are."""
+    learner, params = learner_of(cell, "d_rtrl")
+    optimizer = optax.sgd(0.1)
+    train = learner.train(optimizer, loss, window=1, donate=name == "a state that was used up")
+    opt_state, bad, text = optimizer.init(params), *BAD_AFTER_GOOD[name]
+    for _ in range(3):
+        state = learner.init()
+        ends = train(params, opt_state, state, XS, YS)
+    with pytest.raises(ValueError, match=text):
+        train(*bad(params, opt_state, state, XS, YS))
+    again = train(params, opt_state, learner.init(), XS, YS)
+    close(again[:3], ends[:3], 0)
+
+
+def test_arguments_are_checked_once(monkeypatch):
+    """A loop of one kind of arrays is checked at its first turn, one of numpy arrays at its first turn too."""
+    learner, params = learner_of(cell, "d_rtrl")
+    calls, check = [], type(learner.program).check_given
+    monkeypatch.setattr(type(learner.program), "check_given", lambda self, *args: calls.append(1) or check(self, *args))
+    gradient = learner.value_and_grad(loss, window=4)
+    state = learner.init()
+    for x, y in ((XS, YS), (np.asarray(XS), np.asarray(YS)), (XS[:4], YS[:4])):
+        for _ in range(3):
+            _, state = gradient(params, state, x, y)
+    # The first state has other abstract values than those that come back, at most.
+    assert 3 <= len(calls) <= 4

@@ -48,6 +48,19 @@ def test_another_batch():
     assert learner_of().memory(window=4, batch=16) == learner_of(batch=16).memory(window=4)
 
 
+@pytest.mark.parametrize("options", [{"check_finite": True}, {"trace_dtype": jnp.float32}, {"memory_budget": "1 MB"}])
+def test_another_batch_keeps_the_options(options):
+    asked, want = (learner_of(batch=n, **options) for n in (B, 16))
+    assert asked.memory(window=4, batch=16) == want.memory(window=4)
+    assert asked.with_rule("pp_prop").memory(window=4, batch=16) == want.with_rule("pp_prop").memory(window=4)
+
+
+def test_another_batch_is_no_learner_that_the_budget_refuses():
+    """The question is how much it would take."""
+    small = learner_of(memory_budget="10 kB")
+    assert small.memory(window=4, batch=4096).trace > 10_000
+
+
 def test_another_batch_needs_a_batch_axis():
     learner = etrax.compile(
         lambda p, h, x: (h + x @ p, h), "d_rtrl", jnp.ones(I), params=jnp.ones((I, H)), hidden=jnp.zeros(H)

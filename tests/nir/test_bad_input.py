@@ -38,9 +38,9 @@ class Odd(nir.Scale):
 WIDER = nir.Linear(np.ones((3, 2)))
 RING = [("in", "a"), ("a", "b"), ("b", "a"), ("b", "out")]
 GRAPHS = {
-    "another kind": (chain(odd=Odd(ONE)), etrax.NotSupportedError, "node 'odd' is of kind Odd, which is not served"),
+    "another kind": (chain(odd=Odd(ONE)), etrax.NotSupportedError, "node 'odd' is of kind Odd, which is not supported"),
     "no such node": (graph([("in", "x")]), etrax.ArgumentError, r"edge \('in', 'x'\) .* it has no node 'x'"),
-    "an edge twice": (graph([("in", "out")] * 2), etrax.ArgumentError, "from 'in' to 'out' is there twice"),
+    "an edge twice": (graph([("in", "out")] * 2), etrax.ArgumentError, "from 'in' to 'out' occurs twice"),
     "no input": (nir.NIRGraph({"l": lif()}, [], type_check=False), etrax.ArgumentError, "no node of kind Input"),
     "not reached": (
         graph([("in", "out")], lif=lif()), etrax.ArgumentError, "no input of the graph reaches node 'lif'",
@@ -79,7 +79,7 @@ def test_files(tmp_path):
     file, good = tmp_path / "bad.nir", (DATA / "norse_box.nir").read_bytes()
     for content in (good[: len(good) // 2], b"", b"no graph" * 100):
         file.write_bytes(content)
-        with pytest.raises(etrax.ArgumentError, match=r"bad.nir' is no NIR file, or was cut short"):
+        with pytest.raises(etrax.ArgumentError, match=r"bad.nir' is not a NIR file, or was cut short"):
             etrax.nir.read(file)
     with pytest.raises(etrax.ArgumentError, match="there is no file"):
         etrax.nir.read(tmp_path / "none.nir")
@@ -153,7 +153,7 @@ def test_what_is_no_graph():
 
 def test_writing():
     step, params, _ = etrax.nir.read(chain(w=nir.Linear(np.ones((2, 2))), n=lif()))
-    with pytest.raises(etrax.ArgumentTypeError, match=r"`write` takes what `etrax.nir.read` gave"):
+    with pytest.raises(etrax.ArgumentTypeError, match=r"`write` takes what `etrax.nir.read` returned"):
         etrax.nir.write(lambda p, h, x: (h, x), params)
     for bad in ({}, {"w": {"weight": jnp.ones((2, 3), jnp.float32)}}):
         with pytest.raises(etrax.ArgumentError, match="`params`"):

@@ -126,7 +126,7 @@ CHANGES = {
     "a link to another place": (linked("soft"), "`weight` of node 'linear' .*is a link to another place or file"),
     "a link at the root": (linked_root, "`node` .*is a link"),
     "no root": (lambda h, _: h.move("node", "elsewhere"), "`node` .*is missing"),
-    "an array at the root": (array_at_root, "`node` in it is no group"),
+    "an array at the root": (array_at_root, "`node` in it is not a group"),
     "gigabytes of nothing": (replaced(WEIGHT, shape=(1 << 16, 1 << 14), dtype="f8"), "`weight` .*unpack to more than"),
     "more than there are numbers": (
         replaced(WEIGHT, shape=(1 << 40, 1 << 40), dtype="f8", chunks=(1, 8)), "`weight` .*unpack to more than",
@@ -149,7 +149,7 @@ CHANGES = {
     "a reference": (replaced(WEIGHT, shape=(2, 2), dtype=h5py.ref_dtype), "`weight` .*is of type"),
     "no numbers": (replaced(WEIGHT, data=h5py.Empty("f8")), "`weight` .*holds nothing"),
     "a text that is none": (
-        replaced("node/nodes/linear/type", data=np.bytes_(b"\xff\xfe")), "`type` of node 'linear' .*is no text",
+        replaced("node/nodes/linear/type", data=np.bytes_(b"\xff\xfe")), "`type` of node 'linear' .*is not text",
     ),
     "a kind that is a list": (replaced("node/nodes/linear/type", data=["Linear", "LIF"]), "node 'linear' .*unknown"),
     "edges of three": (replaced("node/edges", data=[["input", "linear", "lif"]]), "an edge .*expected two names"),
@@ -226,7 +226,7 @@ def test_a_graph_with_many_edges_is_read_in_time(tmp_path):
     nodes = {"in": nir.Input(np.array([2])), "out": nir.Output(np.array([2]))} | {n: nir.Scale(ONE) for n in names}
     chain = ["in", *names, "out"]
     edges = list(pairwise(chain))
-    with pytest.raises(etrax.ArgumentError, match="is there twice"):
+    with pytest.raises(etrax.ArgumentError, match="occurs twice"):
         etrax.nir.read(nir.NIRGraph(nodes, [*edges, edges[-1]], type_check=False))
 
 

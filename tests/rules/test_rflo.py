@@ -37,7 +37,7 @@ def test_memory_is_one_number_per_parameter_and_sample():
 def test_no_trace_for_states_that_an_op_does_not_drive():
     """ALIF: an input drives v and the spike, never the threshold a of its own step; the readout drives r."""
     trace = compiled("alif_vjp", etrax.rflo(DECAY)).init().trace
-    assert sorted(len(entries) for entries in trace.entries) == [1, 1, 2, 2, 2]
+    assert sorted(len(entries) for entries in trace.plain.entries) == [1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("name", CASES)

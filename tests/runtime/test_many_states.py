@@ -10,9 +10,8 @@ from tests.machines import set_machine
 import etrax
 from etrax.compiler.analysis import analyse, slot_links
 from etrax.compiler.ir import trace_step
-from etrax.runtime import _stacked, plan_probes
-from etrax.runtime._stacked import Pattern, Sparse
-from etrax.runtime._suffix import power
+from etrax.runtime import plan_probes, reduced_view
+from etrax.runtime.blocks import Pattern, Sparse, Stacked, full_times, power
 
 B, I, H, T = 2, 3, 4, 9
 RNG = np.random.RandomState(0)
@@ -105,11 +104,13 @@ def test_products_are_those_of_dense_matrices(density):
     q, v = rng.standard_normal((n, n, *shape)), rng.standard_normal((n, *shape))
     close = np.testing.assert_allclose
     close(d.full(), dense, rtol=1e-14)
-    close(_stacked.product(jnp.asarray(q), d), np.einsum("srxy,rtxy->stxy", q, dense), rtol=1e-12, atol=1e-14)
-    close(_stacked.stacked_times(d, jnp.asarray(v)), np.einsum("stxy,txy->sxy", dense, v), rtol=1e-12, atol=1e-14)
-    close(_stacked.transposed_times(d, jnp.asarray(v)), np.einsum("stxy,sxy->txy", dense, v), rtol=1e-12, atol=1e-14)
+    algebra = Stacked(n, shape)
+    close(algebra.compose(jnp.asarray(q), d), np.einsum("srxy,rtxy->stxy", q, dense), rtol=1e-12, atol=1e-14)
+    close(algebra.times(d, jnp.asarray(v)), np.einsum("stxy,txy->sxy", dense, v), rtol=1e-12, atol=1e-14)
+    back = algebra.of_row(algebra.compose(algebra.row(jnp.asarray(v)), d))
+    close(back, np.einsum("stxy,sxy->txy", dense, v), rtol=1e-12, atol=1e-14)
     close(
-        _stacked.full_times(jnp.asarray(dense), jnp.asarray(v), links),
+        full_times(jnp.asarray(dense), jnp.asarray(v), links),
         np.einsum("stxy,txy->sxy", dense, v), rtol=1e-12, atol=1e-14,
     )  # fmt: skip
     for steps in (0, 1, 2, 5):
@@ -185,7 +186,7 @@ def test_a_line_of_delays_is_a_shift_read_by_few_pulls():
     step, hidden = line(30)
     facts = facts_of(step, hidden)
     assert slot_links(facts.edges, facts.groups[0]).sum() == 29 + 2 * 3  # the first slot follows from v, which has taps
-    assert len(plan_probes(facts, facts.relations, reduced=True).pulls) == 3
+    assert len(plan_probes(reduced_view(facts), facts.relations).pulls) == 3
 
 
 @pytest.mark.parametrize("rule", ["ostl", "d_rtrl", "pp_prop"])

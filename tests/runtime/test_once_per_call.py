@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import etrax
-from etrax.runtime._powers import POWERS
+from etrax.runtime.blocks import POWERS
 
 I, H, K, WINDOWS = 3, 5, 8, 4
 

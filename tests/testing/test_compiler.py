@@ -10,13 +10,13 @@ import pytest
 import etrax
 from etrax import _sums
 from etrax.cli import main
-from etrax.testing import _compiler
+from etrax.testing import _compare
 
 
 @pytest.fixture
 def faulty(monkeypatch):
     """Whatever the compiler of this machine does."""
-    monkeypatch.setattr(_compiler, "sums_go_wrong", lambda: True)
+    monkeypatch.setattr(_compare, "sums_go_wrong", lambda: True)
 
 
 def compared(step, tolerance=None):
@@ -47,7 +47,7 @@ def test_a_fault_of_the_compiler_is_named_where_a_check_fails(faulty, capsys):
 
 
 def test_without_a_fault_the_model_is_asked_for(faulty, monkeypatch):
-    monkeypatch.setattr(_compiler, "sums_go_wrong", lambda: False)
+    monkeypatch.setattr(_compare, "sums_go_wrong", lambda: False)
     with pytest.raises(etrax.testing.GradientError, match="Please report the model"):
         etrax.testing.Comparison(compared(leaky).rows, 2, -1.0).check()
 

@@ -3,7 +3,7 @@
 import re
 
 from etrax.testing import RuleRow, RuleTable
-from etrax.testing._picture import drawn
+from etrax.testing._rules import drawn
 
 ROWS = (
     RuleRow("tbptt()", 0, 2.8, 0.72),

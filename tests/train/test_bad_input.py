@@ -62,7 +62,7 @@ def test_data(made, what):
 
 
 FIT = {
-    "epochs 0": ({"epochs": 0}, "`epochs` is 0; expected a whole number, at least 1"),
+    "epochs 0": ({"epochs": 0}, "`epochs` is 0; expected a whole number of epochs, at least 1"),
     "epochs 2.5": ({"epochs": 2.5}, "`epochs` is 2.5"),
     "patience 0": ({"patience": 0, "validation": D}, "`patience` is 0"),
     "nothing to watch": ({"patience": 2}, "`patience` needs something to watch: pass `validation=`"),

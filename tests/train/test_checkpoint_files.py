@@ -10,7 +10,7 @@ import pytest
 from tests.train.common import data, same, trainer
 
 from etrax.train import CheckpointError
-from etrax.train._lock import Lock
+from etrax.train._store import Lock
 from etrax.train._stored import digest
 
 # Orbax reads in threads, of which some see their loop closed once another has failed.
@@ -69,7 +69,7 @@ DAMAGES = {
     "empty": (lambda d: (shutil.rmtree(d), d.mkdir()), "it cannot be read"),
     "huge": (lambda d: os.truncate(d / "meta" / "metadata", 1 << 40), "it holds more than"),
     "huge at its root": (lambda d: os.truncate(next(d.glob("_CHECKPOINT*")), 1 << 40), "it holds more than"),
-    "a file": (lambda d: (shutil.rmtree(d), d.write_text("2")), "it is no directory"),
+    "a file": (lambda d: (shutil.rmtree(d), d.write_text("2")), "it is not a directory"),
     "huge arrays": (lambda d: os.truncate(d / "arrays" / "manifest.ocdbt", 1 << 40), "it holds more than"),
     "link": (lambda d: (d / "arrays" / "extra").symlink_to(d), "'extra' in it is neither a file nor a directory"),
     "linked": (lambda d: (d.rename(d.with_name("away")), d.symlink_to(d.with_name("away"))), "it is a link"),

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 import etrax
-from etrax.learn._artifact_file import MANIFEST, PROGRAM, sealed
+from etrax.artifact._file import MANIFEST, PROGRAM, sealed
 
 from .damage import EVIL, Rng, changed, damaged
 

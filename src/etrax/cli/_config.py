@@ -6,10 +6,10 @@ import inspect
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +19,16 @@ from jax.sharding import AxisType, Mesh
 from .. import tasks
 from .._arguments import MOST, check_path, check_whole, foreign, short
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError, EtraxError
+from .._errors import ArgumentError, EtraxError, need
 from ..compiler.ir import PyTree
 from ..learn import Learner
 from ..rules import RULES
 from ..tasks import Task
 from ..train import Dataset, Epoch, Trainer, accuracy
-from ._limits import check_model_options, check_optimizer_options, check_size, check_update
-from ._model import load_model, need
+from ._limits import Network, check_model_options, check_optimizer_options, check_size, check_update
+from ._model import load_model
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 EXAMPLE = """\
 [data]                  # a task of etrax.tasks with its options
@@ -66,7 +66,6 @@ CELLS = (
     "RecurrentLIF", "RecurrentALIF",
 )  # fmt: skip
 OPTIMIZERS = ("adam", "adamw", "rmsprop", "sgd")
-SECTIONS = {"data", "model", "rule", "optimizer", "mesh", "training"}
 MESH = {"shape", "axes", "shard"}
 CONFIG_BYTES = 1 << 20
 TRAINING: dict[str, object] = {"window": 1, "epochs": 10, "batch": 32, "seed": 0, "directory": "run"}
@@ -91,23 +90,24 @@ def read_config(file: str) -> Config:
     except OSError as error:
         raise ArgumentError(f"{file!r} cannot be read: {error.strerror}.") from error
     if len(data) > CONFIG_BYTES:
-        raise ArgumentError(f"{file!r} is larger than {CONFIG_BYTES:,} bytes: it is no config.")
+        raise ArgumentError(f"{file!r} is larger than {CONFIG_BYTES:,} bytes, too large for a config.")
     try:
-        found = tomllib.loads(data.decode("utf8"))
+        sections = tomllib.loads(data.decode("utf8"))
     except (ValueError, RecursionError) as error:
         text = foreign(error)
-        raise ArgumentError(f"{file!r} is no TOML: {text}. `etrax train --example` prints one that is.") from error
-    _known("section", found, SECTIONS)
-    for name, section in found.items():
+        raise ArgumentError(
+            f"{file!r} is not valid TOML: {text}. `etrax train --example` prints a config that is."
+        ) from error
+    _check_names("section", sections, Config._fields)
+    for name, section in sections.items():
         if not isinstance(section, dict):
             raise ArgumentError(f"`{name}` of {file!r} is {short(section)}; expected a section `[{name}]`.")
-    if "data" not in found:
+    if "data" not in sections:
         raise ArgumentError(f"{file!r} has no section `[data]`: `etrax train --example` prints a whole config.")
-    training = found.get("training", {})
-    _known("key of [training]", training, TRAINING)
-    _known("key of [mesh]", found.get("mesh", {}), MESH)
-    data, model, rule, optimizer, mesh = (found.get(k, {}) for k in ("data", "model", "rule", "optimizer", "mesh"))
-    return Config(data, model, rule, optimizer, mesh, TRAINING | training)
+    config = Config(**{name: sections.get(name, {}) for name in Config._fields})
+    _check_names("key of [training]", config.training, TRAINING)
+    _check_names("key of [mesh]", config.mesh, MESH)
+    return config._replace(training=TRAINING | config.training)
 
 
 def run(config: Config, model: str | None, tell: Callable[[str], None], accept: Sequence[str] = ()) -> dict[str, float]:
@@ -119,8 +119,8 @@ def run(config: Config, model: str | None, tell: Callable[[str], None], accept: 
     batch, window, epochs, seed = (_whole(config.training, k) for k in ("batch", "window", "epochs", "seed"))
     directory = _directory(config.training["directory"])
     options = check_optimizer_options({"name": "adam", "learning_rate": 1e-3, **config.optimizer})
-    optimizer = _made("[optimizer]", options.pop("name"), options, _named(optax, OPTIMIZERS))
-    training, held = _task(config.data)
+    optimizer = _called("[optimizer]", options.pop("name"), options, _named(optax, OPTIMIZERS))
+    training, held_out = _task(config.data)
     learner = _learner(config, training, batch, seed, model)
     check_update(optimizer, learner.params)
     classes = training.classes is not None
@@ -137,7 +137,7 @@ def run(config: Config, model: str | None, tell: Callable[[str], None], accept: 
             tell(f"epoch {epoch.epoch}: " + ", ".join(f"{k} {v:.4g}" for k, v in epoch.metrics.items()))
 
         result = trainer.fit(
-            _dataset(training), epochs, validation=_dataset(held), key=seed, progress=False, callback=note,
+            _dataset(training), epochs, validation=_dataset(held_out), key=seed, progress=False, callback=note,
             checkpoint=directory / "checkpoint", accept=list(accept),
         )  # fmt: skip
     tell(f"{learner!r}\nlog and checkpoints in {directory}")
@@ -171,13 +171,13 @@ def _task(section: Mapping[str, object]) -> tuple[Task, Task]:
     test = options.pop("test", 0.2)
     if not isinstance(test, int | float) or isinstance(test, bool) or not 0 < test < 1:
         raise ArgumentError(f"`test` of [data] is {short(test)}; expected the share that is held out, such as 0.2.")
-    made = _made("[data]", options.pop("task", None), options, _named(tasks, TASKS), key="task")
-    return tasks.split(made, test=test, seed=0)
+    task = _called("[data]", options.pop("task", None), options, _named(tasks, TASKS), key="task")
+    return tasks.split(task, test=test, seed=0)
 
 
 def _learner(config: Config, data: Task, batch: int, seed: int, model: str | None) -> Learner:
     options = {"name": "d_rtrl", **config.rule}
-    rule = _made("[rule]", options.pop("name"), options, RULES)
+    rule = _called("[rule]", options.pop("name"), options, RULES)
     if model is not None and config.mesh:
         raise ArgumentError("[mesh] is for the cells of [model]: leave out --model, or train your own model in Python.")
     if model is not None:
@@ -191,29 +191,31 @@ def _learner(config: Config, data: Task, batch: int, seed: int, model: str | Non
     neurons = check_whole("neurons", options.pop("neurons"), "neurons")
     name, cells = options.pop("cell"), _named(nn, CELLS)
 
-    def build(count: int) -> PyTree:
-        known = {key: lambda make=make, **o: make(n_in, count, **o) for key, make in cells.items()}
-        cell = _made("[model]", name, options, known, key="cell")
+    def build(count: int) -> Network:
+        sized = {key: lambda make=make, **o: make(n_in, count, **o) for key, make in cells.items()}
+        cell = _called("[model]", name, options, sized, key="cell")
         return brainstate.nn.Sequential(cell, nn.Linear(count, n_out))
 
     budget = _attempt("[model]", name, lambda: check_size(build, neurons, batch, n_in))
     brainstate.random.seed(seed)
-    example, mesh = jnp.zeros((batch, n_in), jnp.float32), _mesh(config.mesh)
+    example, (mesh, shard) = jnp.zeros((batch, n_in), jnp.float32), _mesh(config.mesh)
 
     def compiled() -> Learner:
-        return compile_learner(build(neurons), rule, example, batch_size=batch, memory_budget=budget, **mesh)
+        return compile_learner(
+            build(neurons), rule, example, batch_size=batch, memory_budget=budget, mesh=mesh, shard=shard
+        )
 
     return _attempt("[model]", name, compiled)  # a cell looks at its options only when its states are made
 
 
-def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
-    """The options of `etrax.compile` for many devices."""
+def _mesh(section: Mapping[str, object]) -> tuple[Mesh | None, str | None]:
+    """The options `mesh` and `shard` of `etrax.compile`, for many devices."""
     if not section:
-        return {}
+        return None, None
     shape, axes, shard = (section.get(k) for k in ("shape", "axes", "shard"))
     sizes, names = (v if isinstance(v, list) else [] for v in (shape, axes))
-    whole = all(type(n) is int and n > 0 for n in sizes) and all(isinstance(a, str) and a for a in names)
-    if not sizes or len(names) != len(sizes) or not whole:
+    legal = all(type(n) is int and n > 0 for n in sizes) and all(isinstance(a, str) and a for a in names)
+    if not sizes or len(names) != len(sizes) or not legal:
         raise ArgumentError(
             f"[mesh] has shape {short(shape)} and axes {short(axes)}; expected sizes and names: shape = [2, 4], "
             'axes = ["batch", "neuron"].'
@@ -226,35 +228,32 @@ def _mesh(section: Mapping[str, object]) -> dict[str, Any]:
     if len(set(names)) < len(names):
         raise ArgumentError(f"[mesh] has axes {short(axes)}; expected a name for each, no two alike.")
     mesh = Mesh(np.array(devices[:count]).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(sizes))
-    return {"mesh": mesh, "shard": shard}
+    return mesh, shard
 
 
 def _named(module: object, names: tuple[str, ...]) -> dict[str, Callable[..., PyTree]]:
     return {name: getattr(module, name) for name in names}
 
 
-def _made(
-    section: str,
-    name: object,
-    options: Mapping[str, object],
-    known: Mapping[str, Callable[..., PyTree]],
+def _called(
+    section: str, name: object, options: Mapping[str, object], functions: Mapping[str, Callable[..., PyTree]],
     key: str = "name",
-) -> PyTree:
-    """What the function of a known name makes of its options."""
-    if not isinstance(name, str) or name not in known:
-        raise ArgumentError(f"`{key}` of {section} is {short(name)}; expected one of {', '.join(known)}.")
+) -> PyTree:  # fmt: skip
+    """What the function of that name returns for these options."""
+    if not isinstance(name, str) or name not in functions:
+        raise ArgumentError(f"`{key}` of {section} is {short(name)}; expected one of {', '.join(functions)}.")
 
-    def make() -> PyTree:
-        inspect.signature(known[name]).bind(**options)
-        return known[name](**options)
+    def call() -> PyTree:
+        inspect.signature(functions[name]).bind(**options)
+        return functions[name](**options)
 
-    return _attempt(section, name, make)
+    return _attempt(section, name, call)
 
 
-def _attempt(section: str, name: str, make: Callable[[], Made]) -> Made:
+def _attempt(section: str, name: object, call: Callable[[], Result]) -> Result:
     """What a section asks for; errors of other libraries, which raise all kinds, name the section."""
     try:
-        return make()
+        return call()
     except EtraxError:
         raise
     except Exception as error:
@@ -271,7 +270,7 @@ def _whole(section: Mapping[str, object], name: str) -> int:
     return value
 
 
-def _known(what: str, found: Mapping[str, object], known: set[str] | Mapping[str, object]) -> None:
-    for name in found:
-        if name not in known:
-            raise ArgumentError(f"there is no {what} `{foreign(name)}`; there are {', '.join(sorted(known))}.")
+def _check_names(what: str, names: Iterable[str], legal: Collection[str]) -> None:
+    for name in names:
+        if name not in legal:
+            raise ArgumentError(f"there is no {what} `{foreign(name)}`; there are {', '.join(sorted(legal))}.")

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import compile as compile_learner
-from ..compiler.ir import PyTree
-from ._model import need
+from .._errors import need
 
 WORDS = (
     "A leaky network sees a stream of random numbers and has to say at every step whether their recent, fading sum is\n"
@@ -18,13 +17,13 @@ WORDS = (
 BLOCKS, STEPS, BATCH = 12, 500, 4
 
 
-def step(params: PyTree, h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def step(params: dict[str, jax.Array], h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     h = jax.nn.sigmoid(params["leak"]) * h + x @ params["w"]
     return h, jnp.tanh(h @ params["mix"]) @ params["out"]
 
 
 def run(tell: Callable[[str], None]) -> dict[str, float]:
-    """The share of right answers at the end, by rule."""
+    """The loss at the end, by rule."""
     optax = need("optax", "`etrax demo`", "train")
     tell(WORDS)
     keys = jax.random.split(jax.random.key(0), 4)
@@ -36,7 +35,7 @@ def run(tell: Callable[[str], None]) -> dict[str, float]:
     sums = jax.lax.scan(lambda s, x: (0.97 * s + x, 0.97 * s + x), jnp.zeros((BATCH, 1)), xs)[1]
     answers = (sums[..., 0] > 0).astype(jnp.float32)
     loss = lambda o, y: optax.sigmoid_binary_cross_entropy(o, y).mean()  # noqa: E731
-    found = {}
+    losses_at_end = {}
     for rule in ("tbptt", "d_rtrl"):
         learner = compile_learner(step, rule, xs[0], params=params, hidden=jnp.zeros((BATCH, 32)))
         optimizer = optax.adam(3e-3)
@@ -47,10 +46,10 @@ def run(tell: Callable[[str], None]) -> dict[str, float]:
             p, o, s, losses = train(p, o, s, xs[part], answers[part])
             last = float(losses.mean())
             line.append(f"{last:.2f}")
-        found[rule] = last
+        losses_at_end[rule] = last
         tell(f"{rule:>7}: loss over {BLOCKS * STEPS} steps  {' '.join(line)}")
     tell(
         "\n`tbptt` carries nothing from step to step and cannot know what made the sum; `d_rtrl` carries a trace\n"
         "whose size does not grow with the stream. On your own model: `etrax explain model.py:make`."
     )
-    return found
+    return losses_at_end

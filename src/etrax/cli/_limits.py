@@ -1,10 +1,10 @@
-"""What a config asks for, held against what makes sense and what the machine has, before anything is made of it."""
+"""What a config asks for, compared with what makes sense and what the machine has, before anything is built."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -23,6 +23,18 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 LARGEST = float(np.finfo(np.float32).max)
 SMALL = 1024  # a network of fewer neurons and samples is made without looking
 COPIES = 4  # of the weights: with their gradient and what an optimizer keeps
+
+
+class State(Protocol):
+    """A `brainstate.State`."""
+
+    value: PyTree
+
+
+class Network(Protocol):
+    """A `brainstate.nn.Module`."""
+
+    def states(self) -> Mapping[object, State]: ...
 
 
 def check_optimizer_options(options: Mapping[str, object]) -> dict[str, object]:
@@ -57,7 +69,7 @@ def _expected(name: str, value: object) -> str:
     return "" if number >= 0 else "a number that is not below zero"
 
 
-def check_update(optimizer: Optimizer, params: PyTree) -> None:
+def check_update(optimizer: Optimizer, params: object) -> None:
     """The optimizer can be begun and make an update, by shapes alone."""
     shapes = jax.tree.map(shape_struct, params)
     try:
@@ -67,7 +79,7 @@ def check_update(optimizer: Optimizer, params: PyTree) -> None:
         raise ArgumentError(f"[optimizer] makes no update: {foreign(text)}.") from error
 
 
-def check_size(build: Callable[[int], Any], neurons: int, batch: int, n_in: int) -> float:
+def check_size(build: Callable[[int], Network], neurons: int, batch: int, n_in: int) -> float:
     """A network of so many neurons fits into memory; `build` makes one of another number of them. Returns the budget.
 
     Numbers of weights and states are polynomials of the number of neurons of degree two at most, so that three small
@@ -89,6 +101,6 @@ def check_size(build: Callable[[int], Any], neurons: int, batch: int, n_in: int)
     return budget
 
 
-def _size_of(network: Any) -> int:
+def _size_of(network: Network) -> int:
     """Bytes of the parameters."""
     return sum(a.size * a.dtype.itemsize for s in network.states().values() for a in jax.tree.leaves(s.value))

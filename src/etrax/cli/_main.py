@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 
-from .._errors import EtraxError, visible
+from .._errors import EtraxError, need, visible
 from .._version import __version__
 
 MODEL = (
@@ -48,10 +48,10 @@ a model for the commands is a function in a file of yours:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the answer is the exit code."""
-    made = parser()
-    options = made.parse_args(arguments)
+    commands = parser()
+    options = commands.parse_args(arguments)
     if "run" not in options:  # `etrax` alone: what there is, and how to begin
-        made.print_help(sys.stderr)
+        commands.print_help(sys.stderr)
         return 2
     try:
         with warnings.catch_warnings():
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         print(f"etrax: {error}", file=sys.stderr)
-    except BrokenPipeError:  # who reads the output has seen enough, as `head` has
+    except BrokenPipeError:  # the reader of the output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not written at the exit
         return 141
     except KeyboardInterrupt:
@@ -80,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    made = argparse.ArgumentParser(
+    top = argparse.ArgumentParser(
         "etrax", description="Turn any one-step JAX model into an online learner, and know what you get.", epilog=FIRST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("--version", action="version", version=f"etrax {__version__}")
-    commands = made.add_subparsers(metavar="command")
+    top.add_argument("--version", action="version", version=f"etrax {__version__}")
+    commands = top.add_subparsers(metavar="command")
 
     def command(name: str, run: Callable[..., int], text: str, use: str, model: bool = True) -> argparse.ArgumentParser:
         form = argparse.RawDescriptionHelpFormatter
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
     _about_models(command)
     _about_runs(command)
-    return made
+    return top
 
 
 def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -147,28 +147,28 @@ def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
-def _rule(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--rule", default="d_rtrl", help="the learning rule (d_rtrl)")
+def _rule(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--rule", default="d_rtrl", help="the learning rule (d_rtrl)")
 
 
-def _data(made: argparse.ArgumentParser, steps: bool = True) -> None:
-    made.add_argument("--window", type=_positive, default=3, help="steps that are differentiated together (3)")
+def _data(command: argparse.ArgumentParser, steps: bool = True) -> None:
+    command.add_argument("--window", type=_positive, default=3, help="steps that are differentiated together (3)")
     if steps:
-        made.add_argument("--steps", type=_positive, default=20, help="length of the random sequence (20)")
-    made.add_argument("--seed", type=_seed, default=0, help="of the random inputs (0)")
+        command.add_argument("--steps", type=_positive, default=20, help="length of the random sequence (20)")
+    command.add_argument("--seed", type=_seed, default=0, help="of the random inputs (0)")
 
 
 def _positive(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return value
 
 
 def _seed(text: str) -> int:
     value = int(text) if text.isdecimal() else -1
     if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up to 2**32")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up to 2**32")
     return value
 
 
@@ -178,7 +178,7 @@ def _rate(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return value
 
 
@@ -242,7 +242,7 @@ def _export(options: argparse.Namespace) -> int:
     import jax
     import jax.numpy as jnp
 
-    from ._model import load_model, need
+    from ._model import load_model
 
     optax, model = need("optax", "`etrax export`", "train"), load_model(options.model)
     learner = model.learner(options.rule)
@@ -250,11 +250,11 @@ def _export(options: argparse.Namespace) -> int:
     loss = optax.softmax_cross_entropy_with_integer_labels if by_label else optax.squared_error
     output = jax.eval_shape(learner.plain_step, learner.params, learner.hidden, model.inputs)[1]
     target = jnp.zeros(output.shape[:-1], jnp.int32) if by_label else None
-    made = learner.export(
+    manifest = learner.export(
         options.file, optax.adam(options.learning_rate), lambda o, t: loss(o, t).mean(), options.window, target=target
     )
     when = "every step" if options.window == 1 else f"every {options.window} steps"
-    print(f"{options.file}: one update by {made['rule']} and Adam, {when}; `etrax.load` reads it")
+    print(f"{options.file}: one update by {manifest['rule']} and Adam, {when}; `etrax.load` reads it")
     return 0
 
 
@@ -298,13 +298,13 @@ def _version_of(package: str, extra: str) -> str:
     """The version that is installed, and what to do if there is none or one that is too old."""
     remedy = f'pip install "etrax[{extra}]"'
     try:
-        found = importlib.metadata.version(package)
+        version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return f"missing: {remedy}"
     oldest = OLDEST.get(package, ())
-    if tuple(map(int, re.findall(r"\d+", found)[: len(oldest)])) < oldest:
-        return f"{found}, and {'.'.join(map(str, oldest))} is needed: {remedy}"
-    return found
+    if tuple(map(int, re.findall(r"\d+", version)[: len(oldest)])) < oldest:
+        return f"{version}, and {'.'.join(map(str, oldest))} is needed: {remedy}"
+    return version
 
 
 def _completion(options: argparse.Namespace) -> int:

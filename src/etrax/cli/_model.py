@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import jax
@@ -15,49 +14,38 @@ import numpy as np
 
 from .._compat import is_extended, shape_struct
 from .._compile import compile as compile_learner
-from .._errors import ArgumentError, MissingPackageError
-from ..compiler.ir import PyTree
+from .._errors import ArgumentError
 from ..learn import Learner
 from ..rules import Rule
 
 SHAPES = "a model that needs nothing else, (module, inputs), or (step, params, hidden, inputs)"
 
 
-def need(package: str, what: str, extra: str) -> ModuleType:
-    """Import an optional package, or say what brings it."""
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise MissingPackageError(f'{what} needs {package}: `pip install "etrax[{extra}]"`.') from error
-
-
 class Model(NamedTuple):
     """What a factory returned: the model, and the example inputs of one step."""
 
     model: object
-    params: PyTree
-    hidden: PyTree
-    inputs: tuple[PyTree, ...]
+    params: object
+    hidden: object
+    inputs: tuple[object, ...]
 
     def learner(self, rule: Rule | str) -> Learner:
-        given = {"params": self.params, "hidden": self.hidden}
-        values = {k: v for k, v in given.items() if v is not None}
-        return compile_learner(self.model, rule, *self.inputs, **values)
+        return compile_learner(self.model, rule, *self.inputs, params=self.params, hidden=self.hidden)
 
 
 def load_model(name: str) -> Model:
     """Import `module:factory` or `file.py:factory`, call the factory, and see what it returned."""
     where, colon, factory = name.rpartition(":")
     if not colon or not where or not factory:
-        raise ArgumentError(f"{name!r} is no model: write MODULE:FACTORY, such as `models.lif:make` or `lif.py:make`.")
+        raise ArgumentError(
+            f"{name!r} does not name a model: write MODULE:FACTORY, such as `models.lif:make` or `lif.py:make`."
+        )
     module = _imported(where)
     function = getattr(module, factory, None)
     if not callable(function):
-        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ArgumentError(f"{where!r} has no function {factory!r}; it has {', '.join(known[:12]) or 'none'}.")
-    return _seen(name, function())
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ArgumentError(f"{where!r} has no function {factory!r}; it has {', '.join(functions[:12]) or 'none'}.")
+    return _as_model(name, function())
 
 
 def _imported(where: str) -> object:
@@ -81,37 +69,32 @@ def _imported(where: str) -> object:
         raise
 
 
-def _seen(name: str, found: object) -> Model:
-    if isinstance(found, tuple) and len(found) == 4:
-        step, params, hidden, inputs = found
-        return Model(step, params, hidden, _tuple(inputs))
-    if isinstance(found, tuple) and len(found) == 2:
-        return Model(found[0], None, None, _tuple(found[1]))
-    if isinstance(found, tuple):
-        raise ArgumentError(f"`{name}` returned {len(found)} things; a factory returns {SHAPES}.")
-    return Model(found, None, None, ())
+def _as_model(name: str, returned: object) -> Model:
+    if not isinstance(returned, tuple):
+        return Model(returned, None, None, ())
+    if len(returned) not in (2, 4):
+        raise ArgumentError(f"`{name}` returned {len(returned)} things; a factory returns {SHAPES}.")
+    model, *values, inputs = returned
+    params, hidden = values or (None, None)
+    return Model(model, params, hidden, inputs if isinstance(inputs, tuple) else (inputs,))
 
 
-def _tuple(inputs: PyTree) -> tuple[PyTree, ...]:
-    return inputs if isinstance(inputs, tuple) else (inputs,)
-
-
-def sequence_like(inputs: tuple[PyTree, ...], steps: int, seed: int) -> tuple[PyTree, ...]:
+def sequence_like(inputs: tuple[object, ...], steps: int, seed: int) -> tuple[object, ...]:
     """Random inputs of many steps, of the shapes and types of those of one."""
     rng, keys = np.random.RandomState(seed), jax.random.split(jax.random.key(seed), steps)
 
-    def one(a: PyTree) -> PyTree:
-        found = shape_struct(a)
-        if is_extended(found):
-            return jax.vmap(lambda k: jax.random.split(k, found.shape))(keys) if found.shape else keys
-        if not jnp.issubdtype(found.dtype, jnp.inexact):
-            return jnp.broadcast_to(jnp.asarray(a), (steps, *found.shape))  # what whole numbers are for is not known
-        return jnp.asarray(rng.standard_normal((steps, *found.shape)), found.dtype)
+    def one(a: jax.Array) -> jax.Array:
+        struct = shape_struct(a)
+        if is_extended(struct):
+            return jax.vmap(lambda k: jax.random.split(k, struct.shape))(keys) if struct.shape else keys
+        if not jnp.issubdtype(struct.dtype, jnp.inexact):
+            return jnp.broadcast_to(jnp.asarray(a), (steps, *struct.shape))  # what whole numbers are for is not known
+        return jnp.asarray(rng.standard_normal((steps, *struct.shape)), struct.dtype)
 
     return jax.tree.map(one, inputs)
 
 
-def squares(output: PyTree, target: PyTree) -> jax.Array:
+def squares(output: object, target: object) -> jax.Array:
     """A loss for any output: the mean of its squares, shifted so that no gradient is zero by symmetry."""
     leaves = [a for a in jax.tree.leaves(output) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return sum((jnp.mean(jnp.abs(a + 0.3) ** 2) for a in leaves), jnp.zeros(()))

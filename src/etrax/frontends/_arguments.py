@@ -23,7 +23,7 @@ def _is_array(x: object) -> bool:
 
 
 def abstract(tree: _T) -> _T:
-    """The same with shapes and dtypes in place of numbers; units, and leaves that are no arrays, stay."""
+    """A tree with shapes and dtypes in place of numbers; units, and leaves that are no arrays, stay."""
     return jax.tree.map(lambda x: shape_struct(x) if _is_array(x) else x, tree)
 
 
@@ -72,8 +72,8 @@ class Arguments:
 
         Structure and shapes of a sequence are left to who asked for it, and knows what it should be.
         """
-        mine, given = self.both, self._both(args, kwargs)
-        old, new = self._arrays(mine), self._arrays(given)
+        example, passed = self.both, self._both(args, kwargs)
+        old, new = self._arrays(example), self._arrays(passed)
         out = conform("argument", (), old, new)
         if jax.tree.structure(strip(old)) != jax.tree.structure(out):
             if lead:
@@ -82,8 +82,8 @@ class Arguments:
                 f"the arguments are {describe(out, 'inputs')}, but the model was compiled with "
                 f"{describe(strip(old), 'inputs')}. Pass arguments of that structure, or compile again."
             )
-        fixed = [x for x in jax.tree.leaves(mine, is_leaf=is_quantity) if not _is_array(x)]
-        now = [x for x in jax.tree.leaves(given, is_leaf=is_quantity) if not _is_array(x)]
+        fixed = [x for x in jax.tree.leaves(example, is_leaf=is_quantity) if not _is_array(x)]
+        now = [x for x in jax.tree.leaves(passed, is_leaf=is_quantity) if not _is_array(x)]
         if fixed != now:
             raise CompilationError(f"the fixed arguments were {fixed} when compiling and are now {now}: compile again.")
         for (path, a), (_, b) in zip(leaves_with_paths(self.structs), leaves_with_paths(out), strict=True):

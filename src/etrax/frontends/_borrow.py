@@ -59,9 +59,9 @@ _OWN = ("_value", "_been_writen")
 
 @cache
 def _with_views(kind: type) -> type:
-    """The same class, whose values are those of the thread's view where it has one."""
+    """A class like another, whose values are those of the thread's view where it has one."""
 
-    def own(name: str) -> property:
+    def viewed(name: str) -> property:
         def attributes(state: object) -> dict[str, object]:
             view = _BORROWED.views.get(id(state))
             return vars(state) if view is None else view
@@ -69,7 +69,7 @@ def _with_views(kind: type) -> type:
         return property(lambda s: attributes(s).get(name), lambda s, value: attributes(s).__setitem__(name, value))
 
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return type(kind)(kind.__name__, (kind,), {name: own(name) for name in _OWN} | named)
+    return type(kind)(kind.__name__, (kind,), {name: viewed(name) for name in _OWN} | named)
 
 
 def _lend_state(state: State) -> None:

@@ -42,7 +42,9 @@ def is_brainstate_module(model: object) -> TypeGuard[Module]:
     return nn is not None and isinstance(model, nn.Module)
 
 
-def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T], given: Mapping[str, object]) -> _T:
+def explained(
+    model: Module, states: Mapping[Path, State], run: Callable[[], _T], arguments: Mapping[str, object]
+) -> _T:
     """Run, and say what to do where a model without its states or its settings fails."""
     name = type(model).__name__
     try:
@@ -53,7 +55,7 @@ def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T],
         raise  # numbers were asked of a trace: who traces the step says what to do
     except AttributeError as error:
         if not is_brainstate_module(error.obj):
-            raise typed(CompilationError, error, explain(f"`{name}`", error, given)) from error
+            raise typed(CompilationError, error, explain(f"`{name}`", error, arguments)) from error
         raise CompilationError(
             f"`{name}` could not be run: {error}. If that is a state, it has not been created: pass "
             "`batch_size=` to `etrax.compile` (the batch axis of the inputs), or call "
@@ -68,17 +70,17 @@ def explained(model: Module, known: Mapping[Path, State], run: Callable[[], _T],
             "step `dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
         ) from error
     except Exception as error:  # the user's code may raise anything
-        found = "".join(f"\n  state {format_path(p)}: {describe(held(s), '')}" for p, s in known.items())
-        said = explain(f"`{name}`", error, given)
+        listed = "".join(f"\n  state {format_path(p)}: {describe(held(s), '')}" for p, s in states.items())
+        said = explain(f"`{name}`", error, arguments)
         about_units = "unit" in said.splitlines()[0].lower()
-        text = f"{said}\nIts states are:{found or ' none'}\n{_UNITS if about_units else _SHAPES}"
+        text = f"{said}\nIts states are:{listed or ' none'}\n{_UNITS if about_units else _SHAPES}"
         raise typed(CompilationError, error, text) from error
 
 
-def check_no_new_state(model: Module, known: Mapping[Path, State]) -> None:
+def check_no_new_state(model: Module, before: Mapping[Path, State]) -> None:
     """States that appear while the step runs would be left holding values of a finished trace."""
     for path in model.states():
-        if path not in known:
+        if path not in before:
             raise CompilationError(
                 f"the step creates the state {format_path(path)} while it runs. Create it before: in `init_state`, "
                 "which `brainstate.nn.init_all_states(model)` calls, or by running the model once."

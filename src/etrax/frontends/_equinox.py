@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
-from .._errors import CompilationError
-from ..compiler.ir import Bound, PyTree, describe
-from ._function import CALL, Trees, bind_trees, is_of, pair_of
+from .._errors import ArgumentError, CompilationError
+from ..compiler.ir import Bound, Path, PyTree, describe
+from ._front_end import FrontEnd, Values, check_places, is_of
+from ._function import CALL, Trees, bind_trees, pair_of
 
 _CALLED = (
     "It is called as `{}`. Equinox's layers take one sample: give one, or `jax.vmap` the module in "
     "`call=lambda module, hidden, *inputs: (hidden, output)`."
 )
-
-
-def is_equinox_module(model: object) -> bool:
-    return is_of(model, "equinox")
 
 
 def bind_equinox(
@@ -65,3 +63,47 @@ def _new_hidden(name: str, old: PyTree, new: PyTree) -> PyTree:
         f"{describe(new, 'result')} for {describe(old, 'hidden')}. Say how it is called: "
         "`call=lambda module, hidden, *inputs: (hidden, output)`."
     )
+
+
+def _inside(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Equinox modules are trees of plain fields."""
+    if is_of(value, "equinox") and dataclasses.is_dataclass(value):
+        yield path, value
+        parts = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    elif isinstance(value, dict):
+        parts = list(value.items())
+    else:
+        parts = list(enumerate(value)) if isinstance(value, list | tuple) else []
+    for key, part in parts:
+        yield from _inside(part, (*path, key))
+
+
+def _into_equinox(module: Any, params: PyTree, hidden: PyTree) -> Any:
+    import equinox as eqx
+
+    if hidden is not None:
+        raise ArgumentError(
+            "`state` was given for an Equinox module, which holds none: call `etrax.write_back(module, params)`, and "
+            "keep the state as it is."
+        )
+    if params is None:
+        return module
+    check_places("params", params, eqx.filter(module, eqx.is_array))
+    return eqx.combine(params, module)
+
+
+def _bind(model: Any, inputs: tuple[object, ...], values: Values) -> Bound | None:
+    if values.params is not None and not isinstance(values.params, type(model)):
+        return None
+    return bind_equinox(model, inputs, values.params, values.hidden, values.call)
+
+
+EQUINOX = FrontEnd(
+    name="Equinox",
+    library="Equinox",
+    kind="an `equinox.Module`",
+    matches=lambda model: is_of(model, "equinox"),
+    bind=_bind,
+    layers=lambda model: _inside(model, ()),
+    write_back=_into_equinox,
+)

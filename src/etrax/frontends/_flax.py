@@ -9,30 +9,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .._compat import Literal
-from .._errors import CompilationError
-from ..compiler.ir import Bound, Path, PyTree, Role
-from ._function import CALL, Trees, bind_function, bind_trees, is_of, pair_of
+from .._errors import ArgumentTypeError, CompilationError
+from ..compiler.ir import Bound, Notation, Path, PyTree, Role
+from ._front_end import FrontEnd, Values, check_places, is_of
+from ._function import CALL, Trees, bind_function, bind_trees, pair_of
 
 _CALLED = "It is called as `{} -> (hidden, output)`: pass `hidden=` as it reads it, and inputs of one step."
 _CALLED_ALONE = (
     "It is called as `module(*inputs)`, with its hidden states in variables. If its carry is an argument, pass the "
     "initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
 )
-
-
-def is_nnx_module(model: object) -> bool:
-    return is_of(model, "flax.nnx")
-
-
-def is_linen_module(model: object) -> bool:
-    return is_of(model, "flax.linen")
 
 
 def bind_linen(
@@ -68,14 +61,14 @@ def bind_nnx(
         called = _CALLED_ALONE
     carried: frozenset[Path] | None = None
     while True:
-        seen = _Variables(module, hidden, carried)
-        bound = bind_trees(seen.step(call), inputs, seen.read, seen.join, called)
-        unchanged = _unchanged(bound) - {(*seen.root, *p) for p in seen.carried}
-        found = frozenset(p[len(seen.root) :] for p in unchanged if p[: len(seen.root)] == seen.root)
-        if not found or (hidden is not None and not seen.root):
+        variables = _Variables(module, hidden, carried)
+        bound = bind_trees(variables.step(call), inputs, variables.read, variables.join, called)
+        unchanged = _unchanged(bound) - {(*variables.root, *p) for p in variables.carried}
+        only_read = frozenset(p[len(variables.root) :] for p in unchanged if p[: len(variables.root)] == variables.root)
+        if not only_read or (hidden is not None and not variables.root):
             break
         # Variables that the step only reads are no memory: trace again with these among the others.
-        carried = seen.carried | found
+        carried = variables.carried | only_read
     if not bound.step.select(Role.HIDDEN):
         raise CompilationError(
             f"`{type(module).__name__}` writes none of its variables, so that it has no hidden state. If its carry is "
@@ -184,8 +177,8 @@ class _Variables:
         """New hidden and other states in the trees of the old ones."""
         if not self.has_variables:
             return (hidden if self.carry is None else carry), other
-        kept, apart = self.split(rest)
-        return ({"carry": carry, "variables": kept}, {"variables": apart}) if self.root else (kept, apart)
+        memory, apart = self.split(rest)
+        return ({"carry": carry, "variables": memory}, {"variables": apart}) if self.root else (memory, apart)
 
 
 def _check_same(name: str, old: PyTree, new: PyTree) -> None:
@@ -195,3 +188,54 @@ def _check_same(name: str, old: PyTree, new: PyTree) -> None:
             f"`{name}` makes or removes variables in its step: it had {before}, and has {after} after it. Create all "
             "of them in `__init__`."
         )
+
+
+def _into_nnx(module: Any, params: PyTree, hidden: PyTree) -> Any:
+    from flax import nnx
+
+    if isinstance(hidden, dict) and hidden.keys() == {"carry", "variables"}:
+        hidden = hidden["variables"]
+    now = nnx.state(module)
+    for what, tree in (("params", params), ("state", hidden)):
+        if tree is not None:
+            if not isinstance(tree, nnx.State):
+                raise ArgumentTypeError(
+                    f"`{what}` is a {type(tree).__name__}; pass the `nnx.State` that the learner returned."
+                )
+            check_places(what, tree, now)
+    for tree in (params, hidden):
+        if tree is not None:
+            nnx.update(module, jax.tree.map(lambda a: a, tree))
+    return module
+
+
+def _layers(model: Any) -> Iterable[tuple[Path, object]]:
+    from flax import nnx
+
+    return nnx.iter_modules(model)
+
+
+def _bind_nnx(model: Any, inputs: tuple[object, ...], values: Values) -> Bound:
+    if values.params is not None:
+        raise CompilationError("an `nnx.Module` holds its own parameters: do not pass `params=`.")
+    return bind_nnx(model, inputs, values.hidden, values.call)
+
+
+NNX = FrontEnd(
+    name="NNX",
+    library="Flax",
+    kind="an `nnx.Module`",
+    matches=lambda model: is_of(model, "flax.nnx"),
+    bind=_bind_nnx,
+    layers=_layers,
+    write_back=_into_nnx,
+    # A variable is a tree around one value.
+    notation=Notation(wraps=lambda value: is_of(value, "flax.nnx", "Variable")),
+)
+LINEN = FrontEnd(
+    name="linen",
+    library="Flax",
+    kind="a linen module",
+    matches=lambda model: is_of(model, "flax.linen"),
+    bind=lambda model, inputs, values: bind_linen(model, inputs, values.params, values.hidden, values.call),
+)

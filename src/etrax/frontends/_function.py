@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,12 +13,6 @@ from ..compiler.ir import Bound, BoundState, PyTree, Role, describe, keys_of, le
 
 # How users say that a module is called.
 CALL = "call(module, hidden, *inputs)"
-
-
-def is_of(model: object, module: str, name: str = "Module") -> bool:
-    """Whether a model is of a class of another library, which is never imported for the question."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(model, kind)
 
 
 class Trees(NamedTuple):

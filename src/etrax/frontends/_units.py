@@ -22,7 +22,7 @@ def is_quantity(x: object) -> bool:
 
 
 def strip(tree: object) -> Any:
-    """The same pytree with every quantity replaced by its mantissa.
+    """A pytree with every quantity replaced by its mantissa.
 
     Quantities are pytrees with the mantissa as their only leaf, so leaves and their order stay what they were.
     """
@@ -64,8 +64,8 @@ def _conform_leaf(what: str, path: Path, old: Any, new: Any) -> Any:
     return new.to_decimal()
 
 
-def _mismatch(what: str, path: Path, expected: str, found: str) -> str:
+def _mismatch(what: str, path: Path, expected: str, passed: str) -> str:
     return (
-        f"{what} {format_path(path, 'inputs')} was {expected} when the model was compiled and is now {found}. "
+        f"{what} {format_path(path, 'inputs')} was {expected} when the model was compiled and is now {passed}. "
         "Give it a value of the same physical dimension, or compile again."
     )

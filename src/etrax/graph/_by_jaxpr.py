@@ -150,6 +150,7 @@ def _read(
         if v not in inputs:
             raise CompilationError(f"`weight_invars` holds {_shown(v)}, which is no input of the jaxpr.")
     leaves: list[HiddenLeaf] = []
+    # The first mistake is named, so that each check may rely on those before it.
     for out, into in hidden_outvar_to_invar.items():
         path = _path_of(out, into, outvar_to_hidden_path, invar_to_hidden_path)
         _require(out in defined, path, f"`hidden_outvar_to_invar` has {_shown(out)}, which the jaxpr does not define")
@@ -239,6 +240,7 @@ def _step(
     hidden_leaves = [_hidden_leaf(leaf) for leaf in hidden]
     ins = [*_leaves(Role.PARAM, "weight_invars", params), *hidden_leaves, *_leaves(Role.INPUT, "inputs", inputs)]
     outs = [*hidden_leaves, *_leaves(Role.OUTPUT, "outputs", outputs)]
+    # A step takes its constants as its first inputs.
     flat = build_jaxpr(
         [*jaxpr.constvars, *params, *(leaf.invar for leaf in hidden), *inputs],
         [*(leaf.outvar for leaf in hidden), *outputs],

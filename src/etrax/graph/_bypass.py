@@ -70,6 +70,7 @@ class Bypass:
         """Paths of parameters, and variables of hidden states, that reach an output without crossing a new state."""
         jaxpr, consts = open_jaxpr(self.info.closed_jaxpr)
         cut = set(self.info.hidden_path_to_outvar.values())
+        # Values are sets of sources: this is an abstract interpreter over what a variable depends on.
         start = {v: frozenset([path]) for path, vs in self.info.weight_path_to_invars.items() for v in vs}
         start |= {v: frozenset([v]) for v in self.info.hidden_path_to_invar.values()}
 
@@ -97,6 +98,7 @@ class Bypass:
         jaxpr, consts = open_jaxpr(self.info.closed_jaxpr)
         cut = set(self.info.hidden_path_to_outvar.values())
         copies = dict(zip([*self.vars, *self.hidden_vars], [*params, *hidden], strict=True))
+        # All that is no copy is a constant here, so that only the paths asked for have a derivative.
         args = [copies.get(v, lax.stop_gradient(x)) for v, x in zip(jaxpr.invars, inputs, strict=True)]
 
         def handle(site: Site, eqn: JaxprEqn, operands: list[jax.Array]) -> list[jax.Array] | None:

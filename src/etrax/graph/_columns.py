@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from .._compat import common_dtype
 from ..compiler.analysis import Group
 from ..compiler.ir import Leaf
-from ..runtime import AnyBlock, Layout, Sparse, full, layout_with
+from ..runtime import Block, Layout, layout_with, plain_algebra
 
 
 class StateObject(Protocol):
@@ -112,13 +112,13 @@ class Columns:
             at = end
         return out
 
-    def blocks(self, block: AnyBlock) -> jax.Array:
+    def blocks(self, block: Block) -> jax.Array:
         """(*varshape, S, S) from the engine's real blocks.
 
         A complex state's derivative in a complex one is ∂Re h'/∂Re h - i ∂Re h'/∂Im h, which is the derivative itself
         where the step is holomorphic, and what reverse mode gives for the cotangent 1 where it is not.
         """
-        entries, rows = [], block.full() if isinstance(block, Sparse) else [full(row) for row in block]
+        entries, rows = [], plain_algebra(self.layout, False).full(block, self.layout.shape)
         for new, new_imaginary in self.slots:
             for old, old_imaginary in self.slots:
                 if old_imaginary is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from .._errors import ArgumentTypeError, CompilationError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Bound, Path, PyTree, format_path
-from ..frontends import bind, bind_brainstate, compiling, is_brainstate_module, is_module
+from ..frontends import Values, bind, compiling, front_end_of, is_module, named_libraries
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
 from ._graph import ETraceGraph
@@ -21,15 +21,16 @@ from ._stand_in import inspect
 
 def check_kind(model: object, params: object, hidden: object, what: str) -> None:
     """Raise (a `TypeError`) unless a model is of a kind that has a front end."""
-    if is_brainstate_module(model):
+    front_end = front_end_of(model)
+    if front_end.takes_keywords:
         if params is not None or hidden is not None:
             raise ArgumentTypeError(
-                f"`{what}` was given `params=` or `hidden=` for a `brainstate.nn.Module`, which holds its own."
+                f"`{what}` was given `params=` or `hidden=` for {front_end.kind}, which holds its own."
             )
     elif not is_module(model) and (not callable(model) or params is None):
         kind = f"{type(model).__name__}{' without `params=`' if callable(model) else ''}"
         raise ArgumentTypeError(
-            f"`{what}` takes a module of brainstate, Flax or Equinox, or a step function with its `params=` and "
+            f"`{what}` takes a module of {named_libraries()}, or a step function with its `params=` and "
             f"`hidden=`, got {kind}."
         )
 
@@ -40,9 +41,10 @@ def _require_info(minfo: object) -> None:
 
 
 def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, PyTree], what: str) -> Bound:
-    """Bind a model. Keywords are a brainstate module's own arguments, for every other model those of `compile`."""
-    if is_brainstate_module(model):
-        return bind_brainstate(model, args, kwargs)
+    """Bind a model. Keywords are its own arguments if its front end takes them, else those of `compile`."""
+    front_end = front_end_of(model)
+    if front_end.takes_keywords and (bound := front_end.bind(model, args, Values(keywords=kwargs))) is not None:
+        return bound
     check_kind(model, kwargs.get("params"), kwargs.get("hidden"), what)
     return bind(model, args, **kwargs)
 

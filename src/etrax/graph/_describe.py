@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from ..compiler.ir import BoundState, Path, Role, format_path
 from ._graph import ETraceGraph
@@ -22,13 +22,15 @@ def describe(graph: ETraceGraph) -> str:
         for path, numbers in traced.items()
     ]
     alone = [path for path in graph.module_info.weight_path_to_invars if path not in traced]
+    why = {path: dict.fromkeys(r.kind.value for r in graph.explain(weight_path=path)) for path in alone}
     parts = {
         "The hidden groups are:": groups,
         "The dynamic (non-hidden) states are:": _dynamic_states(graph),
         "The weights with a trace are:": with_groups,
-        "The weights without a trace are:": [format_path(path) + _why(graph, path) for path in alone],
+        "The weights without a trace are:": [format_path(path) + _listed(kinds) for path, kinds in why.items()],
     }
-    return f"\n{_RULE}\n".join(_part(title, rows) for title, rows in parts.items())
+    texts = ["\n".join([title, *(f"  {row}" for row in rows or ["none"])]) for title, rows in parts.items()]
+    return f"\n{_RULE}\n".join(texts)
 
 
 def groups_of_weights(graph: ETraceGraph) -> dict[Path, list[int]]:
@@ -53,11 +55,7 @@ def _dynamic_states(graph: ETraceGraph) -> list[str]:
     return [format_path(key) + _why_not(met, key) for key in keys]
 
 
-def _part(title: str, rows: Sequence[str]) -> str:
-    return "\n".join([title, *(f"  {row}" for row in rows or ["none"])])
-
-
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Collection[str]) -> str:
     return f" ({', '.join(names)})" if names else ""
 
 
@@ -65,7 +63,3 @@ def _why_not(met: Mapping[Path, BoundState], key: Path) -> str:
     if key not in met:
         return " (the step does not touch it)"
     return " (a hidden state without derivatives)" if met[key].role is Role.HIDDEN else ""
-
-
-def _why(graph: ETraceGraph, path: Path) -> str:
-    return _listed(list(dict.fromkeys(r.kind.value for r in graph.explain(weight_path=path))))

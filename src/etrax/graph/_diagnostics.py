@@ -204,6 +204,7 @@ def _of_group(facts: Facts, g: int) -> Iterator[CompilationRecord]:
 
 
 def _of_model(facts: Facts, weight_paths: Sequence[Path], unused_hidden: Sequence[Path]) -> Iterator[CompilationRecord]:
+    # Whole numbers have no gradient that could be missed.
     used = set().union(*(s.params for s in facts.sites))
     for p, leaf in enumerate(facts.step.select(Role.PARAM)):
         if p not in used and is_inexact(leaf.aval):

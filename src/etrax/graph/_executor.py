@@ -79,7 +79,7 @@ class ETraceGraphExecutor:
         return self._by_path(self.graph)[1]
 
     def _by_path(self, graph: ETraceGraph) -> tuple[States, dict[int, Path]]:
-        if self._paths is None or self._paths[0] is not graph:
+        if self._paths is None or self._paths[0] is not graph:  # the model was compiled again
             bound = graph.module_info.bound
             met = {key: e.handle for key, e in zip(bound.keys, bound.states, strict=True) if key not in bound.known}
             states: States = {**bound.known, **met}

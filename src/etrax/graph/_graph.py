@@ -12,7 +12,7 @@ from ._group import HiddenGroup
 from ._module_info import ModuleInfo, OldValues, StepResult
 from ._perturb import HiddenPerturbation
 from ._relation import HiddenParamOpRelation
-from ._show import show
+from ._show import counted, show
 
 
 class Records(tuple[CompilationRecord, ...]):
@@ -118,21 +118,17 @@ class ETraceGraph(NamedTuple):
 
     def __str__(self) -> str:
         groups, relations = self.hidden_groups, self.hidden_param_op_relations
-        lines = [f"ETraceGraph of {_count(groups, 'hidden group')}, {_count(relations, 'relation')}"]
-        for g in self.hidden_groups:
+        lines = [f"ETraceGraph of {counted(len(groups), 'hidden group')}, {counted(len(relations), 'relation')}"]
+        for g in groups:
             names = ", ".join(format_path(p, "hidden") for p in g.hidden_paths)
             weights = dict.fromkeys(
                 format_path(r.leaf_path, "params")
-                for r in self.hidden_param_op_relations
+                for r in relations
                 if any(g.index == o.index for o in r.hidden_groups)
             )
             lines.append(
                 f"  group {g.index} ({g.tag}, {g.num_state} a position): {names} <- {', '.join(weights) or 'no weight'}"
             )
         warned = sum(r.level is not DiagnosticLevel.INFO for r in self.diagnostics)
-        lines.append(f"  {_count(range(warned), 'warning')}; see `explain()`" if warned else "  no warnings")
+        lines.append(f"  {counted(warned, 'warning')}; see `explain()`" if warned else "  no warnings")
         return "\n".join(lines)
-
-
-def _count(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -49,6 +49,7 @@ class HiddenGroup(NamedTuple):
     @property
     def columns(self) -> Columns:
         """The group's states as one array with a column per state scalar."""
+        # A group that was changed by hand (`_replace`) has states that its layout was not made for.
         if self.layout is None or not self.layout.are_of(self.hidden_states):
             return columns_of_states(self.hidden_states)
         return self.layout

@@ -14,7 +14,7 @@ from .._errors import ArgumentError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, Step
 from ..compiler.opened import OpenStep, WeightSite, weights
-from ..runtime import Probes, plan_probes, site_math
+from ..runtime import Probes, View, plan_probes, site_math
 from ._columns import Columns
 from ._group import HiddenGroup
 
@@ -90,7 +90,9 @@ class HiddenToWeight:
             values = self.params | {self.param: leaf}
             return weights(self.step, [self.site], [values.get(i) for i in range(count)]).weight[0]
 
+        # w = φ(θ) is linearised at the values of the step that the piece is of.
         value, pull = jax.vjp(weight, self.params[self.param])
+        # The gradient of a real weight is the real part, as JAX has it.
         if jnp.iscomplexobj(grad) and not jnp.iscomplexobj(value):
             grad = grad.real
         return pull(grad.astype(value.dtype).reshape(value.shape))[0]
@@ -107,7 +109,7 @@ class Jacobians(NamedTuple):
 def plan_jacobians(facts: Facts, groups: Sequence[HiddenGroup]) -> Probes:
     """How to read the blocks of all groups, with states in the order of the groups, and of all that can be traced."""
     relations = [r for r in facts.relations if r.representable]
-    return plan_probes(facts, relations, groups=[g.columns.layout.group for g in groups])
+    return plan_probes(View(facts), relations, groups=[g.columns.layout.group for g in groups])
 
 
 def jacobians(probes: Probes, leaves: Sequence[jax.Array]) -> Jacobians:

@@ -153,6 +153,7 @@ class ModuleInfo(NamedTuple):
             end = at + len(entry.leaves)
             by_role[entry.role][entry.path] = self.bound.decode_state(entry.path, values[at:end])
             at = end
+        # Literals have no variable to be found by.
         temps = {v: x for v, x in zip(self.jaxpr.outvars, values, strict=True) if not isinstance(v, Literal)}
         return self.bound.decode_output(outputs), by_role[Role.HIDDEN], by_role[Role.OTHER], temps
 
@@ -194,7 +195,9 @@ def module_info_of(bound: Bound) -> ModuleInfo:
     """Lay out a step for inspection."""
     step = with_separate_hidden_outputs(bound.step)
     ins, first = step.jaxpr.invars[len(step.consts) :], step.first_state
+    # Numbered as the input leaves are: a parameter leaves the jaxpr as it came in.
     outs = [*step.invars(Role.PARAM), *step.outvars(Role.HIDDEN), *step.outvars(Role.OTHER)]
+    # The step has its leaves in the order of the trees; users see states in that of the model.
     order = [(entry, i) for entry in bound.states for i in entry.leaves]
     outputs = step.outvars(Role.OUTPUT)
     closed = build_closed(

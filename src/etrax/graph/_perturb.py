@@ -122,6 +122,7 @@ class HiddenPerturbation(NamedTuple):
         """One array (*varshape, num_state) per group, with zeros for states that have no such path."""
         paths = self.bypass_hidden_paths
         data = _counted(bypass_hidden_data, self.bypass_hidden_vars, "hidden states", paths)
+        # A state without such a path has the derivative zero along it.
         values = dict(zip(self.perturb_hidden_paths, self.init_perturb_data(), strict=True))
         values |= dict(zip(paths, data, strict=True))
         return [g.concat_hidden([values[p] for p in g.hidden_paths]) for g in hidden_groups]
@@ -185,6 +186,7 @@ def _plus(a: Var, b: Var, result: Var) -> JaxprEqn:
     return renamed(eqn, {**dict(zip(eqn.invars, (a, b), strict=True)), eqn.outvars[0]: result})
 
 
+# States of one shape share the equation: it is traced once, and renamed for each.
 @lru_cache(maxsize=256)
 def _sum_of(shape: tuple[int, ...], dtype: DTypeLike) -> JaxprEqn:
     """An equation that adds two arrays."""

@@ -33,7 +33,7 @@ def brief(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + _joined(brief(v) for v in value) + "]"
     if is_jaxpr(value):
-        return f"jaxpr of {_counted(len(open_jaxpr(value)[0].eqns), 'equation')}"
+        return f"jaxpr of {counted(len(open_jaxpr(value)[0].eqns), 'equation')}"
     if hasattr(value, "aval"):  # a variable of a jaxpr, a leaf of a step
         return _array(value.aval)
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -61,5 +61,6 @@ def _joined(parts: Iterable[str]) -> str:
     return ", ".join([*texts[:_MANY], *more])
 
 
-def _counted(n: int, name: str) -> str:
+def counted(n: int, name: str) -> str:
+    """A number of things in words."""
     return f"{n} {name}{'' if n == 1 else 's'}"

@@ -42,6 +42,7 @@ class Slicer:
 
     def __init__(self, jaxpr: Jaxpr, facts: Facts):
         self.jaxpr, self.facts = jaxpr, facts
+        # Cut ops of the step itself end a path; those inside a loop are cut where they are, the loop goes on.
         self.closed = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) == 1}
         self.cut_inside = {s.at[0] for j, s in enumerate(facts.sites) if j in facts.cut and len(s.at) > 1}
         self.readers: dict[Var, list[int]] = {}
@@ -90,6 +91,7 @@ class Slicer:
 
             return eval_slice(part, (), args[:-1], handle)
 
+        # An axis for each loop around the op, as `OpenStep` takes the outputs of all iterations.
         result = shape_struct(inner_equation(self.jaxpr, site.at).outvars[0].aval)
         y = jax.ShapeDtypeStruct((*(n for _, n in site.loops), *result.shape), result.dtype)
         return Slice(_traced(run, [*(shape_struct(v.aval) for v in constvars), y], len(constvars)), constvars)
@@ -134,6 +136,7 @@ def eval_slice(
     jaxpr: Jaxpr, inputs: Sequence[jax.Array], args: Sequence[jax.Array], handle: Handler = lambda *_: None
 ) -> list[jax.Array]:
     """Run the jaxpr of a slice on the values of its constvars and of its sources."""
+    # A jaxpr may have its constvars among its inputs (`build_jaxpr`), so the values are split by its own count.
     values, n = [*inputs, *args], len(jaxpr.constvars)
     return interpret(jaxpr, values[:n], values[n:], handle)
 

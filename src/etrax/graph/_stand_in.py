@@ -86,6 +86,7 @@ def _repeated(eqn: JaxprEqn, values: Sequence[jax.Array]) -> list[jax.Array]:
     fixed, start = values[parts.cond_consts : first], list(values[first:])
     body, consts = parts.body
     again = lambda carry, _: (interpret(body, consts, [*fixed, *carry], lambda *_: None), None)  # noqa: E731
+    # The analysis takes the carry of a loop to its fixed point, so that the number of rounds does not matter to it.
     end, _ = lax.scan(again, start, None, length=2)
     return [a + b if is_inexact(jax.typeof(b)) else b for a, b in zip(start, end, strict=True)]
 

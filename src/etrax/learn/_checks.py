@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import _at, check_whole, short, struct_of
-from .._compat import is_inexact
+from .._arguments import _at, check_whole, struct_of
+from .._compat import ArrayImpl, is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
 from ..compiler.ir import Role as Role
@@ -33,13 +33,13 @@ class Optimizer(Protocol):
 def check_leaves(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> list[jax.Array]:
     """The leaves of a tree that must look like those that the model was compiled with."""
     if jax.tree.structure(tree) != structure:
-        found = _difference(what, tree, leaves, structure)
-        remedy = f" `learner.{what}` has it." if what in ("params", "hidden") and "`learner." not in found else ""
-        raise ArgumentError(f"`{what}` does not have the structure that the model was compiled with ({found}).{remedy}")
-    found = jax.tree.leaves(tree)
-    for leaf, value in zip(leaves, found, strict=True):
+        why = _difference(what, tree, leaves, structure)
+        remedy = f" `learner.{what}` has it." if what in ("params", "hidden") and "`learner." not in why else ""
+        raise ArgumentError(f"`{what}` does not have the structure that the model was compiled with ({why}).{remedy}")
+    pairs = list(zip(jax.tree.leaves(tree), leaves, strict=True))
+    for value, leaf in pairs:
         _check_one(f"`{what}` at {format_path(leaf.path, what)}", value, leaf.aval.shape, leaf.aval.dtype)
-    return [v if hasattr(v, "aval") else jnp.asarray(v, leaf.aval.dtype) for v, leaf in zip(found, leaves, strict=True)]
+    return [value if hasattr(value, "aval") else jnp.asarray(value, leaf.aval.dtype) for value, leaf in pairs]
 
 
 def _difference(what: str, tree: PyTree, leaves: Sequence[Leaf], structure: TreeDef) -> str:
@@ -114,7 +114,7 @@ def check_inputs(step: Step, inputs: PyTree) -> tuple[list[jax.Array], int | Non
             "Pass the tuple of the step's inputs, each with a leading time axis (a single array may be passed bare)"
             f"{_hint(inputs)}."
         )
-    found, length = [], None
+    arrays, length = [], None
     for leaf, value in zip(leaves, jax.tree.leaves(inputs), strict=True):
         name = f"`inputs` at {format_path(leaf.path, 'inputs')}"
         got = struct_of(name, value)
@@ -122,10 +122,10 @@ def check_inputs(step: Step, inputs: PyTree) -> tuple[list[jax.Array], int | Non
         if length is not None and got.shape[0] != length:
             raise ArgumentError(f"{name} has {got.shape[0]} steps, another input has {length}.")
         length = got.shape[0]
-        found.append(jnp.asarray(value) if not hasattr(value, "aval") else value)
+        arrays.append(jnp.asarray(value) if not hasattr(value, "aval") else value)
     if leaves and not length:
         raise ArgumentError("`inputs` holds no steps (T = 0).")
-    return found, length
+    return arrays, length
 
 
 def _hint(inputs: PyTree) -> str:
@@ -194,17 +194,70 @@ def check_mask(mask: object, length: int) -> jax.Array | None:
         raise ArgumentTypeError(
             f"`mask` is a {type(mask).__name__}; expected an array of shape ({length},) or ({length}, B)."
         )
-    found = struct_of("`mask`", mask)
-    if len(found.shape) not in (1, 2) or found.shape[0] != length:
+    struct = struct_of("`mask`", mask)
+    if len(struct.shape) not in (1, 2) or struct.shape[0] != length:
         raise ArgumentError(
-            f"`mask` has shape {list(found.shape)}; expected ({length},) or ({length}, B): "
+            f"`mask` has shape {list(struct.shape)}; expected ({length},) or ({length}, B): "
             "a weight per step, or per step and sample."
         )
-    if jnp.issubdtype(found.dtype, jnp.complexfloating) or not (
-        jnp.issubdtype(found.dtype, jnp.number) or found.dtype == jnp.bool_
+    if jnp.issubdtype(struct.dtype, jnp.complexfloating) or not (
+        jnp.issubdtype(struct.dtype, jnp.number) or struct.dtype == jnp.bool_
     ):
-        raise ArgumentTypeError(f"`mask` is {found.dtype}; expected real numbers or booleans.")
-    return jnp.asarray(mask, found.dtype if jnp.issubdtype(found.dtype, jnp.floating) else jnp.float32)
+        raise ArgumentTypeError(f"`mask` is {struct.dtype}; expected real numbers or booleans.")
+    return jnp.asarray(mask, struct.dtype if jnp.issubdtype(struct.dtype, jnp.floating) else jnp.float32)
+
+
+# Kinds of arguments that passed their checks and are remembered, for each function.
+_REMEMBERED = 8
+Signature = tuple[TreeDef, list[object]]
+
+
+class CheckedOnce:
+    """`check(*args)`, which gives the arguments as arrays or raises; left out for arguments like some that passed.
+
+    A training loop passes arrays of the same structure, shapes and types at each turn. Looking at all of them again
+    would take longer than a small step does.
+    """
+
+    def __init__(self, check: Callable[..., tuple[PyTree, ...]]):
+        self._check = check
+        self._passed: tuple[Signature, ...] = ()
+
+    def __call__(self, *args: PyTree) -> tuple[PyTree, ...]:
+        signature = signature_of(args)
+        if signature is not None and signature in self._passed:
+            return args
+        args = self._check(*args)
+        if signature is not None:
+            self._passed = (*self._passed[1 - _REMEMBERED :], signature)
+        return args
+
+
+def signature_of(tree: PyTree) -> Signature | None:
+    """Structure, shapes and types of arrays; None where a leaf is no array, or one that was given away.
+
+    Results of one compiled function share their abstract values from call to call, so that comparing two signatures
+    mostly compares addresses.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    types: list[object] = []
+    for leaf in leaves:
+        if type(leaf) is ArrayImpl and not leaf.is_deleted():
+            types.append(leaf.aval)
+        elif type(leaf) is np.ndarray:
+            types.append((leaf.shape, leaf.dtype))
+        else:
+            return None
+    return structure, types
+
+
+def as_arrays(tree: PyTree, leaves: Sequence[Leaf]) -> PyTree:
+    """A tree in which Python numbers are arrays of the types that the leaves have."""
+    values, structure = jax.tree.flatten(tree)
+    arrays = [
+        v if hasattr(v, "dtype") else jnp.asarray(v, leaf.aval.dtype) for v, leaf in zip(values, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, arrays)
 
 
 def check_window(window: object) -> int:
@@ -247,21 +300,6 @@ def check_opt_state(optimizer: Optimizer, params: PyTree, opt_state: PyTree) -> 
         )
 
 
-def check_trace_dtype(dtype: Any) -> jnp.dtype | None:
-    """A floating-point type, or None."""
-    if dtype is None:
-        return None
-    try:
-        found = jnp.dtype(dtype)
-    except Exception:  # numpy asks the object for whatever it may hold
-        found = None
-    if found is None or not jnp.issubdtype(found, jnp.floating):
-        raise ArgumentError(
-            f"`trace_dtype` is {short(dtype)}; expected a floating-point type such as `jnp.bfloat16`, or None."
-        )
-    return found
-
-
 def check_weights(
     step: Step, weights_of: Callable[[Sequence[jax.Array]], Sequence[jax.Array]], sites: Sequence[WeightSite],
     frozen: frozenset[int],
@@ -275,11 +313,11 @@ def check_weights(
 
     def pulled(some: list[jax.Array], rest: list[jax.Array], which: Sequence[int]) -> PyTree:
         def values(some: list[jax.Array]) -> list[jax.Array]:
-            given = list(rest)
+            params = list(rest)
             for i, v in zip(moving, some, strict=True):
-                given[i] = v
-            found = weights_of(given)
-            return [found[j] for j in which]
+                params[i] = v
+            weights = weights_of(params)
+            return [weights[j] for j in which]
 
         primal, pull = jax.vjp(values, some)
         return pull(primal)
@@ -294,12 +332,12 @@ def check_weights(
         for j, site in enumerate(sites):
             try:
                 run([j])
-            except (ValueError, NotImplementedError) as own:
+            except (ValueError, NotImplementedError) as cause:
                 names = ", ".join(format_path(leaves[p].path, "params") for p in sorted(site.params))
                 raise NotSupportedError(
                     f"the weight of {site.label} is made of {names} by an operation that has no derivative in reverse "
                     "mode, so neither BPTT nor Etrax can train it. A `while_loop` (or a `fori_loop` whose bounds are "
                     "not constants) can be a `lax.scan`; an operation of your own can have a rule by `jax.custom_vjp`; "
-                    f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(own).splitlines()[0]}"
-                ) from own
+                    f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(cause).splitlines()[0]}"
+                ) from cause
         raise error

@@ -21,24 +21,26 @@ class NonFiniteError(EtraxError, FloatingPointError):
 def raise_if_broken(facts: Facts, trace: Watched) -> None:
     """Raise for the first step at which a state, an input, a parameter or a trace was not finite."""
     step = facts.step
-    given = [*step.select(Role.PARAM), *step.select(Role.INPUT)]
-    found: list[tuple[int, str]] = []
-    found += [
+    inputs = [*step.select(Role.PARAM), *step.select(Role.INPUT)]
+    broken: list[tuple[int, str]] = []
+    broken += [
         (t, f"the {leaf.role.value} {format_path(leaf.path, 'params' if leaf.role is Role.PARAM else 'inputs')}")
-        for t, leaf in zip(_steps(trace.given), given, strict=True)
+        for t, leaf in zip(_steps(trace.given), inputs, strict=True)
     ]
-    found += [(t, f"the state {facts.state_name(i)}") for i, t in enumerate(_steps(trace.states))]
+    broken += [(t, f"the state {facts.state_name(i)}") for i, t in enumerate(_steps(trace.states))]
     params = step.select(Role.PARAM)
     for j, t in enumerate(_steps(trace.sites)):
         names = ", ".join(format_path(params[p].path, "params") for p in sorted(facts.sites[j].params))
-        found.append((t, f"the trace of {names} at {facts.sites[j].label}"))
-    found = [f for f in found if f[0] >= 0]
-    if not found:
+        broken.append((t, f"the trace of {names} at {facts.sites[j].label}"))
+    broken = [f for f in broken if f[0] >= 0]
+    if not broken:
         return
-    first = min(t for t, _ in found)
-    others = sorted({t for t, _ in found} - {first})
-    listed = "; ".join(what for t, what in found if t == first)
-    later = f" By step {_shown(others[-1])} it had spread to {sum(t > first for t, _ in found)} more." if others else ""
+    first = min(t for t, _ in broken)
+    others = sorted({t for t, _ in broken} - {first})
+    listed = "; ".join(what for t, what in broken if t == first)
+    later = (
+        f" By step {_shown(others[-1])} it had spread to {sum(t > first for t, _ in broken)} more." if others else ""
+    )
     raise NonFiniteError(
         f"NaN or infinity appeared at step {_shown(first)} (counted from `init`) in {listed}.{later} Look at what the "
         "step does there (a division, a square root or a logarithm near zero, a growing state), or lower the learning "

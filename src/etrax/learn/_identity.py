@@ -34,7 +34,8 @@ def identity_of(learner: Learner) -> Identity:
 def _identify(learner: Learner, _: None) -> Identity:
     step = learner.facts.step
     names = {f"{a.role.value} {format_path(a.path)}": f"{a.aval.dtype}{list(a.aval.shape)}" for a in step.ins}
-    return {"model": digest_of_step(step), "rule": describe_rule(learner.rule, learner.trace_dtype), "names": names}
+    rule = describe_rule(learner.rule, learner.options.trace_dtype)
+    return {"model": digest_of_step(step), "rule": rule, "names": names}
 
 
 def digest_of_step(step: Step) -> str:
@@ -89,34 +90,34 @@ def describe_differences(
     `words` are those that `accept` may name; all else (shapes) cannot be overridden. `jax_version` is the one that the
     record was written under, if it says so.
     """
-    found = _differences(was if isinstance(was, dict) else {}, now, accept)
-    if not found:
+    differences = _differences(was if isinstance(was, dict) else {}, now, accept)
+    if not differences:
         return ""
-    lines = [line for of_word in found.values() for line in of_word]
+    lines = [line for of_word in differences.values() for line in of_word]
     text = "\n".join(lines[:8]) + ("\n  …" if len(lines) > 8 else "")
     if jax_version != jax.__version__ and any("digest" in line for line in lines):
         text += (
             f"\nIt was written under jax {foreign(jax_version)}, and this is jax {jax.__version__}: the same functions "
             "may be other programs there."
         )
-    if set(found) <= set(words):
-        text += f"\nIf that is meant, pass `accept={list((*accept, *found))}` to go on with what is here."
+    if set(differences) <= set(words):
+        text += f"\nIf that is meant, pass `accept={list((*accept, *differences))}` to go on with what is here."
     return text
 
 
 def _differences(was: Mapping[str, object], now: Identity, accept: tuple[str, ...]) -> dict[str, list[str]]:
     """Lines by word, without the words that are accepted."""
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for word in (*now, *(k for k in was if k not in now)):
         old, new = was.get(word), now.get(word)
         if old == new or word in accept:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
             keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
-            found[foreign(word)] = [_line(k, old, new) for k in keys]
+            lines[foreign(word)] = [_line(k, old, new) for k in keys]
         else:
-            found[foreign(word)] = [_line(word, was, now)]
-    return found
+            lines[foreign(word)] = [_line(word, was, now)]
+    return lines
 
 
 def _line(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> str:

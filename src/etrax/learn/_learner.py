@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
-from .._arguments import check_arrays, check_flag, check_whole
+from .._arguments import check_flag, check_whole
 from .._compat import is_concrete, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
-from .._machine import compiling_for, meshed_machine
-from ..compiler.analysis import Facts
 from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule, without_credit
-from ..runtime import count_on, evolve, watched
-from ._artifact import register_for_export, save_artifact
-from ._checks import Optimizer, check_opt_state, check_optimizer, check_weights, check_window
+from ..runtime import watched
+from ._checks import Optimizer, check_optimizer, check_weights, check_window
+from ._devices import Devices, OneDevice
 from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
-from ._memory import Memory, default_budget, fitting_window, predict
-from ._mesh import Shardings, meshed
+from ._functions import Gradient, Train, gradient_function, step_function, train_function
+from ._memory import Memory, default_budget, fitting_window
+from ._model import Model
 from ._new_losses import NewLosses
 from ._online import Online
-from ._processes import place_batch
-from ._program import LearnerState, Program, check_like
-from ._sequence import Losses, run_sequence, steps_of, train_sequence
-from ._surrogates import has_user_rules, refuse_derivatives
+from ._options import Options
+from ._program import LearnerState, Program, check_like, register_for_export
+from ._sequence import Losses
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
 
 Window = int | Literal["auto"]
-_NEEDS_MESH = "needs a model compiled for many devices: `etrax.compile(..., mesh=, shard=)`."
+_T = TypeVar("_T")
 
 
 class Learner:
@@ -51,57 +50,34 @@ class Learner:
     ((3, 4), 20)
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        rule: Rule,
-        initial: Callable[[], tuple[PyTree, PyTree]],
-        *,
-        bound: Bound,
-        graph: Callable[[], Any],
-        report: Callable[..., Any],
-        trace_dtype: jnp.dtype | None = None,
-        check_finite: bool = False,
-        memory_budget: float | None = None,
-        at_batch: Callable[[int], Learner] | None = None,
-        mesh: Mesh | None = None,
-        shard: str | Mapping[str, PartitionSpec] | None = None,
-    ):
-        """`initial` gives the parameters and states of the model, `bound` the way between its own values and leaves."""
-        self.facts, self.rule, self._initial, self.bound = facts, rule, initial, bound
-        self._make_graph, self._make_report = graph, report
-        transport = rule.transport(facts, None, trace_dtype)
-        transport = watched(facts, transport) if check_finite else transport
-        if mesh is not None and shard is not None:
-            transport = replace(transport, init=_for_mesh(transport.init, mesh))
-        frozen, ways = rule.frozen(facts), (bound.encode, bound.decode_output)
-        self.program = Program(facts, transport, str(rule), frozen, self.hidden, *ways)
-        self.check_finite, self.trace_dtype = check_finite, trace_dtype
+    def __init__(self, model: Model, rule: Rule, options: Options):
+        self._model, self.rule, self.options = model, rule, options
+        self.facts = facts = model.facts
+        transport = rule.transport(facts, None, options.trace_dtype)
+        transport = watched(facts, transport) if options.check_finite else transport
+        bound = model.bound
+        program = Program(
+            facts, transport, str(rule), rule.frozen(facts), self.hidden, bound.encode, bound.decode_output
+        )
+        self.devices: Devices = OneDevice(program) if options.mesh is None else _on_mesh(program, rule, options)
+        self.program = program = self.devices.program
+        check_weights(facts.step, lambda params: program.weights(params).weight, facts.sites, program.frozen)
+        register_for_export(jax.eval_shape(lambda: LearnerState(None, program.transport.init(), jnp.zeros(()))))
+        self._once = lru_cache(96)(lambda make, *key: make(self, *key))
         self._warned = self._warned_of_window = False
-        self._budget, self._at_batch = memory_budget, at_batch
-        self._refuses_derivatives = has_user_rules(facts.step)
-        self.mesh, self._shard = mesh, shard
-        self._meshed = None if mesh is None or shard is None else meshed(self.program, rule, mesh, shard)
-        if self._meshed is not None:
-            self.program = replace(self.program, place_trace=self._meshed.place_trace)
-        check_weights(facts.step, lambda params: self.program.weights(params).weight, facts.sites, frozen)
-        register_for_export(jax.eval_shape(lambda: LearnerState(None, transport.init(), jnp.zeros((), jnp.int32))))
-        # One compiled function for each loss, optimizer and set of options, however often it is asked for.
-        self._gradient_of = lru_cache(32)(self._new_gradient)
-        self._train_by = lru_cache(32)(self._new_train)
-        self.once = lru_cache(32)(lambda make, losses: make(self, losses))
-        self._new_losses = NewLosses()
-        self._evolve = jax.jit(self._on_mesh(self._plain_evolve))
+        self.new_losses = NewLosses()
+        self._step = step_function(self)
 
     def with_rule(self, rule: Rule | str) -> Learner:
-        """The same model under another rule; nothing is traced or analysed again."""
-        rule, at_batch = as_rule(rule), self._at_batch
-        return Learner(
-            self.facts, rule, self._initial, bound=self.bound, graph=self._make_graph,
-            report=self._make_report, trace_dtype=self.trace_dtype, check_finite=self.check_finite,
-            memory_budget=self._budget, at_batch=at_batch and (lambda batch: at_batch(batch).with_rule(rule)),
-            mesh=self.mesh, shard=self._shard,
-        )  # fmt: skip
+        """This model under another rule; nothing is traced or analysed again."""
+        return Learner(self._model, as_rule(rule), self.options)
+
+    def once(self, make: Callable[..., _T], *key: Hashable) -> _T:
+        """`make(learner, *key)`, made the first time that it is asked for.
+
+        There is one compiled function for each loss, optimizer and set of options, however often users ask for it.
+        """
+        return self._once(make, *key)
 
     def __repr__(self) -> str:
         return f"Learner of {self.report.summary()}"
@@ -112,32 +88,42 @@ class Learner:
     @property
     def params(self) -> PyTree:
         """The parameters that the model was compiled with."""
-        return self._initial()[0]
+        return self._model.initial()[0]
 
     @property
     def hidden(self) -> PyTree:
         """The states that the model was compiled with."""
-        return self._initial()[1]
+        return self._model.initial()[1]
 
     @property
-    def shardings(self) -> Shardings:
+    def bound(self) -> Bound:
+        """The way between the model's own values and plain arrays."""
+        return self._model.bound
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices that the model was compiled for, if they are several."""
+        return self.options.mesh
+
+    @property
+    def shardings(self) -> PyTree:
         """Trees of `NamedSharding` for parameters, hidden state, trace, and inputs of a sequence."""
-        if self._meshed is None:
-            raise ArgumentError(
-                "`shardings` needs a model compiled for many devices: `etrax.compile(..., mesh=, shard=)`."
-            )
-        return self._meshed.shardings
+        return self.devices.shardings
 
     @cached_property
     def graph(self) -> Any:
         """The `ETraceGraph`: groups, relations, diagnostics."""
-        return self._make_graph()
+        from ..graph import build_graph
+
+        return build_graph(self.bound, self.facts, include_hidden_perturb=True)
 
     @cached_property
     def report(self) -> Any:
         """What each parameter's gradient is worth under this rule, and why."""
-        more = () if self._meshed is None else self._meshed.notes()
-        return self._make_report(self.facts, self.rule, self.program.transport.nbytes, self.trace_dtype, more)
+        from ..report import Report
+
+        nbytes, notes = self.program.transport.nbytes, self.devices.notes()
+        return Report.of(self.facts, self.rule, nbytes, self.options.trace_dtype, notes)
 
     def init(self, params: PyTree = None, hidden: PyTree = None, learned: PyTree = None) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.
@@ -156,74 +142,33 @@ class Learner:
         hidden = self.hidden if hidden is None else hidden
         # Arrays of its own: a state may be given away.
         states = jax.tree.map(staged_copy, program.states(hidden))
-        trace = program.new_trace() if self._meshed is None else self._meshed.init_trace()
+        trace = self.devices.new_trace()
         if learned is not None:
-            check_like("learned", learned, transport.lasting.learned(trace), "`learner.learned(state)`")
-            trace = transport.lasting.renew(trace, jax.tree.map(staged_copy, learned))
-        hidden = program.hidden_of(states)
-        if self._meshed is not None:
-            state = LearnerState(hidden, trace, jnp.zeros((), jnp.int32))
-            return self._meshed.place(state=state)["state"]
-        return LearnerState(hidden, trace, jnp.zeros((), jnp.int32))
+            check_like("learned", learned, transport.persistent.learned(trace), "`learner.learned(state)`")
+            trace = transport.persistent.renew(trace, jax.tree.map(staged_copy, learned))
+        state = LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
+        return self.devices.place(state=state)["state"]
 
     def _refuse_swapped(self, params: PyTree, hidden: PyTree) -> None:
-        given, own = map(jax.tree.structure, (params, hidden)), map(jax.tree.structure, (self.hidden, self.params))
-        if hidden is not None and (trees := tuple(own)) == tuple(given) and trees[0] != trees[1]:
+        first, second, of_params, of_hidden = map(jax.tree.structure, (params, hidden, self.params, self.hidden))
+        if hidden is not None and (first, second) == (of_hidden, of_params) and of_params != of_hidden:
             raise ArgumentError("`params` and `hidden` are swapped: pass the parameters first, then the hidden state.")
 
     def learned(self, state: LearnerState) -> PyTree:
         """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
         self.program.check_state(state, shapes=False)
-        return self.program.transport.lasting.learned(state.trace)
+        return self.program.transport.persistent.learned(state.trace)
 
     def step(self, params: PyTree, state: LearnerState, *inputs: PyTree) -> tuple[LearnerState, PyTree]:
         """Evolve hidden state and trace by one step; no gradient."""
-        program = self.program
-        program.check_both(params, state)
-        program.params(params)  # checks them
-        x, states = program.inputs_of_step(inputs), program.states(state.hidden)
-        state = LearnerState(program.hidden_of(states), state.trace, state.step)
-        state, outs = self._called(self._evolve, params=params, state=state, inputs=x)
-        self._raise_if_not_finite(state)
-        return state, program.output_of(outs)
-
-    def _called(self, run: Callable[..., PyTree], **given: PyTree) -> PyTree:
-        """`run` of these arguments, on a mesh of arguments that lie where they belong."""
-        if self._meshed is None:
-            return run(*given.values())
-        place = self._meshed.place
-
-        def placed(*args: PyTree) -> PyTree:
-            return run(*place(**dict(zip(given, args, strict=True))).values())
-
-        return self._meshed.called(placed, *given.values())
-
-    def _on_mesh(self, run: Callable[..., dict[str, PyTree]]) -> Callable[..., list[PyTree]]:
-        """A function whose results, by name, lie on the mesh where they belong, if there is one."""
-        if self._meshed is None:
-            return lambda *args: list(run(*args).values())
-        on_mesh = self._meshed
-
-        def placed(*args: PyTree) -> list[PyTree]:
-            with on_mesh.compiling():
-                return list(on_mesh.place(**run(*args)).values())
-
-        return placed
-
-    def _plain_evolve(self, params: PyTree, state: LearnerState, inputs: list[jax.Array]) -> dict[str, PyTree]:
-        facts, program, xs = self.facts, self.program, [x[None] for x in inputs]
-        p = program.params(params)
-        states, w = program.states(state.hidden), program.prepared(p)
-        end, trace, outs = evolve(facts, program.transport, p, w, states, state.trace, xs)
-        new = LearnerState(program.hidden_of(end), trace, count_on(state.step, 1))
-        return {"state": new, "outputs": [o[0] for o in outs]}
+        return self._step(params, state, inputs)
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
 
         For a model compiled with `check_finite=True`. Outside `jit` the other functions do this by themselves.
         """
-        if not self.check_finite:
+        if not self.options.check_finite:
             raise ArgumentError("`check` needs a model that was compiled with `check_finite=True`.")
         self.program.check_state(state, shapes=False)
         raise_if_broken(self.facts, state.trace)
@@ -254,14 +199,14 @@ class Learner:
         check_flag("donate", donate)
         if batch is not None:
             check_whole("batch", batch, "samples")
-            if self._at_batch is None:
-                raise ArgumentError("`memory` takes a `batch` only of a model that `etrax.compile` made.")
-            return self._at_batch(batch).memory(window, steps=steps, donate=donate)
-        return predict(self.program, window, window if steps is None else steps, donate, self._meshed)
+            return Learner(self._model.at_batch(batch), self.rule, self.options).memory(
+                window, steps=steps, donate=donate
+            )
+        return self.devices.memory(window, window if steps is None else steps, donate)
 
     def value_and_grad(
         self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False
-    ) -> Callable[..., tuple[tuple[jax.Array, PyTree], LearnerState]]:
+    ) -> Gradient:
         """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
 
         The loss is the mean of `loss_fn(output, target)` over the steps, weighed by the mask if there is one;
@@ -274,40 +219,12 @@ class Learner:
         """
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
-        return self._gradient_of(losses, k, donate)
-
-    def _new_gradient(self, losses: Losses, k: int, donate: bool) -> Callable[..., PyTree]:
-        program = self.program
-        self._new_losses.tell("value_and_grad", losses.loss_fn, (losses.reduction, k, donate))
-
-        @partial(jax.jit, donate_argnums=1 if donate else ())
-        @self._on_mesh
-        def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
-            if self._refuses_derivatives:
-                params, state, inputs = refuse_derivatives((params, state, inputs))
-            given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
-            loss, grads, end, trace = run_sequence(program, given, state.trace, targets, losses, k)
-            steps = steps_of(given.inputs, (targets, given.weight))
-            state = LearnerState(program.hidden_of(end), trace, count_on(state.step, steps))
-            return {"loss": loss, "grads": grads, "state": state}
-
-        def value_and_grad(
-            params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
-        ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:
-            program.check_given(params, state, inputs, targets, mask)
-            self._check_devices(params=params, state=state, inputs=inputs, targets=targets, mask=mask)
-            self.warn(inputs, k)
-            given = {"params": params, "state": state, "inputs": inputs, "targets": targets, "mask": mask}
-            loss, grads, state = self._called(run, **given)
-            self._raise_if_not_finite(state, loss, grads)
-            return (loss, grads), state
-
-        return _with_window(value_and_grad, k)
+        return self.once(gradient_function, losses, k, donate)
 
     def train(
         self, optimizer: Optimizer, loss_fn: LossFunction, window: Window, reduction: str = "mean", *,
         donate: bool = False,
-    ) -> Callable[..., tuple[PyTree, PyTree, LearnerState, jax.Array]]:  # fmt: skip
+    ) -> Train:  # fmt: skip
         """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window, the
@@ -317,46 +234,7 @@ class Learner:
         check_optimizer(optimizer)
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
-        return self._train_by(optimizer, losses, k, donate)
-
-    def _new_train(self, optimizer: Optimizer, losses: Losses, k: int, donate: bool) -> Callable[..., PyTree]:
-        program = self.program
-        self._new_losses.tell("train", losses.loss_fn, (losses.reduction, k, donate, optimizer))
-
-        @partial(jax.jit, donate_argnums=2 if donate else ())
-        @self._on_mesh
-        def run(
-            params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
-            mask: jax.Array | None,
-        ) -> PyTree:  # fmt: skip
-            if self._refuses_derivatives:
-                params, opt_state, state, inputs = refuse_derivatives((params, opt_state, state, inputs))
-            given = program.arguments(params, state.hidden, inputs, targets, mask, losses)
-            check_opt_state(optimizer, params, opt_state)
-            start = params, opt_state, state.trace
-            ends, found, _ = train_sequence(program, optimizer, given, start, targets, losses, k)
-            params, opt_state, end, trace = ends
-            steps = steps_of(given.inputs, (targets, given.weight))
-            state = LearnerState(program.hidden_of(end), trace, count_on(state.step, steps))
-            return {"params": params, "opt_state": opt_state, "state": state, "loss": found}
-
-        def train(
-            params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
-            mask: jax.Array | None = None,
-        ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
-            if isinstance(opt_state, LearnerState) and not isinstance(state, LearnerState):
-                raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
-            program.check_given(params, state, inputs, targets, mask)
-            check_arrays("opt_state", opt_state)
-            given = {"params": params, "opt_state": opt_state, "state": state, "inputs": inputs}
-            given |= {"targets": targets, "mask": mask}
-            self._check_devices(**given)
-            self.warn(inputs, k)
-            params, opt_state, state, found = self._called(run, **given)
-            self._raise_if_not_finite(state, found, params=params)
-            return params, opt_state, state, found
-
-        return _with_window(train, k)
+        return self.once(train_function, optimizer, losses, k, donate)
 
     def online(
         self, optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, params: PyTree = None,
@@ -368,6 +246,15 @@ class Learner:
         its place.
         """
         return Online(self, optimizer, loss_fn, window, params, state, donate)
+
+    def meter(self, loss_fn: LossFunction, window: int = 1, probes: int = 8) -> Any:
+        """Measure how far this learner's gradient is from the true one, without BPTT: an `etrax.meter.Meter`.
+
+        `probes` random directions of each parameter are carried forward; each costs about one more forward pass.
+        """
+        from ..meter import meter
+
+        return meter(self, loss_fn, window, probes)
 
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
@@ -390,51 +277,47 @@ class Learner:
         >>> int(state.step), output.shape
         (1, (4,))
         """
+        from ..artifact import save_artifact
+
         return save_artifact(self, path, optimizer, loss_fn, window, target, platforms)
 
-    def warn(self, inputs: PyTree, window: int) -> None:
+    def warn(self, inputs: PyTree, window: int, stacklevel: int = 3) -> None:
         """What the rule has to say of the first sequence, and of the first one with windows that are too short."""
         leaves = jax.tree.leaves(inputs)
         if not self._warned and is_concrete(leaves):
             self._warned = True
             for text in self.rule.warns(self.facts, leaves):
-                warnings.warn(text, RuleWarning, stacklevel=3)
+                warnings.warn(text, RuleWarning, stacklevel=stacklevel)
         if not self._warned_of_window:
             steps = [a.shape[0] for a in leaves if getattr(a, "shape", ())]
             text = without_credit(self.facts, self.rule, min([window, *steps]))
             if text:
                 self._warned_of_window = True
-                warnings.warn(text, RuleWarning, stacklevel=3)
-
-    def _check_devices(self, **given: PyTree) -> None:
-        if self._meshed is not None:
-            self._meshed.check_devices(given)
+                warnings.warn(text, RuleWarning, stacklevel=stacklevel)
 
     def place(self, params: PyTree, opt_state: PyTree = ()) -> tuple[PyTree, PyTree]:
         """Parameters and the state of their optimizer on the devices of the mesh, if there is one."""
-        if self._meshed is None:
-            return params, opt_state
-        return tuple(self._meshed.place(params=params, opt_state=opt_state).values())  # type: ignore[return-value]
+        values = self.devices.place(params=params, opt_state=opt_state)
+        return values["params"], values["opt_state"]
 
     def place_batch(self, inputs: PyTree, targets: PyTree, mask: np.ndarray, samples: np.ndarray) -> PyTree:
         """A batch on the devices of the mesh: `samples` of inputs and targets (time, sample, …), and their mask (T, B).
 
         Each process reads only the samples that its own devices need.
         """
-        if self._meshed is None:
-            raise ArgumentError(f"`place_batch` {_NEEDS_MESH}")
-        return place_batch(self._meshed, self.program.as_tuple(inputs), targets, mask, samples)
+        return self.devices.place_batch(self.program.as_tuple(inputs), targets, mask, samples)
 
     def _window(self, window: Window) -> int:
         if not isinstance(window, str) or window != "auto":
             return check_window(window)
-        return fitting_window(self.program, default_budget() if self._budget is None else self._budget)
+        budget = self.options.memory_budget
+        return fitting_window(self.program, default_budget() if budget is None else budget)
 
-    def _raise_if_not_finite(
+    def raise_if_not_finite(
         self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None, params: PyTree = None
     ) -> None:
         """Nothing unless asked for, and nothing inside a transformation, where there are no numbers yet."""
-        if self.check_finite and is_concrete((state, loss, grads, params)):
+        if self.options.check_finite and is_concrete((state, loss, grads, params)):
             self.check(state)
             last = int(np.max(jax.device_get(state.step))) - 1
             raise_if_bad_gradient(self.facts, loss, grads, last)
@@ -442,20 +325,11 @@ class Learner:
                 raise_if_bad_update(self.facts, params, last)
 
 
-def _for_mesh(init: Callable[[], PyTree], mesh: Mesh) -> Callable[[], PyTree]:
-    """`init` of a transport whose program runs on a mesh: the form of a trace depends on what it is compiled for."""
+def _on_mesh(program: Program, rule: Rule, options: Options) -> Devices:
+    from ..mesh import meshed
 
-    def on_mesh() -> PyTree:
-        with compiling_for(meshed_machine(mesh)):
-            return init()
-
-    return on_mesh
-
-
-def _with_window(function: Callable[..., PyTree], window: int) -> Callable[..., PyTree]:
-    """The function says how many steps its windows have."""
-    function.window = window  # type: ignore[attr-defined]
-    return function
+    assert options.mesh is not None and options.shard is not None
+    return meshed(program, rule, options.mesh, options.shard)
 
 
 def check_learner(learner: object) -> None:

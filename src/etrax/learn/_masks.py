@@ -36,7 +36,7 @@ def without_masked_nans(tree: PyTree, weight: Array | None) -> PyTree:
 
 
 def differentiated_where(counts: Array, tree: PyTree) -> PyTree:
-    """The same values; a derivative reaches them only where they count. `counts` lies along their first axes."""
+    """Values as they are, which a derivative reaches only where they count. `counts` lies along their first axes."""
 
     def one(a: Array) -> Array:
         if not jnp.issubdtype(a.dtype, jnp.inexact):
@@ -49,5 +49,5 @@ def differentiated_where(counts: Array, tree: PyTree) -> PyTree:
 
 def weighed(loss: Array, weight: Array) -> Array:
     """Loss times weight, and zero where the weight is, whatever the loss."""
-    found = loss * weight
-    return jnp.where(weight == 0, jnp.zeros((), found.dtype), found)
+    product = loss * weight
+    return jnp.where(weight == 0, jnp.zeros((), product.dtype), product)

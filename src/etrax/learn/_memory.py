@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from .._arguments import format_bytes
 from .._errors import ArgumentError
 from ..compiler.ir import PyTree, Role
 from ._checks import check_window
-from ._mesh import Meshed, sum_of_squares
 from ._program import Arguments, Program
 from ._sequence import Losses, run_sequence
 
@@ -35,7 +33,7 @@ class Memory(NamedTuple):
 
     @property
     def per_device(self) -> Memory:
-        """The same on one of the devices of a mesh."""
+        """Bytes on one of the devices of a mesh."""
         n = self.devices
         return Memory(self.trace_per_device, self.window // n, self.inputs // n, self.peak // n) if n > 1 else self
 
@@ -44,10 +42,20 @@ class Memory(NamedTuple):
         return f"Memory({shown})" if self.devices == 1 else f"Memory({shown}) on {self.devices} devices"
 
 
-def predict(program: Program, window: int, steps: int, donate: bool = False, on_mesh: Meshed | None = None) -> Memory:
+class Plan(NamedTuple):
+    """What the compiler has planned for a gradient: bytes of a window's buffers, of everything, and the inputs."""
+
+    window: int
+    peak: int
+    inputs: Sequence[jax.ShapeDtypeStruct]
+
+
+def plan(
+    program: Program, window: int, steps: int, donate: bool, place: Callable[..., tuple[PyTree, ...]] | None = None
+) -> Plan:
     """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned.
 
-    On a mesh it plans one device; all of them take as much.
+    `place` says how parameters, states, inputs and trace lie on a mesh; the plan is then that of one device.
     """
     facts, k = program.facts, check_window(window)
     step = facts.step
@@ -55,9 +63,7 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
 
     @partial(jax.jit, donate_argnums=(1, 4) if donate else ())
     def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree, trace: PyTree) -> PyTree:
-        given = Arguments(params, states, inputs, mask)
-        with nullcontext() if on_mesh is None else on_mesh.compiling():
-            return run_sequence(program, given, trace, None, losses, k)
+        return run_sequence(program, Arguments(params, states, inputs, mask), trace, None, losses, k)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
     states = [_struct(leaf.aval) for leaf in facts.states]
@@ -65,21 +71,26 @@ def predict(program: Program, window: int, steps: int, donate: bool = False, on_
     trace = jax.eval_shape(program.transport.init)
     # Where the step takes no inputs, something else must say how many steps there are.
     mask = None if inputs else jax.ShapeDtypeStruct((steps,), jnp.float32)
-    if on_mesh is not None:
-        params, states, inputs, trace = on_mesh.placed_shapes(params, states, inputs, trace)
-    compiled = run.lower(params, states, inputs, mask, trace).compile()
-    found = compiled.memory_analysis()
-    if found is None:
+    if place is not None:
+        params, states, inputs, trace = place(params, states, inputs, trace)
+    planned = run.lower(params, states, inputs, mask, trace).compile().memory_analysis()
+    if planned is None:
         raise ArgumentError("this JAX backend does not say how much memory a program needs.")
-    whole = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
-    seen = sum(a.size * jnp.dtype(a.dtype).itemsize for a in inputs if hasattr(a.dtype, "itemsize"))
-    peak = whole - found.alias_size_in_bytes
-    if on_mesh is None:
-        return Memory(program.transport.nbytes, found.temp_size_in_bytes, seen, peak)
-    n = on_mesh.mesh.size
-    own = on_mesh.trace_bytes_per_device()
-    seen = sum(math.prod(a.sharding.shard_shape(a.shape)) * jnp.dtype(a.dtype).itemsize for a in inputs)
-    return Memory(own * n, found.temp_size_in_bytes * n, seen * n, peak * n, n, own)
+    peak = planned.argument_size_in_bytes + planned.output_size_in_bytes + planned.temp_size_in_bytes
+    return Plan(planned.temp_size_in_bytes, peak - planned.alias_size_in_bytes, inputs)
+
+
+def predict(program: Program, window: int, steps: int, donate: bool = False) -> Memory:
+    """Bytes that one gradient over `steps` steps takes."""
+    planned = plan(program, window, steps, donate)
+    sizes = [a.size * jnp.dtype(a.dtype).itemsize for a in planned.inputs if hasattr(a.dtype, "itemsize")]
+    return Memory(program.transport.nbytes, planned.window, sum(sizes), planned.peak)
+
+
+def sum_of_squares(output: PyTree, target: PyTree) -> jax.Array:
+    """A loss of any output: its memory and its traffic are those of the outputs, whatever it is."""
+    leaves = [a for a in jax.tree.leaves(output) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return sum((jnp.abs(a).astype(jnp.float32) ** 2).sum() for a in leaves) + jnp.zeros(())
 
 
 # Longer windows gain little time and cost memory: than the first unless the trace is large, than the second always.

@@ -30,5 +30,5 @@ class NewLosses:
                 f"`{name}` was compiled for {MANY} different functions that are all defined at "
                 f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} (`{code.co_name}`). Define the loss once, "
                 "before the loop: for the same function nothing is compiled again.",
-                stacklevel=4,
+                stacklevel=6,
             )

@@ -13,8 +13,9 @@ from .._arguments import check_arrays, check_flag
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree, describe
-from ._checks import Optimizer, check_opt_state, check_optimizer, check_window
+from ._checks import Optimizer, Signature, check_opt_state, check_optimizer, check_window, signature_of
 from ._finite import flag_sample, raise_if_bad_sample
+from ._functions import sample_function
 from ._program import LearnerState
 from ._sequence import Losses
 
@@ -45,9 +46,15 @@ class _Held(NamedTuple):
         return self._replace(hidden=self.state.hidden, waiting=())
 
 
-def _kept(a: PyTree) -> PyTree:
+def _copied(a: PyTree) -> PyTree:
     """An array that stays as it is until the window ends; a caller may fill one buffer of numpy again and again."""
     return a.copy() if isinstance(a, np.ndarray) else a
+
+
+@jax.jit
+def _stacked(samples: tuple[PyTree, ...]) -> PyTree:
+    """Samples as one sequence; one program, whatever their number of arrays."""
+    return jax.tree.map(lambda *a: jnp.stack(a), *samples)
 
 
 class Online:
@@ -81,10 +88,16 @@ class Online:
         # The stream's own state: it may be used up, and what is given may be used up elsewhere.
         state = learner.init(params) if state is None else self._own_state(params, state)
         self._held = _Held(params, optimizer.init(params), state, state.hidden)
-        self._train = learner.train(optimizer, loss_fn, window=window, donate=donate)
         self._losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
+        # A window of one sample is one program, unless the sample may be refused for what it gives.
+        self._at_once = self.window == 1 and not learner.options.check_finite
+        if self._at_once:
+            losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode, keep_outputs=True)
+            self._take = learner.once(sample_function, optimizer, losses, donate)
+        self._train = learner.train(optimizer, loss_fn, window=window, donate=donate)
         self._step = jax.jit(self._plain_step)
         self._like: PyTree = ...  # no target has been seen
+        self._signature: Signature | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -142,14 +155,22 @@ class Online:
         with self._lock:
             held = self._held
             self._check(held, inputs, target)
+            if self._at_once:
+                return self._learn_at_once(held, inputs, target)
             hidden, output, flags = jax.block_until_ready(self._step(held.params, held.hidden, inputs, target))
             if flags is not None:
                 raise_if_bad_sample(self.learner.facts, flags, self.step)
-            held = held._replace(waiting=(*held.waiting, jax.tree.map(_kept, (inputs, target))))
+            held = held._replace(waiting=(*held.waiting, jax.tree.map(_copied, (inputs, target))))
             if len(held.waiting) == self.window:
                 return OnlineResult(output, self._learn(held))
             self._held = held._replace(hidden=hidden)
             return OnlineResult(output, None)
+
+    def _learn_at_once(self, held: _Held, inputs: tuple[PyTree, ...], target: PyTree) -> OnlineResult:
+        params, opt_state, state, loss, output = self._take(held.params, held.opt_state, held.state, inputs, target)
+        loss.block_until_ready()  # what fails while it runs, a callback for one, is seen here
+        self._held = _Held(params, opt_state, state, state.hidden)
+        return OnlineResult(output, loss)
 
     def flush(self) -> jax.Array | None:
         """Learn from the samples of an unfinished window; its loss, or None if there are none."""
@@ -162,7 +183,7 @@ class Online:
         """The new hidden state, the output, and what is not finite of this sample if the learner is to find out."""
         program = self.learner.program
         hidden, output = self.learner.plain_step(params, hidden, inputs)
-        if not self.learner.check_finite:
+        if not self.learner.options.check_finite:
             return hidden, output, None
         loss = self._losses.loss_fn(output, target)
         return hidden, output, flag_sample(program.inputs_of_step(inputs), program.states(hidden), loss)
@@ -179,21 +200,27 @@ class Online:
     def _check(self, held: _Held, inputs: tuple[PyTree, ...], target: PyTree) -> None:
         """A sample that does not fit is refused before it is kept: the stream goes on without it."""
         self._live(held)
+        signature = signature_of((inputs, target))
+        if signature is not None and signature == self._signature:
+            return  # like the sample before, which was checked
         self.learner.program.inputs_of_step(inputs)
         check_arrays("target", target)
-        found = jax.tree.map(shape_struct, target)
-        if held.waiting and found != self._like:
+        like = jax.tree.map(shape_struct, target)
+        if held.waiting and like != self._like:
             raise ArgumentError(
                 f"`target` holds {describe(target, 'target')}, but the window began with "
                 f"{describe(self._like, 'target')}: the targets of a window have one structure, shape and type."
             )
-        if found != self._like:
-            self._losses.check(jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), found), None)
-            self._like = found
+        if like != self._like:
+            self._losses.check(jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape), a.dtype), like), None)
+            self._like = like
+        if self._at_once:
+            self.learner.warn(jax.tree.map(lambda a: jnp.asarray(a)[None], inputs), 1, stacklevel=4)
+        self._signature = signature
 
     def _learn(self, held: _Held) -> jax.Array:
         try:
-            xs, ys = jax.tree.map(lambda *a: jnp.stack(a), *held.waiting)
+            xs, ys = _stacked(held.waiting)
             alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
             mask = jnp.ones(len(held.waiting)) if alone else None
             params, opt_state, state, losses = self._train(held.params, held.opt_state, held.state, xs, ys, mask)

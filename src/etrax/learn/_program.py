@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import export as jax_export
 
 from .._arguments import check_arrays, format_bytes, short
 from .._compat import shape_struct, staged_copy
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.analysis import Facts
-from ..compiler.ir import PyTree, Role, TreeDef, leaves_with_paths
+from ..compiler.ir import Leaf, PyTree, Role, TreeDef, leaves_with_paths
 from ..compiler.opened import Weights, param_grads, weights
-from ..runtime import Transport, prepared
+from ..runtime import Transport, count_on, with_kernels
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
 from ._sequence import Losses
 
@@ -80,8 +81,8 @@ class Program:
         """
         leaves, tree = jax.tree.flatten(self.transport.init())
         repeated = [any(a is b for b in leaves[:i]) for i, a in enumerate(leaves)]
-        own = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
-        return jax.tree.unflatten(tree, own)
+        separate = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
+        return jax.tree.unflatten(tree, separate)
 
     @cached_property
     def _trace_struct(self) -> PyTree:
@@ -98,17 +99,24 @@ class Program:
         step = self.facts.step
         return check_leaves("params", tree, step.select(Role.PARAM), step.trees[Role.PARAM])
 
+    def states_in_tree(self, hidden: PyTree) -> list[Leaf]:
+        """The states of the step in the order of the tree that users see."""
+        number = {path: i for i, (path, _) in enumerate(leaves_with_paths(hidden))}
+        return sorted(self.facts.states, key=lambda leaf: number.get(leaf.path, 0))
+
     def states(self, hidden: PyTree) -> list[jax.Array]:
         """The leaves of the states in the step's order, checked."""
-        found = {path: i for i, (path, _) in enumerate(leaves_with_paths(hidden))}
-        in_tree = sorted(self.facts.states, key=lambda leaf: found.get(leaf.path, 0))
-        leaves = check_leaves("hidden", hidden, in_tree, self._hidden_tree)
+        leaves = check_leaves("hidden", hidden, self.states_in_tree(hidden), self._hidden_tree)
         return [leaves[i] for i in self._order]
 
     def hidden_of(self, states: Sequence[jax.Array] | Sequence[jax.sharding.NamedSharding]) -> PyTree:
         """The tree of the states, or of what there is one of for each."""
         placed = dict(zip(self._order, states, strict=True))
         return jax.tree.unflatten(self._hidden_tree, [placed[i] for i in range(len(placed))])
+
+    def state_after(self, state: LearnerState, states: Sequence[jax.Array], trace: PyTree, steps: int) -> LearnerState:
+        """The state so many steps later, of the step's states and the trace there."""
+        return LearnerState(self.hidden_of(states), trace, count_on(state.step, steps))
 
     def output_of(self, outs: Sequence[jax.Array]) -> PyTree:
         """The model's own output, with its units."""
@@ -138,21 +146,21 @@ class Program:
         length = check_length(length, targets, mask)
         check_targets(targets, length)
         weight = check_mask(mask, length)
-        found = Arguments(self.params(params), self.states(hidden), x, weight)
+        p, states = self.params(params), self.states(hidden)
         losses.check(targets, weight)
-        return found
+        return Arguments(p, states, x, weight)
 
     def weights(self, params: Sequence[jax.Array]) -> Weights:
         return weights(self.facts.step, self.facts.sites, params)
 
     def prepared(self, params: Sequence[jax.Array]) -> Weights:
         """The weights, with faster ways to compute their ops where there are any."""
-        return prepared(self.facts, self.weights(params))
+        return with_kernels(self.facts, self.weights(params))
 
     def param_grads(self, params: Sequence[jax.Array], grads: Mapping[int, jax.Array]) -> PyTree:
         """Gradients of the parameters, as their tree, from those of the weights of all sites."""
-        found = param_grads(self.facts.step, self.facts.sites, params, grads, self.frozen)
-        return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], found)
+        leaves = param_grads(self.facts.step, self.facts.sites, params, grads, self.frozen)
+        return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], leaves)
 
     def check_given(self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object) -> None:
         """What can be seen only outside `jit`, which takes arrays alone."""
@@ -170,9 +178,9 @@ class Program:
         if not isinstance(state, LearnerState):
             if jax.tree.structure(state) == self._hidden_tree and jax.tree.leaves(state):
                 raise ArgumentTypeError("`state` holds hidden states alone: pass `learner.init(params, hidden)`.")
-            found = "an array" if isinstance(state, jax.Array) else short(state)
+            kind = "an array" if isinstance(state, jax.Array) else short(state)
             raise ArgumentTypeError(
-                f"`state` is {found}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
+                f"`state` is {kind}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
                 "returns it."
             )
         check_like("state.trace", state.trace, self._trace_struct, f"`init` of this learner ({self.rule})", shapes)
@@ -192,3 +200,19 @@ def check_like(what: str, got: PyTree, want: PyTree, made_by: str, shapes: bool 
             f"`{what}` is another than this learner's: it holds {describe(got, what)}, expected "
             f"{describe(want, what)}. Make it with {made_by}."
         )
+
+
+def register_for_export(tree: PyTree) -> None:
+    """Let `jax.export` write the named tuples of a tree, so that functions over them can be exported as they are."""
+
+    def register(node: PyTree) -> bool:
+        kind = type(node)
+        if isinstance(node, tuple) and hasattr(node, "_fields") and kind not in _REGISTERED:
+            _REGISTERED.add(kind)
+            jax_export.register_namedtuple_serialization(kind, serialized_name=f"{kind.__module__}.{kind.__qualname__}")
+        return False
+
+    jax.tree.flatten(tree, is_leaf=register)
+
+
+_REGISTERED: set[type] = set()

@@ -62,11 +62,11 @@ class Losses:
                         f"`mask` has shape {list(weight.shape)}, one weight per step and sample, but the output has "
                         f"shape {list(leaf.aval.shape)}: its first axis must be the batch."
                     )
-        found = self._of_one_step(output, target)
-        plain = isinstance(found, jax.ShapeDtypeStruct)
-        if not plain or found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
-            shown = f"{found.dtype}{list(found.shape)}" if plain else describe(found, "its result")
-            unit = getattr(found, "unit", None)
+        loss = self._of_one_step(output, target)
+        plain = isinstance(loss, jax.ShapeDtypeStruct)
+        if not plain or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+            shown = f"{loss.dtype}{list(loss.shape)}" if plain else describe(loss, "its result")
+            unit = getattr(loss, "unit", None)
             more = ". Take a mean or a sum" if unit is None else f" with a unit ({unit}): divide by it"
             raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}{more}.")
 
@@ -81,131 +81,130 @@ class Losses:
             text += f"{more}\nIt is called at every step, as `loss_fn(output, target)`, without the time axis."
             raise explained(ArgumentError, error, text) from error
 
-    def dtype(self, along: PyTree) -> jnp.dtype:
+    def dtype(self, step_data: PyTree) -> jnp.dtype:
         """The type of the weighted loss of one step."""
         outs = [leaf.aval for leaf in self.step.select(Role.OUTPUT)]
-        return jax.eval_shape(lambda o, a: self(o, jax.tree.map(lambda v: v[0], a))[0], outs, along).dtype
+        return jax.eval_shape(lambda o, a: self(o, jax.tree.map(lambda v: v[0], a))[0], outs, step_data).dtype
 
-    def __call__(self, outs: list[jax.Array], along: PyTree) -> tuple[jax.Array, list[jax.Array]]:
-        target, weight = along
-        output, kept = self.output(outs), outs if self.keep_outputs else []
+    def __call__(self, outs: list[jax.Array], step_data: PyTree) -> tuple[jax.Array, list[jax.Array]]:
+        target, weight = step_data
+        output, outputs = self.output(outs), outs if self.keep_outputs else []
         if weight is None:
-            return self.loss_fn(output, target), kept
+            return self.loss_fn(output, target), outputs
         output = differentiated_where(weight != 0, output)
         if weight.ndim == 0:
-            return weighed(self.loss_fn(output, target), weight), kept
+            return weighed(self.loss_fn(output, target), weight), outputs
         each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
-        return weighed(each, weight).sum(), kept
+        return weighed(each, weight).sum(), outputs
 
     def output(self, outs: list[jax.Array]) -> PyTree:
         """The model's own output, with its units, from its leaves."""
         return self.decode(jax.tree.unflatten(self.step.trees[Role.OUTPUT], outs))
 
-    def read(self, f: Callable[[PyTree, PyTree], PyTree], outs: list[jax.Array], along: PyTree) -> PyTree:
+    def read(self, f: Callable[[PyTree, PyTree], PyTree], outs: list[jax.Array], step_data: PyTree) -> PyTree:
         """What another function of output and target gives."""
-        return f(self.output(outs), along[0])
+        return f(self.output(outs), step_data[0])
 
     def whole(self, loss: jax.Array) -> jax.Array:
         return loss
 
-    def total(self, along: PyTree, steps: int) -> jax.Array | int:
+    def total(self, step_data: PyTree, steps: int) -> jax.Array | int:
         """What the summed loss is divided by; 1 where every step is masked."""
         if self.reduction == "sum":
             return 1
-        weight = along[1]
+        weight = step_data[1]
         if weight is None:
             return steps
-        found = weight.sum()
-        return jnp.where(found == 0, 1, found)
+        sum_of_weights = weight.sum()
+        return jnp.where(sum_of_weights == 0, 1, sum_of_weights)
 
-    def seen(self, along: PyTree) -> jax.Array:
+    def seen(self, step_data: PyTree) -> jax.Array:
         """Whether a step of a window is not masked."""
-        return (along[1] != 0).any()
+        return (step_data[1] != 0).any()
 
 
-def steps_of(inputs: list[jax.Array], along: PyTree) -> int:
+def steps_of(inputs: list[jax.Array], step_data: PyTree) -> int:
     """The number of steps: of the inputs, or of the targets and mask where there are none."""
-    return jax.tree.leaves((inputs, along))[0].shape[0]
+    return jax.tree.leaves((inputs, step_data))[0].shape[0]
 
 
 def _over_windows(
     body: Callable[[Carry, PyTree], tuple[Carry, PyTree]], carry: Carry, xs: PyTree, length: int, k: int
 ) -> tuple[Carry, list[PyTree]]:
     """Scan over whole windows, each read where it is, then run the shorter last one."""
-    found = []
+    pieces = []
 
-    def whole(counted: tuple[Carry, jax.Array], _: None) -> tuple[tuple[Carry, jax.Array], PyTree]:
+    def one_window(counted: tuple[Carry, jax.Array], _: None) -> tuple[tuple[Carry, jax.Array], PyTree]:
         carry, start = counted
         carry, y = body(carry, jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, k), xs))
         return (carry, start + k), y
 
     if length // k:
-        (carry, _), ys = lax.scan(whole, (carry, jnp.zeros((), jnp.int32)), None, length // k)
-        found.append(ys)
+        (carry, _), ys = lax.scan(one_window, (carry, jnp.zeros((), jnp.int32)), None, length // k)
+        pieces.append(ys)
     if length % k:
         carry, y = body(carry, jax.tree.map(lambda a: a[length // k * k :], xs))
-        found.append(jax.tree.map(lambda a: a[None], y))
-    return carry, found
+        pieces.append(jax.tree.map(lambda a: a[None], y))
+    return carry, pieces
 
 
 def run_sequence(
-    program: Program, given: Arguments, trace: PyTree, targets: PyTree, losses: Losses, k: int
+    program: Program, arguments: Arguments, trace: PyTree, targets: PyTree, losses: Losses, k: int
 ) -> tuple[jax.Array, PyTree, list[jax.Array], PyTree]:
     """Loss, gradients of the parameters, states and trace at the end of a sequence.
 
     Weights are computed once, and their gradients turned into those of the parameters once.
     """
-    facts, along = program.facts, (targets, given.weight)
-    length = steps_of(given.inputs, along)
-    w = program.prepared(given.params)
-    scale = losses.total(along, length)
-    share = 1 / jnp.asarray(scale, losses.dtype(along))  # as fine as the loss, however coarse a mask may be
+    facts, step_data = program.facts, (targets, arguments.weight)
+    length = steps_of(arguments.inputs, step_data)
+    w = program.prepared(arguments.params)
+    scale = losses.total(step_data, length)
+    loss_weight = 1 / jnp.asarray(scale, losses.dtype(step_data))  # as fine as the loss, however coarse a mask may be
 
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[()]]:
         states, trace, total, grads = carry
-        x, extra = xs
-        x = without_masked_nans(x, extra[1])
-        out = run_window(
-            facts, program.transport, given.params, w, states, trace, x, extra, losses, share, so_far=grads
-        )
+        x, window_data = xs
+        x = without_masked_nans(x, window_data[1])
+        moving = w, states, trace, x, window_data
+        out = run_window(facts, program.transport, arguments.params, *moving, losses, loss_weight, so_far=grads)
         return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
 
     # Gradients are summed over windows in at least float32.
     grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
-    start = given.states, trace, jnp.zeros((), losses.dtype(along)), grads
-    (states, trace, total, grads), _ = _over_windows(body, start, (given.inputs, along), length, k)
-    return total / scale, program.param_grads(given.params, grads), states, trace
+    start = arguments.states, trace, jnp.zeros((), losses.dtype(step_data)), grads
+    (states, trace, total, grads), _ = _over_windows(body, start, (arguments.inputs, step_data), length, k)
+    return total / scale, program.param_grads(arguments.params, grads), states, trace
 
 
 def train_sequence(
-    program: Program, optimizer: Optimizer, given: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
+    program: Program, optimizer: Optimizer, arguments: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
 ) -> tuple[PyTree, jax.Array, list[jax.Array]]:
     """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are.
 
     `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses; the
     outputs of all steps, if `losses` keeps them.
     """
-    facts, along = program.facts, (targets, given.weight)
+    facts, step_data = program.facts, (targets, arguments.weight)
 
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[jax.Array, list[jax.Array]]]:
         params, opt_state, states, trace = carry
-        x, extra = xs
-        x = without_masked_nans(x, extra[1])
+        x, window_data = xs
+        x = without_masked_nans(x, window_data[1])
         p = program.params(params)
         w = program.prepared(p)
-        scale = losses.total(extra, steps_of(x, extra))
-        share = 1 / jnp.asarray(scale, losses.dtype(extra))
-        out = run_window(facts, program.transport, p, w, states, trace, x, extra, losses, share)
+        scale = losses.total(window_data, steps_of(x, window_data))
+        loss_weight = 1 / jnp.asarray(scale, losses.dtype(window_data))
+        out = run_window(facts, program.transport, p, w, states, trace, x, window_data, losses, loss_weight)
         loss, grads = out.loss / scale, program.param_grads(p, out.grads)
         updates, new_opt = told(optimizer, loss).update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
-        if extra[1] is not None:
-            seen = losses.seen(extra)
-            new, new_opt = jax.tree.map(lambda a, b: jnp.where(seen, a, b), (new, new_opt), (params, opt_state))
+        if window_data[1] is not None:
+            counts = losses.seen(window_data)
+            new, new_opt = jax.tree.map(lambda a, b: jnp.where(counts, a, b), (new, new_opt), (params, opt_state))
         return (new, new_opt, out.states, program.place_trace(out.trace)), (loss, out.extras)
 
     params, opt_state, trace = start
-    carry = (jax.tree.map(jnp.asarray, params), opt_state, given.states, trace)
-    carry, found = _over_windows(body, carry, (given.inputs, along), steps_of(given.inputs, along), k)
-    outputs = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), o) for _, o in found]
-    return carry, jnp.concatenate([loss for loss, _ in found]), jax.tree.map(lambda *a: jnp.concatenate(a), *outputs)
+    carry = (jax.tree.map(jnp.asarray, params), opt_state, arguments.states, trace)
+    carry, pieces = _over_windows(body, carry, (arguments.inputs, step_data), steps_of(arguments.inputs, step_data), k)
+    outputs = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), o) for _, o in pieces]
+    return carry, jnp.concatenate([loss for loss, _ in pieces]), jax.tree.map(lambda *a: jnp.concatenate(a), *outputs)

@@ -20,9 +20,14 @@ def has_user_rules(step: Step) -> bool:
     return any(eqn.primitive.name in CUSTOM and not is_rule_of_jax(eqn) for eqn in equations(step.jaxpr))
 
 
+def without_derivatives(step: Step, tree: PyTree) -> PyTree:
+    """The values of a tree, whose derivatives are refused if the step has derivative rules of the user's."""
+    return refuse_derivatives(tree) if has_user_rules(step) else tree
+
+
 @jax.custom_vjp
 def refuse_derivatives(tree: PyTree) -> PyTree:
-    """The same values, which cannot be differentiated."""
+    """A tree as it is, which cannot be differentiated."""
     return tree
 
 

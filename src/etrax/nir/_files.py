@@ -55,8 +55,8 @@ def read(
     try:
         kind = jnp.dtype(dtype)
     except TypeError:
-        kind = jnp.dtype(object)
-    if not jnp.issubdtype(kind, jnp.floating):
+        kind = None
+    if kind is None or not jnp.issubdtype(kind, jnp.floating):
         raise ArgumentTypeError(f"`dtype` is {short(dtype)}; expected a type of real numbers, such as `jnp.float32`.")
     step = Step(as_graph(graph), as_simulator(simulator, dt), as_spike(surrogate), frozenset(train), kind)
     return step, step.params(), step.hidden(batch_size)
@@ -73,7 +73,7 @@ def write(step: Step | Learner, params: PyTree) -> nir.NIRGraph:
     model = step.bound.model if isinstance(step, Learner) else step
     if not isinstance(model, Step):
         raise ArgumentTypeError(
-            f"`write` takes what `etrax.nir.read` gave, or a learner of it; this {type(model).__name__} has no "
+            f"`write` takes what `etrax.nir.read` returned, or a learner of it; this {type(model).__name__} has no "
             "graph. Build one of its values (`nir.NIRGraph.from_list(nir.Affine(...), nir.LIF(...))`), and see by "
             "`etrax.nir.read` that it computes the same; docs/nir.md shows it for cells of `etrax.nn`."
         )

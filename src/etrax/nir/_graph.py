@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
 from .._arguments import check_path, foreign, short
-from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError, NotSupportedError
+from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError, need
 from ._hdf5 import read_content
 from ._nodes import KINDS
 
@@ -43,26 +42,20 @@ class Flat:
     @cached_property
     def into(self) -> Mapping[Name, list[Name]]:
         """The nodes that lead to each node."""
-        found: dict[Name, list[Name]] = {name: [] for name in self.nodes}
+        sources: dict[Name, list[Name]] = {name: [] for name in self.nodes}
         for source, target in self.edges:
-            found[target].append(source)
-        return found
+            sources[target].append(source)
+        return sources
 
-    def of_kind(self, kind: str) -> list[Name]:
-        """Inputs or outputs of the whole graph: those of subgraphs stand for edges."""
-        return [name for name, node in self.nodes.items() if kind_of(node) == kind and len(name) == 1]
+    def of_kind(self, kind: str, graph: Name = ()) -> list[Name]:
+        """Inputs or outputs of the graph, or of the subgraph of that name."""
+        depth = len(graph) + 1
+        return [name for name, node in self.nodes.items() if kind_of(node) == kind and len(name) == depth]
 
 
 def nir_package() -> ModuleType:
-    try:
-        import nir
-    except ModuleNotFoundError as error:
-        if error.name not in ("nir", "h5py"):
-            raise
-        raise MissingPackageError(
-            f'`etrax.nir` needs {error.name}, which is not installed: `pip install "etrax[nir]"`.'
-        ) from error
-    return nir
+    need("h5py", "`etrax.nir`", "nir")  # nir imports it
+    return need("nir", "`etrax.nir`", "nir")
 
 
 def shown(name: Iterable[str]) -> str:
@@ -81,38 +74,35 @@ def as_graph(graph: object) -> Graph:
         return cast(Graph, graph)
     if isinstance(graph, nir.NIRNode):
         raise ArgumentTypeError(f"`graph` is one node ({kind_of(graph)}): put it into a `nir.NIRGraph`.")
-    return _from_file(nir, check_path("graph", graph))
-
-
-def _from_file(nir: ModuleType, file: Path) -> Graph:
-    """Node by node, so that the one which cannot be made is named."""
+    file = check_path("graph", graph)
     if not file.is_file():
         raise ArgumentError(f"there is no file {str(file)!r}.")
-    return _made(nir, (), read_content(file), f"in {str(file)!r}")
+    return _built(nir, (), read_content(file), f"in {str(file)!r}")
 
 
-def _made(nir: ModuleType, name: Name, content: object, where: str) -> Graph:
+def _built(nir: ModuleType, name: Name, content: object, where: str) -> Graph:
+    """The graph that a file describes, built node by node, so that an error names the node which cannot be built."""
     if not isinstance(content, dict) or _kind_in(content) != "NIRGraph":
-        raise ArgumentError(f"{where} there is no graph, but a {short(content)}.")
+        raise ArgumentError(f"{where} there is no graph, but {short(content)}.")
     nodes, metadata = content.get("nodes"), content.get("metadata", {})
     if not isinstance(nodes, dict) or not isinstance(metadata, dict):
         raise ArgumentError(f"the graph {shown(name)} {where} has no nodes, or no list of edges.")
     edges = _edges(name, content.get("edges", ()), where)
-    found = {}
+    built = {}
     for key, node in nodes.items():
         path = (*name, str(key))
         kind = _kind_in(node)
         if kind == "NIRGraph":
-            found[key] = _made(nir, path, node, where)
+            built[key] = _built(nir, path, node, where)
             continue
         if kind not in KINDS:
             raise _not_served(path, str(kind), where)
         try:
-            found[key] = nir.dict2NIRNode(node)
+            built[key] = nir.dict2NIRNode(node)
         except Exception as error:  # assertions, missing and unknown arguments
             raise ArgumentError(f"node {shown(path)} ({kind}) {where} is malformed: {foreign(error)}") from error
     try:
-        return nir.NIRGraph(found, edges, metadata=metadata, type_check=False)
+        return nir.NIRGraph(built, edges, metadata=metadata, type_check=False)
     except Exception as error:
         raise ArgumentError(f"the graph {shown(name)} {where} is malformed: {foreign(error)}") from error
 
@@ -125,20 +115,20 @@ def _kind_in(content: object) -> str:
 
 def _edges(name: Name, stored: object, where: str) -> list[tuple[str, str]]:
     """Pairs of names."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for pair in np.atleast_1d(np.asarray(stored, dtype=object)):
         texts = [e.decode("utf8", "replace") if isinstance(e, bytes) else e for e in np.ravel(pair)]
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             raise ArgumentError(
                 f"the graph {shown(name)} {where} has an edge {short(list(texts))}; expected two names."
             )
-        found.append((texts[0], texts[1]))
-    return found
+        pairs.append((texts[0], texts[1]))
+    return pairs
 
 
 def _not_served(name: Name, kind: str, where: str = "") -> NotSupportedError:
     return NotSupportedError(
-        f"node {shown(name)} {where + ' ' if where else ''}is of kind {kind}, which is not served. Served are "
+        f"node {shown(name)} {where + ' ' if where else ''}is of kind {kind}, which is not supported. Supported are "
         f"{', '.join(KINDS)} and NIRGraph."
     )
 
@@ -154,10 +144,7 @@ def flat(graph: Graph, prefix: Name = ()) -> Flat:
             inner = flat(node, path)  # pyright: ignore[reportArgumentType]
             nodes |= inner.nodes
             edges += inner.edges
-            ends[key] = {
-                kind: [n for n, a in inner.nodes.items() if kind_of(a) == kind and len(n) == len(path) + 1]
-                for kind in ("Input", "Output")
-            }
+            ends[key] = {kind: inner.of_kind(kind, path) for kind in ("Input", "Output")}
         elif kind_of(node) not in KINDS:
             raise _not_served(path, kind_of(node))
         else:
@@ -173,28 +160,29 @@ def flat(graph: Graph, prefix: Name = ()) -> Flat:
         edges.append((_end(ends, prefix, pair[0], "Output"), _end(ends, prefix, pair[1], "Input")))
     doubled = [edge for edge, times in Counter(edges).items() if times > 1]
     if doubled:
-        raise ArgumentError(f"the edge from {shown(doubled[0][0])} to {shown(doubled[0][1])} is there twice.")
+        raise ArgumentError(f"the edge from {shown(doubled[0][0])} to {shown(doubled[0][1])} occurs twice.")
     return Flat(nodes, edges)
 
 
 def _end(ends: Mapping[str, Mapping[str, list[Name]]], prefix: Name, key: str, kind: str) -> Name:
-    found = ends[key][kind]
-    if len(found) != 1:
+    nodes = ends[key][kind]
+    if len(nodes) != 1:
         raise NotSupportedError(
-            f"the subgraph {shown((*prefix, key))} has {len(found)} nodes of kind {kind}; an edge to or from it needs "
+            f"the subgraph {shown((*prefix, key))} has {len(nodes)} nodes of kind {kind}; an edge to or from it needs "
             "exactly one."
         )
-    return found[0]
+    return nodes[0]
 
 
 def depths(graph: Flat) -> dict[Name, int]:
     """How many edges a node is away from the nearest input; nodes that no input reaches are left out."""
-    found, layer = dict.fromkeys(graph.of_kind("Input"), 0), graph.of_kind("Input")
+    layer, distance = graph.of_kind("Input"), 0
+    depth = dict.fromkeys(layer, distance)
     while layer:
-        before, deep = set(layer), 1 + max(found.values())
-        layer = [b for a, b in graph.edges if a in before and b not in found]
-        found |= dict.fromkeys(layer, deep)
-    return found
+        before, distance = set(layer), distance + 1
+        layer = [b for a, b in graph.edges if a in before and b not in depth]
+        depth |= dict.fromkeys(layer, distance)
+    return depth
 
 
 def schedule(graph: Flat, reads_past: Collection[Name]) -> tuple[list[Name], frozenset[Edge]]:
@@ -203,21 +191,21 @@ def schedule(graph: Flat, reads_past: Collection[Name]) -> tuple[list[Name], fro
     A cycle is opened behind its neuron that is farthest from the inputs. Nodes of `reads_past` give what they give
     without their input of this step, so that edges into them close no cycle.
     """
-    late: set[Edge] = set()
-    away = depths(graph)
+    delayed: set[Edge] = set()
+    depth = depths(graph)
     while True:
         before = {name: [] for name in graph.nodes}
         for source, target in graph.edges:
-            if target not in reads_past and (source, target) not in late:
+            if target not in reads_past and (source, target) not in delayed:
                 before[target].append(source)
         try:
-            return list(graphlib.TopologicalSorter(before).static_order()), frozenset(late)
+            return list(graphlib.TopologicalSorter(before).static_order()), frozenset(delayed)
         except graphlib.CycleError as error:
             ring = error.args[1]
         behind = [(a, b) for a, b in itertools.pairwise(ring) if KINDS[kind_of(graph.nodes[a])].neuron]
         if not behind:
             raise NotSupportedError(
-                f"the cycle {' -> '.join(map(shown, ring))} has no neuron in it, nor a delay of a step or more: "
-                "nothing says what its nodes read first. Put a `nir.Delay` into it."
+                f"the cycle {' -> '.join(map(shown, ring))} has no neuron in it, nor a delay of a step or more, "
+                "so the order of its nodes is undefined. Put a `nir.Delay` into it."
             )
-        late.add(max(behind, key=lambda edge: (away.get(edge[0], -1), edge)))
+        delayed.add(max(behind, key=lambda edge: (depth.get(edge[0], -1), edge)))

@@ -35,18 +35,17 @@ def read_content(file: Path) -> Content:
 
     try:
         with h5py.File(file, "r") as stored:
-            reader = _Reader(file)
-            found = reader.child(stored, "node", ())
+            content = _Reader(file).child(stored, "node", ())
     except ArgumentError:
         raise
     except Exception as error:  # h5py and what it reads with raise many kinds
         text = str(error).splitlines()
         raise ArgumentError(
-            f"{str(file)!r} is no NIR file, or was cut short ({foreign(text[0] if text else type(error).__name__)})."
+            f"{str(file)!r} is not a NIR file, or was cut short ({foreign(text[0] if text else type(error).__name__)})."
         ) from error
-    if not isinstance(found, dict):
-        raise ArgumentError(f"{str(file)!r} is no NIR file: `node` in it is no group.")
-    return found
+    if not isinstance(content, dict):
+        raise ArgumentError(f"{str(file)!r} is not a NIR file: `node` in it is not a group.")
+    return content
 
 
 class _Reader:
@@ -77,17 +76,17 @@ class _Reader:
             raise self.refuse(
                 path, f"is one of too many: more than {OBJECTS:,}, or more than {DEPTH} within each other"
             )
-        found = group[name]
-        if isinstance(found, h5py.Group):
-            return {str(key): self.child(found, str(key), path) for key in found}
-        if not isinstance(found, h5py.Dataset):
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            return {str(key): self.child(item, str(key), path) for key in item}
+        if not isinstance(item, h5py.Dataset):
             raise self.refuse(path, "is neither a group nor an array")
-        value = self._array(found, path)
+        value = self._array(item, path)
         if isinstance(value, bytes):
             try:
                 return value.decode("utf8")
             except UnicodeDecodeError as error:
-                raise self.refuse(path, "is no text") from error
+                raise self.refuse(path, "is not text") from error
         return value
 
     def _array(self, dataset: h5py.Dataset, path: tuple[str, ...]) -> object:

@@ -113,42 +113,39 @@ def _integrated(context: Context, p: Values, v: jax.Array, x: jax.Array) -> jax.
     return v + (p["r"] * x if context.simulator.jumps else context.simulator.dt * p["r"] * x)
 
 
-def _li(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
-    v = _toward(context, s["v"], p["tau"], p["v_leak"] + p["r"] * x)
-    return {"v": v}, v
+def _membrane(fires: bool, synapse: bool, leaks: bool) -> Callable[..., tuple[State, jax.Array]]:
+    """The step of a neuron: its membrane `v`, with or without a synaptic current, a leak, and spikes."""
+
+    def step(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
+        i, read = _current(context, p, s["i"], x) if synapse else (None, x)
+
+        def move(v: jax.Array) -> jax.Array:
+            if not leaks:
+                return _integrated(context, p, v, read)
+            return _toward(context, v, p["tau_mem" if synapse else "tau"], p["v_leak"] + p["r"] * read)
+
+        v, z = _fired(context, p, s["v"], move) if fires else (move(s["v"]), None)
+        return {"v": v} if i is None else {"i": i, "v": v}, v if z is None else z
+
+    return step
 
 
-def _cuba_li(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
-    i, read = _current(context, p, s["i"], x)
-    v = _toward(context, s["v"], p["tau_mem"], p["v_leak"] + p["r"] * read)
-    return {"i": i, "v": v}, v
-
-
-def _i(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
-    v = _integrated(context, p, s["v"], x)
-    return {"v": v}, v
-
-
-def _if(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
-    v, z = _fired(context, p, s["v"], lambda v: _integrated(context, p, v, x))
-    return {"v": v}, z
-
-
-def _lif(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
-    v, z = _fired(context, p, s["v"], lambda v: _toward(context, v, p["tau"], p["v_leak"] + p["r"] * x))
-    return {"v": v}, z
-
-
-def _cuba_lif(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
-    i, read = _current(context, p, s["i"], x)
-    v, z = _fired(context, p, s["v"], lambda v: _toward(context, v, p["tau_mem"], p["v_leak"] + p["r"] * read))
-    return {"i": i, "v": v}, z
+def _neuron(*numbers: str, fires: bool = False, synapse: bool = False, leaks: bool = True) -> Kind:
+    names = ("i", "v") if synapse else ("v",)
+    return Kind(
+        (*numbers, *(("v_threshold", "v_reset") if fires else ())),
+        _membrane(fires, synapse, leaks),
+        lambda context: {name: context.shape for name in names},
+        neuron=True,
+        pointwise=True,
+    )
 
 
 def _delay(context: Context, p: Values, s: State, x: jax.Array) -> tuple[State, jax.Array]:
     """A line of past inputs, one state for each step back; an element of delay d reads the d-th."""
     steps = np.broadcast_to(delay_steps(context), context.shape)
     line = [x, *(s[f"back{k}"] for k in range(1, steps.max(initial=0) + 1))]
+    # Delays are known when the step is traced: one choice for each length that occurs, and no gather.
     first, *more = np.unique(steps) if steps.size else (0,)
     y = line[first]
     for k in more:
@@ -180,6 +177,7 @@ def _convolution(context: Context, p: Values, x: jax.Array) -> jax.Array:
     if isinstance(padding, bytes | str):
         total = [d * (k - 1) for d, k in zip(dilation, p["weight"].shape[2:], strict=True)]
         same = padding in ("same", b"same")
+        # An odd number of zeros has the larger half at the end, as in PyTorch, which NIR takes its convolutions from.
         pads = [(n // 2, n - n // 2) if same else (0, 0) for n in total]
     else:
         pads = [(n, n) for n in _each(context, "padding", axes)]
@@ -211,10 +209,6 @@ def _flatten(context: Context, p: Values, x: jax.Array) -> jax.Array:
     return x.reshape(*x.shape[: x.ndim - n], *flat)
 
 
-def _membrane(*names: str) -> Callable[[Context], dict[str, Shape]]:
-    return lambda context: {name: context.shape for name in names}
-
-
 def _line(context: Context) -> dict[str, Shape]:
     return {f"back{k}": context.shape for k in range(1, int(delay_steps(context).max(initial=0)) + 1)}
 
@@ -224,7 +218,6 @@ def _mean(context: Context, p: Values, x: jax.Array) -> jax.Array:
 
 
 _CUBA = ("tau_syn", "tau_mem", "r", "v_leak", "w_in")
-_FIRES = ("v_threshold", "v_reset")
 
 # By the name of its NIR node.
 KINDS = {
@@ -240,12 +233,12 @@ KINDS = {
         ("threshold",), _stateless(lambda context, p, x: context.spike(x - p["threshold"])), pointwise=True
     ),
     "Delay": Kind((), _delay, _line, pointwise=True),
-    "I": Kind(("r",), _i, _membrane("v"), neuron=True, pointwise=True),
-    "LI": Kind(("tau", "r", "v_leak"), _li, _membrane("v"), neuron=True, pointwise=True),
-    "CubaLI": Kind(_CUBA, _cuba_li, _membrane("i", "v"), neuron=True, pointwise=True),
-    "IF": Kind(("r", *_FIRES), _if, _membrane("v"), neuron=True, pointwise=True),
-    "LIF": Kind(("tau", "r", "v_leak", *_FIRES), _lif, _membrane("v"), neuron=True, pointwise=True),
-    "CubaLIF": Kind((*_CUBA, *_FIRES), _cuba_lif, _membrane("i", "v"), neuron=True, pointwise=True),
+    "I": _neuron("r", leaks=False),
+    "LI": _neuron("tau", "r", "v_leak"),
+    "CubaLI": _neuron(*_CUBA, synapse=True),
+    "IF": _neuron("r", leaks=False, fires=True),
+    "LIF": _neuron("tau", "r", "v_leak", fires=True),
+    "CubaLIF": _neuron(*_CUBA, synapse=True, fires=True),
     "Input": Kind((), _stateless(lambda context, p, x: x)),
     "Output": Kind((), _stateless(lambda context, p, x: x)),
 }

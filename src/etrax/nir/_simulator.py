@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from .._arguments import check_flag, check_number, short
 from .._errors import ArgumentError, ArgumentTypeError
-from ..nn.surrogate import spike_with
+from ..nn.surrogate import arctan, fast_sigmoid, triangle
 
 Spike = Callable[[jax.Array], jax.Array]
 
@@ -60,16 +59,16 @@ def as_simulator(simulator: Simulator | str, dt: float | None) -> Simulator:
             f"`simulator` is {short(simulator)}; expected {names}, or an `etrax.nir.Simulator` of your own with "
             f"{', '.join(f'`{f.name}`' for f in fields(Simulator))}."
         )
-    found = simulator if isinstance(simulator, Simulator) else SIMULATORS[simulator]
-    return found if dt is None else replace(found, dt=dt)
+    chosen = simulator if isinstance(simulator, Simulator) else SIMULATORS[simulator]
+    return chosen if dt is None else replace(chosen, dt=dt)
 
 
 # By name, as snnTorch ("fast_sigmoid", "arctan") and norse ("superspike") compute them by default.
 SURROGATES: dict[str, Spike] = {
-    "fast_sigmoid": spike_with(lambda x: 1 / (1 + 25 * jnp.abs(x)) ** 2),
-    "superspike": spike_with(lambda x: 1 / (1 + jnp.abs(x)) ** 2),
-    "arctan": spike_with(lambda x: 1 / (1 + (jnp.pi * x) ** 2)),
-    "triangle": spike_with(lambda x: 0.3 * jnp.maximum(0.0, 1 - jnp.abs(x))),
+    "fast_sigmoid": fast_sigmoid(25.0),
+    "superspike": fast_sigmoid(1.0),
+    "arctan": arctan(2.0),
+    "triangle": triangle(0.3),
 }
 
 

@@ -18,7 +18,7 @@ from ._nodes import KINDS, Context, Kind, Shape, State, Values, shortest_delay
 from ._simulator import Simulator, Spike
 from ._values import MOST, check_settings, check_shape, numbers_of
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 LAST = "last"  # the state that holds the output of the step before
 
 
@@ -34,14 +34,16 @@ class Step:
         self.graph, self.simulator, self._dtype, self._flat = graph, simulator, dtype, flat(graph)
         nodes = self._flat.nodes
         self._ends = {kind: self._flat.of_kind(kind) for kind in ("Input", "Output")}
-        for kind, found in self._ends.items():
-            if not found:
-                raise ArgumentError(f"the graph has no node of kind {kind}: nothing says where data goes in and out.")
-        self.inputs, self.outputs = ([name for (name,) in found] for found in self._ends.values())
+        for kind, names in self._ends.items():
+            if not names:
+                raise ArgumentError(
+                    f"the graph has no node of kind {kind}, so it does not say where data goes in and out."
+                )
+        self.inputs, self.outputs = ([name for (name,) in names] for names in self._ends.values())
         for name, node in nodes.items():
             _at(name, node, check_settings, node)
         self._numbers = {name: _at(name, node, numbers_of, node, dtype) for name, node in nodes.items()}
-        self._trained = {name: [k for k in found if k in fields] for name, found in self._numbers.items()}
+        self._trained = {name: [k for k in numbers if k in fields] for name, numbers in self._numbers.items()}
         context = {name: Context(node, simulator, spike) for name, node in nodes.items()}
         self._past = {name for name in nodes if _at(name, nodes[name], shortest_delay, context[name]) >= 1}
         self._order, self.late = schedule(self._flat, self._past)
@@ -57,21 +59,21 @@ class Step:
     def hidden(self, batch_size: int | None) -> PyTree:
         """States before the first step: membranes at their leak, all else at zero."""
         lead = () if batch_size is None else (batch_size,)
-        found: dict[Name, State] = {}
+        states: dict[Name, State] = {}
         for name in self._order:
             shapes = self._kind(name).states(self._context[name])
             if any(source == name for source, _ in self.late):
                 shapes = shapes | {LAST: self._context[name].shape}
             rest = {"v": self._numbers[name].get("v_leak", 0)}
-            found[name] = {k: jnp.zeros((*lead, *s), self._dtype) + rest.get(k, 0) for k, s in shapes.items()}
-        return _nested(found)
+            states[name] = {k: jnp.zeros((*lead, *s), self._dtype) + rest.get(k, 0) for k, s in shapes.items()}
+        return _nested(states)
 
     def __call__(self, params: PyTree, hidden: PyTree, *inputs: jax.Array) -> tuple[PyTree, PyTree]:
         if len(inputs) != len(self.inputs):
             raise ArgumentError(
                 f"the graph takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), not {len(inputs)}."
             )
-        given = {name: jnp.asarray(x, self._dtype) for name, x in zip(self._ends["Input"], inputs, strict=True)}
+        arrays = {name: jnp.asarray(x, self._dtype) for name, x in zip(self._ends["Input"], inputs, strict=True)}
         states = {name: dict(_inner(hidden, name)) for name in self._order}
         out: dict[Name, jax.Array] = {}
         new: dict[Name, State] = {}
@@ -86,20 +88,20 @@ class Step:
             return sum(parts[1:], parts[0])
 
         for name in self._order:
-            if name in self._past:  # what it gives does not depend on what it is given now
+            if name in self._past:  # its output does not depend on its input of this step
                 _, out[name] = run(name, next(iter(states[name].values())))
             else:
-                new[name], out[name] = run(name, given[name] if name in given else read(name))
+                new[name], out[name] = run(name, arrays[name] if name in arrays else read(name))
         for name in self._past:
             new[name], _ = run(name, read(name))
         for source, _ in self.late:
             new[source][LAST] = out[source]
-        found = [out[name] for name in self._ends["Output"]]
-        output = found[0] if len(found) == 1 else dict(zip(self.outputs, found, strict=True))
+        outputs = [out[name] for name in self._ends["Output"]]
+        output = outputs[0] if len(outputs) == 1 else dict(zip(self.outputs, outputs, strict=True))
         return _nested({name: new[name] for name in self._order}), output
 
 
-def _at(name: Name, node: object, work: Callable[..., Found], *args: object) -> Found:
+def _at(name: Name, node: object, work: Callable[..., Result], *args: object) -> Result:
     """`work(*args)`, whose errors say at which node they came up."""
     where = f"node {shown(name)} ({kind_of(node)})"
     try:
@@ -107,35 +109,35 @@ def _at(name: Name, node: object, work: Callable[..., Found], *args: object) -> 
     except EtraxError as error:
         raise type(error)(f"{where}: {error}") from error
     except Exception as error:  # what jax says of shapes that do not fit
-        raise ArgumentError(f"{where} does not fit what it is given: {str(error).splitlines()[0]}") from error
+        raise ArgumentError(f"{where} does not fit its input: {str(error).splitlines()[0]}") from error
 
 
 def _with_shapes(
     graph: Flat, contexts: Mapping[Name, Context], numbers: Mapping[Name, Values], dtype: jnp.dtype
 ) -> dict[Name, Context]:
     """Every node with the shape of its input, found from the graph's inputs on; arrays that do not fit are refused."""
-    found: dict[Name, tuple[Shape, Name | None]] = {}
+    reached: dict[Name, tuple[Shape, Name | None]] = {}  # the shape of a node's input, and the node that gave it
     room = MOST
     todo = [(name, None, _declared(name, contexts[name].node)) for name in graph.of_kind("Input")]
     while todo:
         name, source, shape = todo.pop()
-        if name in found:
-            if found[name][0] != shape:
-                first = found[name][1]
+        if name in reached:
+            before, first = reached[name]
+            if before != shape:
                 raise ArgumentError(
-                    f"node {shown(name)} gets {list(found[name][0])} from {shown(first or ())}, but {list(shape)} from "
+                    f"node {shown(name)} gets {list(before)} from {shown(first or ())}, but {list(shape)} from "
                     f"{shown(source or ())}."
                 )
             continue
-        found[name] = shape, source
+        reached[name] = shape, source
         node = contexts[name].node
         room -= _at(name, node, _count_states, replace(contexts[name], shape=shape), room)
         y = _at(name, node, _shape_behind, replace(contexts[name], shape=shape), numbers[name], dtype)
         todo += [(target, name, y) for start, target in graph.edges if start == name]
     for name in graph.nodes:
-        if name not in found:
+        if name not in reached:
             raise ArgumentError(f"no input of the graph reaches node {shown(name)}.")
-    return {name: replace(contexts[name], shape=shape) for name, (shape, _) in found.items()}
+    return {name: replace(contexts[name], shape=shape) for name, (shape, _) in reached.items()}
 
 
 def _declared(name: Name, node: object) -> Shape:
@@ -170,14 +172,14 @@ def _shape_behind(context: Context, numbers: Values, dtype: jnp.dtype) -> Shape:
 
 def _nested(flat: Mapping[Name, Mapping[str, jax.Array]]) -> dict[str, PyTree]:
     """Dictionaries within dictionaries, by the parts of the names; nodes that hold nothing are left out."""
-    found: dict[str, PyTree] = {}
+    tree: dict[str, PyTree] = {}
     for name, values in flat.items():
         if values:
-            inner = found
+            inner = tree
             for part in name:
                 inner = inner.setdefault(part, {})
             inner.update(values)
-    return found
+    return tree
 
 
 def _inner(tree: PyTree, name: Name) -> Mapping[str, jax.Array]:

@@ -23,7 +23,7 @@ MOST = 2**26
 
 def numbers_of(node: object, dtype: jnp.dtype) -> Values:
     """What may be trained in a node, by field."""
-    found: dict[str, jax.Array] = {}
+    numbers: dict[str, jax.Array] = {}
     for field in KINDS[type(node).__name__].numbers:
         value = getattr(node, field, None)
         if value is None and field == "bias":
@@ -37,8 +37,8 @@ def numbers_of(node: object, dtype: jnp.dtype) -> Values:
             raise ArgumentError(
                 f"its `{field}` holds time constants that are not above zero in {dtype}: {short(value)}."
             )
-        found[field] = jnp.asarray(array)
-    return found
+        numbers[field] = jnp.asarray(array)
+    return numbers
 
 
 def check_settings(node: object) -> None:
@@ -71,9 +71,11 @@ def _real(field: str, value: object) -> np.ndarray:
 def check_shape(what: str, shape: Iterable[object]) -> Shape:
     """Whole numbers, none of them below zero, of an array that fits into memory."""
     listed = list(shape)
-    whole = all(isinstance(n, int | np.integer) or (isinstance(n, float | np.floating) and n == n // 1) for n in listed)
-    sizes = tuple(int(n) for n in listed) if whole else ()  # type: ignore[call-overload]
-    if not whole or any(n < 0 for n in sizes) or int(np.prod(sizes, dtype=object)) > MOST:
+    are_whole = all(
+        isinstance(n, int | np.integer) or (isinstance(n, float | np.floating) and n == n // 1) for n in listed
+    )
+    sizes = tuple(int(n) for n in listed) if are_whole else ()  # type: ignore[call-overload]
+    if not are_whole or any(n < 0 for n in sizes) or int(np.prod(sizes, dtype=object)) > MOST:
         raise ArgumentError(
             f"{what} has the shape {short(listed)}; expected whole numbers, and no more than {MOST:,} elements."
         )

@@ -15,7 +15,7 @@ from ._constraints import Sparse as Sparse
 from ._faces import as_brainstate as as_brainstate
 from ._faces import as_equinox as as_equinox
 from ._faces import as_nnx as as_nnx
-from ._faces import found as _found
+from ._faces import cell_named as _cell_named
 from ._neurons import spike as spike
 from ._pure import PureCell as PureCell
 
@@ -26,22 +26,22 @@ _MODULES = {
     "GRUCell": "_gated",
     "MGUCell": "_gated",
     "MiniGRU": "_gated",
-    "Linear": "_linear",
+    "Linear": "_base",
     "LSTMCell": "_lstm",
     "MiniLSTM": "_gated",
     "URLSTMCell": "_lstm",
     "MinimalRNNCell": "_gated",
-    "ValinaRNNCell": "_rnn",
-    "VanillaRNNCell": "_rnn",
+    "ValinaRNNCell": "_gated",
+    "VanillaRNNCell": "_gated",
 }
 
 
 def __getattr__(name: str) -> type:
     if name in _MODULES:
         return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    return _found(name, __name__, as_brainstate)
+    return _cell_named(name, __name__, as_brainstate)
 
 
 def __dir__() -> list[str]:
-    own = ("Dale", "PureCell", "Sparse", "as_brainstate", "as_equinox", "as_nnx", "equinox", "nnx", "pure", "spike")
-    return sorted({*_MODULES, *pure.CELLS, *own, "surrogate"})
+    others = ("Dale", "PureCell", "Sparse", "as_brainstate", "as_equinox", "as_nnx", "equinox", "nnx", "pure", "spike")
+    return sorted({*_MODULES, *pure.CELLS, *others, "surrogate"})

@@ -1,4 +1,4 @@
-"""What every cell shares: sizes, initial values, activations, and the life of its hidden states."""
+"""What every cell shares: sizes, initial values, activations, the affine map, and the life of its hidden states."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
@@ -8,17 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from .._errors import ArgumentError, MissingPackageError
+from .._errors import ArgumentError, need
 
-# The package imports this file before any other of its own, so the missing dependency is named here once.
-try:
-    import brainstate
-except ModuleNotFoundError as error:
-    if error.name != "brainstate":
-        raise
-    raise MissingPackageError(
-        '`etrax.nn` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
-    ) from error
+# All cells that are brainstate modules import this file first, so the missing package is named here once.
+need("brainstate", "`etrax.nn`", "brainstate")
+import brainstate  # noqa: E402
 
 Size = int | Sequence[int]
 Initializer = Callable[[Sequence[int]], jax.Array] | ArrayLike
@@ -39,19 +33,19 @@ KAIMING = brainstate.nn.init.KaimingNormal()
 
 def set_sizes(module: brainstate.nn.Module, in_size: Size, out_size: Size) -> tuple[int, ...]:
     """Set `in_size` and `out_size`; return the axes they share, then the features (the last axis) of each."""
-    *kept_in, n_in = np.atleast_1d(in_size).tolist()
-    *kept_out, n_out = np.atleast_1d(out_size).tolist()
-    if kept_in != kept_out:
+    *axes_in, n_in = np.atleast_1d(in_size).tolist()
+    *axes_out, n_out = np.atleast_1d(out_size).tolist()
+    if axes_in != axes_out:
         raise ArgumentError(
             f"`{type(module).__name__}` maps the last axis only: `in_size` {in_size} and `out_size` "
             f"{out_size} must agree in all the others."
         )
-    module.in_size, module.out_size = (*kept_in, n_in), (*kept_out, n_out)
-    return *kept_in, n_in, n_out
+    module.in_size, module.out_size = (*axes_in, n_in), (*axes_out, n_out)
+    return *axes_in, n_in, n_out
 
 
 def parameter(init: Initializer, shape: Sequence[int]) -> jax.Array:
-    """The initial value of a parameter: `init(shape)`, or the given number or array broadcast to `shape`."""
+    """The initial value of a parameter: `init(shape)`, or `init` itself broadcast to `shape`."""
     value = brainstate.nn.init.param(init, shape, allow_none=False)
     if isinstance(value, (int, float)):
         value = np.asarray(value, brainstate.environ.dftype())
@@ -70,6 +64,41 @@ def activation_function(activation: Activation) -> Callable[[jax.Array], jax.Arr
             f"`activation` is {activation!r}, which `jax.nn` does not have. Pass one of its names or a function."
         )
     return cast(Callable[[jax.Array], jax.Array], function)
+
+
+class Linear(brainstate.nn.Module):
+    r"""An affine map of the last axis, :math:`y = x W + b`.
+
+    One `ParamState` named `weight` holds `{"weight": W, "bias": b}`; `b_init=None` leaves the bias out.
+
+    >>> import jax.numpy as jnp
+    >>> layer = Linear(3, 4, b_init=None)
+    >>> layer(jnp.ones((5, 3))).shape
+    (5, 4)
+    >>> sorted(layer.weight.value)
+    ['weight']
+    """
+
+    def __init__(
+        self,
+        in_size: Size,
+        out_size: Size,
+        w_init: Initializer = KAIMING,
+        b_init: Initializer | None = ZEROS,
+        *,
+        name: str | None = None,
+    ):
+        super().__init__(name=name)  # pyright: ignore[reportCallIssue]
+        *_, n_in, n_out = set_sizes(self, in_size, out_size)
+        values = {"weight": parameter(w_init, (n_in, n_out))}
+        if b_init is not None:
+            values["bias"] = parameter(b_init, (n_out,))
+        self.weight = brainstate.ParamState(values)
+
+    def update(self, x: jax.Array) -> jax.Array:
+        values = self.weight.value
+        y = x @ values["weight"]
+        return y + values["bias"] if "bias" in values else y
 
 
 class Cell(brainstate.nn.RNNCell):
@@ -95,8 +124,8 @@ class Cell(brainstate.nn.RNNCell):
 
     def __init__(self, in_size: Size, out_size: Size, *, state_init: Initializer = ZEROS, name: str | None = None):
         super().__init__(name=name)  # pyright: ignore[reportCallIssue]
-        *kept, self.n_in, self.n_out = set_sizes(self, in_size, out_size)
-        self.state_size = (*kept, self.n_out)
+        *axes, self.n_in, self.n_out = set_sizes(self, in_size, out_size)
+        self.state_size = (*axes, self.n_out)
         self.state_init = state_init
 
     @property

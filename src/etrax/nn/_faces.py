@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from .._errors import MissingPackageError
+from .._errors import need
 from ._pure import Layer, PureCell
 from .pure import CELLS
+
+CELL = "this cell of `etrax.nn`"
 
 
 def _named(face: type, definition: type[PureCell], module: str) -> type:
@@ -23,17 +23,6 @@ def _named(face: type, definition: type[PureCell], module: str) -> type:
     face.definition = definition  # pyright: ignore[reportAttributeAccessIssue]
     face.__module__ = module if CELLS.get(definition.__name__) is definition else definition.__module__
     return face
-
-
-def _package(name: str, extra: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
-            raise
-        raise MissingPackageError(
-            f'this cell of `etrax.nn` needs {error.name}, which is not installed: `pip install "etrax[{extra}]"`.'
-        ) from error
 
 
 @cache
@@ -49,20 +38,20 @@ def as_brainstate(definition: type[PureCell]) -> type:
     >>> layer(jnp.ones((2, 3))).shape, layer.v.value.shape
     ((2, 4), (2, 4))
     """
-    brainstate = _package("brainstate", "brainstate")
+    brainstate = need("brainstate", CELL, "brainstate")
 
-    def drawn(init: object) -> object:
+    def as_jax(init: object) -> object:
         """An initialiser of brainstate, which takes a shape, as one of JAX."""
         return (lambda key, shape, dtype: jnp.asarray(init(shape), dtype)) if callable(init) else init
 
     class Module(brainstate.nn.Module):
         def __init__(self, *sizes: object, name: str | None = None, **options: object):
             super().__init__(name=name)
-            self.cell = definition(*sizes, **{k: drawn(v) if k.endswith("_init") else v for k, v in options.items()})
+            self.cell = definition(*sizes, **{k: as_jax(v) if k.endswith("_init") else v for k, v in options.items()})
             if isinstance(self.cell, Layer):
                 self.in_size, self.out_size = self.cell.in_size, self.cell.out_size
             params = self.cell.init(brainstate.random.split_key(), brainstate.environ.dftype())
-            self.names = tuple(params)
+            self.names = tuple(params)  # hidden states become attributes beside them
             for key, value in params.items():
                 setattr(self, key, brainstate.ParamState(value))
 
@@ -101,7 +90,7 @@ def as_nnx(definition: type[PureCell]) -> type:
     >>> z.shape, cell.W.shape
     ((2, 4), (3, 4))
     """
-    nnx = _package("flax.nnx", "flax")
+    nnx = need("flax.nnx", CELL, "flax")
 
     class Module(nnx.Module):
         num_feature_axes = 1
@@ -141,7 +130,7 @@ def as_equinox(definition: type[PureCell]) -> type:
     >>> z.shape, cell.params["W"].shape
     ((4,), (3, 4))
     """
-    eqx = _package("equinox", "equinox")
+    eqx = need("equinox", CELL, "equinox")
 
     class Module(eqx.Module):
         params: dict[str, jax.Array]
@@ -163,8 +152,8 @@ def as_equinox(definition: type[PureCell]) -> type:
     return _named(Module, definition, "etrax.nn.equinox")
 
 
-def found(name: str, module: str, face: Callable[[type[PureCell]], type]) -> type:
-    """The module of that name, for those who look it up as an attribute."""
+def cell_named(name: str, module: str, face: Callable[[type[PureCell]], type]) -> type:
+    """The cell of that name as a module of a library, for `__getattr__` of the Python module that offers it."""
     if name in CELLS:
         return face(CELLS[name])
     raise AttributeError(f"module {module!r} has no attribute {name!r}")

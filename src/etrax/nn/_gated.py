@@ -1,22 +1,23 @@
-"""Gated cells with one state."""
+"""Cells with one state, whose weights are affine maps: the simple network, and gated ones."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
 import jax
 
-from ._base import ORTHOGONAL, ZEROS, Activation, Cell, Initializer, Size, activation_function, join
-from ._linear import Linear
+from ._base import ORTHOGONAL, XAVIER, ZEROS, Activation, Cell, Initializer, Linear, Size, activation_function, join
 
 
 class GatedCell(Cell):
-    """Cells with one state, whose weights are affine maps.
+    """Cells whose weights are affine maps, most of them with one state.
 
     `reads` says for each weight what it is a map of: of the input ("x"), of what has the size of the state ("h"), or of
-    two such joined.
+    two such joined; `gates` is how many gates one weight serves. A subclass gives `_next(x, h)`, the new state, or
+    an `update` of its own.
     """
 
     reads: ClassVar[Mapping[str, str]] = {}
+    gates: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -32,8 +33,16 @@ class GatedCell(Cell):
         self.activation = activation_function(activation)
         sizes = {"x": self.n_in, "h": self.n_out}
         for weight, read in self.reads.items():
-            made = Linear(sum(sizes[part] for part in read), self.n_out, w_init=w_init, b_init=b_init)
-            setattr(self, weight, made)
+            n_in = sum(sizes[part] for part in read)
+            setattr(self, weight, Linear(n_in, self.gates * self.n_out, w_init=w_init, b_init=b_init))
+
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
+        raise NotImplementedError(f"`{type(self).__name__}` gives no `update`.")
+
+    def update(self, x: jax.Array) -> jax.Array:
+        new = self._next(x, self.h.value)
+        self.h.value = new
+        return new
 
 
 class LinearGatedCell(GatedCell):
@@ -49,6 +58,40 @@ class LinearGatedCell(GatedCell):
         name: str | None = None,
     ):
         super().__init__(in_size, out_size, w_init, b_init, state_init, name=name)
+
+
+class VanillaRNNCell(GatedCell):
+    r"""The simple recurrent network.
+
+    .. math:: h_t = \phi(W [x_t, h_{t-1}] + b)
+
+    >>> import jax.numpy as jnp
+    >>> cell = VanillaRNNCell(3, 4, activation="tanh")
+    >>> cell.init_state(batch_size=5)
+    >>> cell(jnp.ones((5, 3))).shape
+    (5, 4)
+    """
+
+    reads: ClassVar = {"W": "xh"}
+    W: Linear
+
+    def __init__(
+        self,
+        in_size: Size,
+        out_size: Size,
+        state_init: Initializer = ZEROS,
+        w_init: Initializer = XAVIER,
+        b_init: Initializer | None = ZEROS,
+        activation: Activation = "relu",
+        name: str | None = None,
+    ):
+        super().__init__(in_size, out_size, w_init, b_init, state_init, activation, name)
+
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
+        return self.activation(self.W(join(x, h)))
+
+
+ValinaRNNCell = VanillaRNNCell
 
 
 class GRUCell(GatedCell):
@@ -72,15 +115,12 @@ class GRUCell(GatedCell):
     Wr: Linear
     Wh: Linear
 
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         xh = join(x, h)
         z = jax.nn.sigmoid(self.Wz(xh))
         r = jax.nn.sigmoid(self.Wr(xh))
         n = self.activation(self.Wh(join(x, r * h)))
-        new = (1 - z) * h + z * n
-        self.h.value = new
-        return new
+        return (1 - z) * h + z * n
 
 
 class MGUCell(GatedCell):
@@ -102,13 +142,10 @@ class MGUCell(GatedCell):
     Wf: Linear
     Wh: Linear
 
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         f = jax.nn.sigmoid(self.Wf(join(x, h)))
         n = self.activation(self.Wh(join(x, f * h)))
-        new = (1 - f) * h + f * n
-        self.h.value = new
-        return new
+        return (1 - f) * h + f * n
 
 
 class MiniGRU(LinearGatedCell):
@@ -129,12 +166,9 @@ class MiniGRU(LinearGatedCell):
     Wx: Linear
     Wz: Linear
 
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         z = jax.nn.sigmoid(self.Wz(join(x, h)))
-        new = (1 - z) * h + z * self.Wx(x)
-        self.h.value = new
-        return new
+        return (1 - z) * h + z * self.Wx(x)
 
 
 class CFNCell(GatedCell):
@@ -157,14 +191,11 @@ class CFNCell(GatedCell):
     Wi: Linear
     Wh: Linear
 
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         xh = join(x, h)
         f = jax.nn.sigmoid(self.Wf(xh))
         i = jax.nn.sigmoid(self.Wi(xh))
-        new = f * self.activation(h) + i * self.activation(self.Wh(x))
-        self.h.value = new
-        return new
+        return f * self.activation(h) + i * self.activation(self.Wh(x))
 
 
 class MiniLSTM(LinearGatedCell):
@@ -187,12 +218,9 @@ class MiniLSTM(LinearGatedCell):
     Wf: Linear
     Wi: Linear
 
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         xh = join(x, h)
-        new = jax.nn.sigmoid(self.Wf(xh)) * h + jax.nn.sigmoid(self.Wi(xh)) * self.Wx(x)
-        self.h.value = new
-        return new
+        return jax.nn.sigmoid(self.Wf(xh)) * h + jax.nn.sigmoid(self.Wi(xh)) * self.Wx(x)
 
 
 class MinimalRNNCell(GatedCell):
@@ -214,10 +242,7 @@ class MinimalRNNCell(GatedCell):
     Wx: Linear
     Wu: Linear
 
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
+    def _next(self, x: jax.Array, h: jax.Array) -> jax.Array:
         z = self.activation(self.Wx(x))
         u = jax.nn.sigmoid(self.Wu(join(z, h)))
-        new = u * h + (1 - u) * z
-        self.h.value = new
-        return new
+        return u * h + (1 - u) * z

@@ -1,16 +1,17 @@
 """Cells of the long short-term memory family."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import brainstate
 import jax
 import jax.numpy as jnp
 
-from ._base import XAVIER, ZEROS, Activation, Cell, Hidden, Initializer, Size, activation_function, join, parameter
-from ._linear import Linear
+from ._base import XAVIER, ZEROS, Activation, Hidden, Initializer, Linear, Size, join, parameter
+from ._gated import GatedCell
 
 
-class LSTMCell(Cell):
+class LSTMCell(GatedCell):
     r"""Long short-term memory (Hochreiter & Schmidhuber, 1997) with one weight for its four gates.
 
     .. math::
@@ -27,6 +28,9 @@ class LSTMCell(Cell):
     ((5, 4), (5, 4), (7, 16))
     """
 
+    reads: ClassVar = {"W": "xh"}
+    gates: ClassVar = 4
+    W: Linear
     c: Hidden
 
     def __init__(
@@ -39,21 +43,20 @@ class LSTMCell(Cell):
         activation: Activation = "tanh",
         name: str | None = None,
     ):
-        super().__init__(in_size, out_size, state_init=state_init, name=name)
-        n, m = self.n_in, self.n_out
-        self.activation = activation_function(activation)
-        self.W = Linear(n + m, 4 * m, w_init=w_init, b_init=b_init)
+        super().__init__(in_size, out_size, w_init, b_init, state_init, activation, name)
 
     def initial_states(self, batch_size: int | None) -> dict[str, jax.Array]:
         return {name: self.initial_value(self.state_init, batch_size) for name in ("c", "h")}
 
     def update(self, x: jax.Array) -> jax.Array:
         i, g, f, o = jnp.split(self.W(join(x, self.h.value)), 4, axis=-1)
-        c = jax.nn.sigmoid(f + 1) * self.c.value + jax.nn.sigmoid(i) * self.activation(g)
-        self.c.value = c
-        new = jax.nn.sigmoid(o) * self.activation(c)
-        self.h.value = new
-        return new
+        return self._read(jax.nn.sigmoid(f + 1) * self.c.value + jax.nn.sigmoid(i) * self.activation(g), o)
+
+    def _read(self, c: jax.Array, o: jax.Array) -> jax.Array:
+        """Set the new memory c, and the new output that the gate o reads of it."""
+        h = jax.nn.sigmoid(o) * self.activation(c)
+        self.c.value, self.h.value = c, h
+        return h
 
 
 def uniform_gate(shape: Sequence[int]) -> jax.Array:
@@ -108,8 +111,4 @@ class URLSTMCell(LSTMCell):
         forget = jax.nn.sigmoid(f + self.bias.value)
         refine = jax.nn.sigmoid(r - self.bias.value)
         g = 2 * refine * forget + (1 - 2 * refine) * forget * forget
-        c = g * self.c.value + (1 - g) * self.activation(u)
-        self.c.value = c
-        new = jax.nn.sigmoid(o) * self.activation(c)
-        self.h.value = new
-        return new
+        return self._read(g * self.c.value + (1 - g) * self.activation(u), o)

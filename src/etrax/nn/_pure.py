@@ -88,7 +88,7 @@ class Layer(PureCell):
 
 
 def drawn(init: Initializer, key: jax.Array, shape: Sequence[int], dtype: DTypeLike) -> jax.Array:
-    """The first value of a parameter: `init(key, shape, dtype)`, or the given number or array broadcast to `shape`."""
+    """The first value of a parameter: `init(key, shape, dtype)`, or `init` itself broadcast to `shape`."""
     if callable(init):
         return init(key, tuple(shape), dtype)
     return jnp.broadcast_to(jnp.asarray(init, dtype), tuple(shape))

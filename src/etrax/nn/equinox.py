@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import jax
 
-from ._faces import as_equinox, found
+from ._faces import as_equinox, cell_named
 from .pure import CELLS
 
 
@@ -22,7 +22,7 @@ def call(module: Callable, hidden: dict[str, jax.Array], *inputs: jax.Array) -> 
 
 
 def __getattr__(name: str) -> type:
-    return found(name, __name__, as_equinox)
+    return cell_named(name, __name__, as_equinox)
 
 
 def __dir__() -> list[str]:

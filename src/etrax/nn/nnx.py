@@ -8,12 +8,12 @@
 True
 """
 
-from ._faces import as_nnx, found
+from ._faces import as_nnx, cell_named
 from .pure import CELLS
 
 
 def __getattr__(name: str) -> type:
-    return found(name, __name__, as_nnx)
+    return cell_named(name, __name__, as_nnx)
 
 
 def __dir__() -> list[str]:

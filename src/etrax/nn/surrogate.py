@@ -20,7 +20,7 @@ Surrogate = Callable[[jax.Array], jax.Array]
 
 
 def spike_with(derivative: Callable[[jax.Array], jax.Array]) -> Surrogate:
-    """The spike function with the given derivative.
+    """A spike function with this derivative.
 
     >>> import jax, jax.numpy as jnp
     >>> box = spike_with(lambda x: jnp.where(abs(x) < 0.5, 1.0, 0.0))

@@ -33,11 +33,11 @@ def blocks_of(report: Report, parameters: Sequence[ParameterLine], full: bool) -
     if full:
         return [Block([p], p.verdict.reason) for p in parameters]
     numbers = {p.path: i for i, p in enumerate(report.parameters)}
-    own = {p.path: _without_own_op(report, numbers[p.path], p) for p in parameters}
-    found = _by(parameters, lambda p: (p.verdict.kind, own[p.path], p.reaches))
-    if len(found) > MOST:
-        found = _by(parameters, lambda p: (p.verdict.kind, _in_general(own[p.path])))
-    return [_block(report, [numbers[p.path] for p in block], [own[p.path] for p in block]) for block in found]
+    reasons = {p.path: _without_op_names(report, numbers[p.path], p) for p in parameters}
+    blocks = _by(parameters, lambda p: (p.verdict.kind, reasons[p.path], p.reaches))
+    if len(blocks) > MOST:
+        blocks = _by(parameters, lambda p: (p.verdict.kind, _in_general(reasons[p.path])))
+    return [_block(report, [numbers[p.path] for p in block], [reasons[p.path] for p in block]) for block in blocks]
 
 
 def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str]) -> Block:
@@ -46,14 +46,14 @@ def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str]) -> Bl
         return Block(parameters, shortened(parameters[0].verdict.reason))
     if len(set(reasons)) > 1:
         return Block(parameters, f"the first of them: {shortened(parameters[0].verdict.reason)}")
-    own = [op.source.partition(" (")[0] for op in report.ops if set(op.parameters) & set(numbers)]
-    lines = [line for line in dict.fromkeys(own) if line]
+    sources = [op.source.partition(" (")[0] for op in report.ops if set(op.parameters) & set(numbers)]
+    lines = [line for line in dict.fromkeys(sources) if line]
     where = f" ({', '.join(lines[:3])}{', …' if len(lines) > 3 else ''})" if "its op" in reasons[0] and lines else ""
     return Block(parameters, shortened(reasons[0]) + where)
 
 
-def _without_own_op(report: Report, number: int, p: ParameterLine) -> str:
-    """The reason with the parameter's own ops in general words."""
+def _without_op_names(report: Report, number: int, p: ParameterLine) -> str:
+    """The reason with "its op" for the ops of the parameter itself, so that equal reasons read alike."""
     reason = p.verdict.reason
     for op in report.ops:
         if number in op.parameters:
@@ -79,10 +79,10 @@ def _in_general(reason: str) -> tuple[object, ...]:
 def _listing(reason: str, few: Callable[[list[str]], list[str]]) -> str:
     """Lists of ops, those that differ by numbers alone as `few` says them."""
 
-    def said(found: re.Match[str]) -> str:
-        return ", ".join(text for alike in _by(_OP.findall(found[0]), _folded) for text in few(alike))
+    def shorter(ops: re.Match[str]) -> str:
+        return ", ".join(text for alike in _by(_OP.findall(ops[0]), _folded) for text in few(alike))
 
-    return _OPS.sub(said, reason)
+    return _OPS.sub(shorter, reason)
 
 
 def said_once(texts: Sequence[str]) -> list[str]:
@@ -96,13 +96,13 @@ def _few(alike: list[str]) -> list[str]:
 
 def _clauses(reason: str) -> dict[tuple[str, str], list[str]]:
     """The clauses of a reason by what they say apart from numbers; words before a colon begin a list of clauses."""
-    found: dict[tuple[str, str], list[str]] = {}
+    clauses: dict[tuple[str, str], list[str]] = {}
     before = ""
     for token in reason.split("; "):
         head, _, clause = token.rpartition(": ")
         before = _folded(head) or before
-        found.setdefault((before, _folded(clause)), []).append(token)
-    return found
+        clauses.setdefault((before, _folded(clause)), []).append(token)
+    return clauses
 
 
 def groups_alike(groups: Sequence[GroupLine], full: bool) -> list[list[tuple[int, GroupLine]]]:
@@ -110,11 +110,12 @@ def groups_alike(groups: Sequence[GroupLine], full: bool) -> list[list[tuple[int
     numbered = list(enumerate(groups))
     if full or len(groups) <= MOST:
         return [[pair] for pair in numbered]
-    return _by(numbered, lambda pair: (*_size(pair[1]), *map(_in_general, pair[1].across)))
 
+    def likeness(pair: tuple[int, GroupLine]) -> tuple[object, ...]:
+        group = pair[1]
+        return group.positions, group.num_state, group.structure, *map(_in_general, group.across)
 
-def _size(g: GroupLine) -> tuple[object, ...]:
-    return g.positions, g.num_state, g.structure
+    return _by(numbered, likeness)
 
 
 def listed(names: Sequence[str], full: bool = False) -> str:
@@ -131,11 +132,13 @@ def listed(names: Sequence[str], full: bool = False) -> str:
 
 
 def _folded(text: str) -> str:
+    """A text without its numbers."""
     return re.sub(r"\d+", "#", text)
 
 
 def _by(items: Sequence[_T], key: Callable[[_T], object]) -> list[list[_T]]:
-    found: dict[object, list[_T]] = {}
+    """Items of equal key together, in the order in which the keys come up."""
+    classes: dict[object, list[_T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return list(found.values())
+        classes.setdefault(key(item), []).append(item)
+    return list(classes.values())

@@ -7,7 +7,6 @@ through that one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..compiler.ir import format_path
 from ..rules import Kind
 from ._alike import shortened
-from ._text import ORDER, plural, shape_text
+from ._text import ORDER, kinds_text, plural, shape_text
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -75,12 +74,12 @@ def drawing_of(report: Report) -> Drawing:
 
 def part_of(drawing: Drawing, band: int) -> Drawing:
     """One band, with whatever it touches outside."""
-    own = {n.id for n in drawing.of_band(band) if n.column in (Column.PARAMETER, Column.OP)}
-    links = [link for link in drawing.links if own & {link.source, link.target}]
+    inside = {n.id for n in drawing.of_band(band) if n.column in (Column.PARAMETER, Column.OP)}
+    links = [link for link in drawing.links if inside & {link.source, link.target}]
     touched = {end for link in links for end in (link.source, link.target)}
-    nodes = [n for n in drawing.nodes if n.id in own or (n.id in touched and n.column > Column.OP)]
-    kept = {n.id for n in nodes}
-    links = [k for k in drawing.links if {k.source, k.target} <= kept and (k in links or k.kind is None)]
+    nodes = [n for n in drawing.nodes if n.id in inside or (n.id in touched and n.column > Column.OP)]
+    ids = {n.id for n in nodes}
+    links = [k for k in drawing.links if {k.source, k.target} <= ids and (k in links or k.kind is None)]
     return Drawing(tuple(nodes), tuple(links), drawing.bands)
 
 
@@ -103,41 +102,27 @@ def worst(kinds: Iterable[Kind]) -> Kind | None:
     return min(kinds, key=ORDER.index, default=None)
 
 
-def summary(kinds: Sequence[Kind]) -> str:
-    """`3 exact, 1 truncated`."""
-    counts = Counter(kinds)
-    return ", ".join(f"{counts[k]} {k}" for k in reversed(ORDER) if counts[k])
-
-
 def _fold(inside: Sequence[Node], band: int, href: str) -> Node:
     kinds = [n.kind for n in inside if n.column is Column.PARAMETER and n.kind is not None]
     ops = sum(n.column is Column.OP for n in inside)
-    head = plural(len(kinds), "parameter")
-    more = f"{head} in {plural(ops, 'weight op')}: {summary(kinds)}."
-    counts = tuple(part.strip() for part in summary(kinds).split(","))
+    head, counts = plural(len(kinds), "parameter"), kinds_text(kinds)
+    detail = f"{head} in {plural(ops, 'weight op')}: {counts}."
     return Node(
-        f"fold-{band}",
-        Column.OP,
-        (head, *counts),
-        f"{head}: {summary(kinds)}",
-        more,
-        f"{href}{band}",
-        band,
-        worst(kinds),
-        True,
-    )
+        f"fold-{band}", Column.OP, (head, *counts.split(", ")), f"{head}: {counts}", detail, f"{href}{band}", band,
+        worst(kinds), True,
+    )  # fmt: skip
 
 
 def _bands(report: Report) -> dict[tuple[str, int], int]:
     """Band of every op and group: groups in the order in which they act on each other, then outputs, then nothing."""
     order = {g: k for k, g in enumerate(_order(report))}
     outputs, nothing = len(order), len(order) + 1
-    found: dict[int, int] = {}
+    bands = {("group", g): band for g, band in order.items()}
     for j in reversed(range(len(report.ops))):  # what an op reaches comes later in the step, but for inner loops
         op = report.ops[j]
-        onward = [found[k] for k in op.ops if k in found]
-        found[j] = order[op.groups[0]] if op.groups else min([*onward, outputs if op.outputs else nothing])
-    return {("op", j): b for j, b in found.items()} | {("group", g): k for g, k in order.items()}
+        further = [bands["op", k] for k in op.ops if ("op", k) in bands]
+        bands["op", j] = order[op.groups[0]] if op.groups else min([*further, outputs if op.outputs else nothing])
+    return bands
 
 
 def _order(report: Report) -> list[int]:
@@ -227,8 +212,10 @@ def _links(report: Report) -> Iterable[Link]:
         kind = worst(kinds[i] for i in op.parameters)
         yield from (Link(f"parameter-{i}", f"op-{j}", kinds[i]) for i in op.parameters)
         yield from (Link(f"op-{j}", f"group-{g}", kind) for g in op.groups)
+        # Outputs that its groups lead to are reached by their arrows.
         shown = {k for g in op.groups for k in report.groups[g].outputs}
         yield from (Link(f"op-{j}", f"output-{k}", kind) for k in op.outputs if k not in shown)
+        # Of a chain of ops each is linked to the next only: arrows past them would say nothing more.
         further = {k for m in op.ops if m != j for k in report.ops[m].ops}
         direct = [k for k in op.ops if k != j and k not in further]
         yield from (Link(f"op-{j}", f"op-{k}", kind) for k in direct if not {*op.groups} & {*report.ops[k].reads})

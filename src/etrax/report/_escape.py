@@ -26,10 +26,10 @@ def prose(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", esc(text))
 
 
-def shortened(text: str, length: int) -> str:
+def cut_to(text: str, length: int) -> str:
     """At most so many characters, cut in the middle: both ends of a path tell most.
 
-    >>> shortened("encoder.layers[0].attention.kernel", 20)
+    >>> cut_to("encoder.layers[0].attention.kernel", 20)
     'encoder.l…ion.kernel'
     """
     if len(text) <= length:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ._drawing import Column, Drawing, Node
 
 WIDTH = {Column.PARAMETER: 216, Column.OP: 176, Column.GROUP: 176, Column.OUTPUT: 124}
@@ -45,9 +47,9 @@ def place(drawing: Drawing) -> Placed:
     for band in range(drawing.bands):
         inside = [n for n in drawing.of_band(band) if n.column is not Column.OUTPUT]
         if inside:
-            found = _band(drawing, inside, left, top)
-            boxes |= found
-            top = max(b.y + b.height for b in found.values()) + BAND_GAP
+            of_band = _band(drawing, inside, left, top)
+            boxes |= of_band
+            top = max(b.y + b.height for b in of_band.values()) + BAND_GAP
     boxes |= _outputs(drawing, boxes, left)
     height = max((b.y + b.height for b in boxes.values()), default=0) + MARGIN
     return Placed(boxes, width, height)
@@ -58,34 +60,19 @@ def height_of(node: Node) -> int:
 
 
 def spread(wanted: Sequence[float], sizes: Sequence[float], gap: float) -> list[float]:
-    """Tops of boxes in the given order, none overlapping, with the least squared distance to the wanted middles.
-
-    Neighbours that would overlap are joined into one block, which stands at the mean of what its members want.
+    """Tops of boxes one below the other, none overlapping, with the least squared distance to the wanted middles.
 
     >>> spread([5, 5, 100], [10, 10, 10], 2)
     [-6.0, 6.0, 95.0]
     """
-    blocks: list[list[float]] = []  # [top, height, members]
-    offset = [0.0] * len(wanted)
-    for i, (want, size) in enumerate(zip(wanted, sizes, strict=True)):
-        block = [want - size / 2, size, 1.0]
-        members = [i]
-        while blocks and blocks[-1][0] + blocks[-1][1] + gap > block[0]:
-            top, height, count = blocks.pop()
-            earlier = range(members[0] - int(count), members[0])
-            shift = height + gap
-            for k in members:
-                offset[k] += shift
-            total = count + block[2]
-            block = [(top * count + (block[0] - shift) * block[2]) / total, shift + block[1], total]
-            members = [*earlier, *members]
-        blocks.append(block)
-    tops, i = [], 0
-    for top, _, count in blocks:
-        for _ in range(int(count)):
-            tops.append(top + offset[i])
-            i += 1
-    return tops
+    if not wanted:
+        return []
+    from scipy.optimize import isotonic_regression
+
+    # Less the room that the boxes above it take, the tops may be anything that does not decrease.
+    above = np.cumsum([0.0, *(size + gap for size in sizes[:-1])])
+    free = isotonic_regression(np.asarray(wanted) - np.asarray(sizes) / 2 - above).x
+    return (free + above).tolist()
 
 
 def _columns(drawing: Drawing) -> tuple[dict[Column, float], float]:
@@ -110,16 +97,10 @@ def _band(drawing: Drawing, inside: Sequence[Node], left: Mapping[Column, float]
         middle[n.id] = y + height_of(n) / 2
         y += height_of(n) + ROW_GAP
     wanted = [_mean([middle[k] for k in near[n.id] if k in middle], 0.0) for n in follow]
-    order = sorted(range(len(follow)), key=lambda i: (wanted[i], i))
-    follow = [follow[i] for i in order]
-    tops = spread([wanted[i] for i in order], [height_of(n) for n in follow], ROW_GAP)
-    middle |= {n.id: t + height_of(n) / 2 for n, t in zip(follow, tops, strict=True)}
-    spans = [(middle[n.id] - height_of(n) / 2, middle[n.id] + height_of(n) / 2) for n in (*lead, *follow)]
-    low, high = min((a for a, _ in spans), default=0.0), max((b for _, b in spans), default=0.0)
-    boxes = {
-        n.id: Box(left[n.column], top + middle[n.id] - height_of(n) / 2 - low, WIDTH[n.column], height_of(n))
-        for n in (*lead, *follow)
-    }
+    tops = [(n, middle[n.id] - height_of(n) / 2) for n in lead] + _beside(follow, wanted)
+    low = min((y for _, y in tops), default=0.0)
+    high = max((y + height_of(n) for n, y in tops), default=0.0)
+    boxes = {n.id: Box(left[n.column], top + y - low, WIDTH[n.column], height_of(n)) for n, y in tops}
     # A group is as tall as the ops beside it, so that their arrows run straight.
     for n in columns[Column.GROUP]:
         boxes[n.id] = Box(left[n.column], top, WIDTH[n.column], max(height_of(n), high - low))
@@ -148,14 +129,16 @@ def _outputs(drawing: Drawing, boxes: Mapping[str, Box], left: Mapping[Column, f
     # Beside the ops that lead to it, so that their arrows do not run behind groups.
     ops = {n.id for n in drawing.nodes if n.column is Column.OP}
     around = [[k for k in near[n.id] if k in ops] or near[n.id] for n in nodes]
-    wanted = [_mean([boxes[k].middle for k in found if k in boxes], 0.0) for found in around]
+    tops = _beside(nodes, [_mean([boxes[k].middle for k in ids if k in boxes], 0.0) for ids in around])
+    down = max(0.0, MARGIN - min((y for _, y in tops), default=MARGIN))
+    return {n.id: Box(left[Column.OUTPUT], y + down, WIDTH[Column.OUTPUT], height_of(n)) for n, y in tops}
+
+
+def _beside(nodes: Sequence[Node], wanted: Sequence[float]) -> list[tuple[Node, float]]:
+    """Nodes with their tops, in the order of the middles that they want and as near to them as they can be."""
     order = sorted(range(len(nodes)), key=lambda i: (wanted[i], i))
     tops = spread([wanted[i] for i in order], [height_of(nodes[i]) for i in order], ROW_GAP)
-    down = max(0.0, MARGIN - min(tops, default=MARGIN))
-    return {
-        nodes[i].id: Box(left[Column.OUTPUT], t + down, WIDTH[Column.OUTPUT], height_of(nodes[i]))
-        for i, t in zip(order, tops, strict=True)
-    }
+    return [(nodes[i], top) for i, top in zip(order, tops, strict=True)]
 
 
 def _neighbours(drawing: Drawing) -> dict[str, list[str]]:

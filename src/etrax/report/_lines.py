@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .._compat import Var
 from ..compiler.analysis import Facts, Node, OpNode, OutputNode, StateNode, can_fan_out, traced_relations
 from ..compiler.ir import Path, Role, format_path
 from ..rules import Verdict, words_of
-from ._reads import Reads
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,40 @@ class ParameterLine:
     ops: tuple[str, ...]
     reaches: tuple[str, ...]
     verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Per group, the weight ops and the outputs that its new states reach with no weight op between.
+
+    The analysis speaks of states before a step. In h' = tanh(W x + U h), o = V h' the old state reaches V through U
+    only; people say that V reads the state.
+    """
+
+    ops: tuple[frozenset[int], ...]
+    outputs: tuple[frozenset[int], ...]
+
+
+def find_reads(facts: Facts) -> Reads:
+    """Follow each group's new states through the rest of the step."""
+    cut: dict[int, list[int]] = {}
+    for j in sorted(facts.cut):
+        cut.setdefault(facts.sites[j].at[0], []).append(j)
+    reached = [_follow(facts, [facts.step.jaxpr.outvars[i] for i in g.leaves], cut) for g in facts.groups]
+    return Reads(tuple(ops for ops, _ in reached), tuple(outputs for _, outputs in reached))
+
+
+def _follow(facts: Facts, start: list[Var], cut: dict[int, list[int]]) -> tuple[frozenset[int], frozenset[int]]:
+    """Weight ops (`cut` says which stand at an equation) and outputs that these variables reach, not through an op."""
+    jaxpr, ops = facts.step.jaxpr, set()
+    reached = {v for v in start if isinstance(v, Var)} - set(jaxpr.invars)
+    for n, eqn in enumerate(jaxpr.eqns):
+        if any(isinstance(v, Var) and v in reached for v in eqn.invars):
+            ops.update(cut.get(n, ()))
+            if n not in cut:
+                reached.update(eqn.outvars)
+    outs = facts.step.outvars(Role.OUTPUT)
+    return frozenset(ops), frozenset(k for k, v in enumerate(outs) if isinstance(v, Var) and v in reached)
 
 
 def group_line(facts: Facts, reads: Reads, index: int) -> GroupLine:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ._drawing import Column, Drawing, drawing_of, folded, summary
+from ._drawing import Column, Drawing, drawing_of, folded, part_of
 from ._escape import esc, prose
-from ._svg import band_svg, svg_of, symbol, symbols
+from ._svg import svg_of, symbol, symbols
 from ._tables import groups, memory, parameters, section
-from ._text import CHECK, MEANING, count_kinds, plural, size_text
+from ._text import CHECK, MEANING, count_kinds, kinds_of, kinds_text, plural, size_text
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -64,7 +64,7 @@ def _header(report: Report) -> str:
     counts = "".join(
         f'<li class="{k}">{symbol(k)}<b>{n}</b> <span class="name">{k}</span> '
         f'<span class="meaning">{MEANING[k]}</span></li>'
-        for k, n in count_kinds(report)
+        for k, n in count_kinds(kinds_of(report))
     )
     links = ("graph", "Graph"), ("parameters", "Parameters"), ("groups", "Groups"), ("memory", "Memory")
     nav = "".join(f'<a href="#{to}">{name}</a>' for to, name in links)
@@ -76,7 +76,7 @@ def _header(report: Report) -> str:
 
 def _graph(report: Report) -> str:
     drawing = drawing_of(report)
-    said = (
+    hint = (
         "From left to right: parameters, the weight ops that they meet, the hidden groups that these reach, outputs. "
         "Point at, tap or tab to a box for its reason; follow it to its row."
     )
@@ -94,7 +94,7 @@ def _graph(report: Report) -> str:
         pictures = _scroll(svg_of(folded(drawing, "band-"), "Overview of the graph", "o-"), "Overview of the graph")
         pictures += "\n" + "\n".join(_band(report, drawing, b) for b in range(drawing.bands))
     return section(
-        "graph", "Graph", f'<p class="hint">{said}</p>', f'<ul class="legend">{legend}</ul>', pictures, panel
+        "graph", "Graph", f'<p class="hint">{hint}</p>', f'<ul class="legend">{legend}</ul>', pictures, panel
     )
 
 
@@ -110,10 +110,10 @@ def _band(report: Report, drawing: Drawing, band: int) -> str:
     group = next((n for n in inside if n.column is Column.GROUP), None)
     last = "Outputs only" if band == len(report.groups) else "No output"
     name = group.name.removeprefix("hidden ").capitalize() if group else last
-    picture = _scroll(band_svg(drawing, band, f"Graph of {name}", f"b{band}-"), name)
+    picture = _scroll(svg_of(part_of(drawing, band), f"Graph of {name}", f"b{band}-"), name)
     return (
         f'<details class="band" id="band-{band}"><summary><b>{esc(name)}</b> '
-        f'<span class="meaning">{plural(len(kinds), "parameter")}: {summary(kinds)}</span></summary>\n'
+        f'<span class="meaning">{plural(len(kinds), "parameter")}: {kinds_text(kinds)}</span></summary>\n'
         f"{picture}</details>"
     )
 
@@ -124,5 +124,5 @@ def _notes(report: Report) -> str:
 
 
 def _check() -> str:
-    said = "<p>The verdicts are derived from the model. To compare with BPTT on your own data:</p>"
-    return section("check", "Check it", said, f'<pre tabindex="0"><code>{esc(CHECK)}</code></pre>')
+    text = "<p>The verdicts are derived from the model. To compare with BPTT on your own data:</p>"
+    return section("check", "Check it", text, f'<pre tabindex="0"><code>{esc(CHECK)}</code></pre>')

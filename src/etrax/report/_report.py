@@ -5,37 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path as FilePath
-from typing import Any, overload
+from typing import overload
+
+from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, short
 from .._errors import ArgumentError, ArgumentTypeError, meant
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, explained, format_path, is_at
-from ..rules import Verdict
+from ..rules import Rule, Verdict, compared_rules
 from ._escape import esc
-from ._lines import GroupLine, OpLine, ParameterLine, group_line, op_line, output_names, parameter_line
-from ._reads import find_reads
-from ._text import count_kinds, own_rule, size_text, text_of
+from ._lines import GroupLine, OpLine, ParameterLine, find_reads, group_line, op_line, output_names, parameter_line
+from ._text import kinds_of, kinds_text, rule_name, size_text, text_of
 
 
 class _OnDemand(Mapping[str, int]):
     """Numbers that are computed when they are asked for: sizing a rule takes an analysis of its own."""
 
-    def __init__(self, how: Mapping[str, Callable[[], int]]):
-        self._how, self._known = how, {}
+    def __init__(self, functions: Mapping[str, Callable[[], int]]):
+        self._functions = {name: cache(function) for name, function in functions.items()}
 
     def __getitem__(self, name: str) -> int:
-        if name not in self._known:
-            self._known[name] = self._how[name]()
-        return self._known[name]
+        return self._functions[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._how)
+        return iter(self._functions)
 
     def __len__(self) -> int:
-        return len(self._how)
+        return len(self._functions)
 
     def __repr__(self) -> str:
         return repr(dict(self))
@@ -60,10 +59,10 @@ class Verdicts(dict[Path, Verdict]):
         for path, verdict in self.items():
             if is_at(path, asked):
                 return verdict
-        known = [format_path(path, "params") for path in self]
-        near = meant(asked, [name[1:-1] for name in known]) if isinstance(asked, str) else ""
-        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        text = f"there is no parameter {short(asked)}; there are {', '.join(known[:_LISTED])}{more}.{near}"
+        names = [format_path(path, "params") for path in self]
+        near = meant(asked, [name[1:-1] for name in names]) if isinstance(asked, str) else ""
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        text = f"there is no parameter {short(asked)}; there are {', '.join(names[:_LISTED])}{more}.{near}"
         raise explained(ArgumentError, KeyError(asked), text)
 
 
@@ -94,11 +93,10 @@ class Report:
         return Verdicts({p.path: p.verdict for p in self.parameters})
 
     @classmethod
-    def of(cls, facts: Facts, rule: Any, own_bytes: int, trace_dtype: Any = None, more: Sequence[str] = ()) -> Report:
-        from .. import rules
-
-        others = (rules.tbptt(), rules.pp_prop(), rules.d_rtrl(), rules.rtrl())
-        sizes = {r.name: partial(r.size, facts, trace_dtype) for r in others} | {rule.name: lambda: own_bytes}
+    def of(
+        cls, facts: Facts, rule: Rule, own_bytes: int, trace_dtype: DTypeLike | None = None, more: Sequence[str] = ()
+    ) -> Report:
+        sizes = {r.name: partial(r.size, facts, trace_dtype) for r in compared_rules()} | {rule.name: lambda: own_bytes}
         reads = find_reads(facts)
         count = len(facts.step.select(Role.PARAM))
         return cls(
@@ -115,7 +113,7 @@ class Report:
             outputs=output_names(facts),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain numbers and strings, ready for JSON."""
         return {
             "rule": self.rule,
@@ -158,8 +156,8 @@ class Report:
 
     def summary(self) -> str:
         """One line: the rule, how many parameters are of which verdict, and the size of the trace."""
-        kinds = ", ".join(f"{n} {kind}" for kind, n in count_kinds(self))
-        return f"{self.rule}: {size_text(self)}; {kinds}; trace of {format_bytes(self.memory[own_rule(self)])}"
+        size = format_bytes(self.memory[rule_name(self)])
+        return f"{self.rule}: {size_text(self)}; {kinds_text(kinds_of(self))}; trace of {size}"
 
     def full(self) -> str:
         """The report in words with every group and parameter said on its own.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..rules import Kind
-from ._drawing import Column, Drawing, Link, Node, part_of
-from ._escape import esc, shortened
+from ._drawing import Column, Drawing, Link, Node
+from ._escape import cut_to, esc
 from ._layout import LINE, PADDING, Box, Placed, place
 
 # Advance of one character at the sizes of the style sheet, with room to spare.
@@ -38,18 +38,13 @@ def symbol(kind: Kind) -> str:
 def svg_of(drawing: Drawing, label: str, prefix: str) -> str:
     """The drawing; ids of nodes get the prefix, so that a page can hold several."""
     placed = place(drawing)
-    links = "".join(_link(k, drawing, placed, prefix) for k in drawing.links)
+    links = "".join(_link(k, placed, prefix) for k in drawing.links)
     nodes = "".join(_node(n, placed.boxes[n.id], prefix) for n in drawing.nodes)
     w, h = _number(placed.width), _number(placed.height)
     return (
         f'<svg class="graph" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="group" aria-label="{esc(label)}">'
         f'<g class="links" aria-hidden="true">{links}</g><g class="nodes">{nodes}</g></svg>'
     )
-
-
-def band_svg(drawing: Drawing, band: int, label: str, prefix: str) -> str:
-    """One band of a drawing."""
-    return svg_of(part_of(drawing, band), label, prefix)
 
 
 def _node(node: Node, box: Box, prefix: str) -> str:
@@ -73,12 +68,12 @@ def _node(node: Node, box: Box, prefix: str) -> str:
 
 def _line(node: Node, i: int, x: float, y: float, room: float) -> str:
     code = (i == 0 and node.column in (Column.PARAMETER, Column.OUTPUT)) or (i == 1 and node.column is Column.GROUP)
-    text = shortened(node.lines[i], int(room / (MONO if code else SANS)))
+    text = cut_to(node.lines[i], int(room / (MONO if code else SANS)))
     kind = "code" if code else "head" if i == 0 else "small"
     return f'<text class="{kind}" x="{_number(x)}" y="{_number(y + PADDING + LINE * i + 12)}">{esc(text)}</text>'
 
 
-def _link(link: Link, drawing: Drawing, placed: Placed, prefix: str) -> str:
+def _link(link: Link, placed: Placed, prefix: str) -> str:
     a, b = placed.boxes[link.source], placed.boxes[link.target]
     if a.x == b.x:
         path = _within_column(a, b)
@@ -97,8 +92,7 @@ def _forward(a: Box, b: Box) -> str:
     end = b.x - ARROW
     at = min(max(y, b.y + 12), b.y + b.height - 12)
     bend = (end - x) / 2
-    curve = f"M{_number(x)} {_number(y)}C{_number(x + bend)} {_number(y)} {_number(end - bend)} {_number(at)} "
-    return f'<path d="{curve}{_number(end)} {_number(at)}"/>{_head(b.x, at, 1)}'
+    return _curve((x, y), (x + bend, end - bend), (end, at)) + _head(b.x, at, 1)
 
 
 def _back(a: Box, b: Box) -> str:
@@ -107,16 +101,21 @@ def _back(a: Box, b: Box) -> str:
     y = b.middle + 9
     at = min(max(y, a.y + 12), a.y + a.height - 6)
     bend = (end - x) / 2
-    curve = f"M{_number(x)} {_number(at)}C{_number(x + bend)} {_number(at)} {_number(end - bend)} {_number(y)} "
-    return f'<path d="{curve}{_number(end)} {_number(y)}"/>{_head(b.x + b.width, y, -1)}'
+    return _curve((x, at), (x + bend, end - bend), (end, y)) + _head(b.x + b.width, y, -1)
 
 
 def _within_column(a: Box, b: Box) -> str:
     """An arc on the right of the column."""
     x, y, at = a.x + a.width, a.middle - 6, b.middle - 9
     out = x + min(16 + abs(at - y) / 8, 44)
-    curve = f"M{_number(x)} {_number(y)}C{_number(out)} {_number(y)} {_number(out)} {_number(at)} "
-    return f'<path d="{curve}{_number(x + ARROW)} {_number(at)}"/>{_head(x, at, -1)}'
+    return _curve((x, y), (out, out), (x + ARROW, at)) + _head(x, at, -1)
+
+
+def _curve(start: tuple[float, float], bends: tuple[float, float], end: tuple[float, float]) -> str:
+    """A curve that leaves and arrives horizontally; `bends` are the x of its two control points."""
+    (x, y), (first, second), (to, at) = start, bends, end
+    numbers = [_number(n) for n in (x, y, first, y, second, at, to, at)]
+    return '<path d="M{} {}C{} {} {} {} {} {}"/>'.format(*numbers)
 
 
 def _head(x: float, y: float, way: int) -> str:

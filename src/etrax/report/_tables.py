@@ -9,7 +9,7 @@ from ..compiler.ir import format_path
 from ._alike import said_once, shortened
 from ._escape import esc, prose
 from ._svg import symbol
-from ._text import ORDER, count_kinds, own_rule, shape_text
+from ._text import NO_GROUPS, ORDER, count_kinds, kinds_of, rule_name, shape_text
 
 if TYPE_CHECKING:
     from ._report import Report
@@ -52,7 +52,8 @@ def _meets(ops: tuple[str, ...], reaches: tuple[str, ...]) -> str:
 def _filters(report: Report) -> str:
     """Shown by the script, which serves them."""
     boxes = "".join(
-        f'<label><input type="checkbox" value="{k}" checked>{symbol(k)} {k}</label>' for k, _ in count_kinds(report)
+        f'<label><input type="checkbox" value="{k}" checked>{symbol(k)} {k}</label>'
+        for k, _ in count_kinds(kinds_of(report))
     )
     search = '<label class="search">Find <input type="search" placeholder="path or reason" autocomplete="off"></label>'
     inside = f"{boxes}{search}<output></output>"
@@ -61,8 +62,7 @@ def _filters(report: Report) -> str:
 
 def groups(report: Report) -> str:
     if not report.groups:
-        said = "None. The model has no state that remembers, so every gradient is that of its own step."
-        return section("groups", "Hidden groups", f"<p>{said}</p>")
+        return section("groups", "Hidden groups", f"<p>None. {NO_GROUPS}</p>")
     body = "\n".join(
         f'<tr id="group-row-{i}" role="row"><th scope="row" role="rowheader">group {i}</th>'
         f'<td role="cell">{" ".join(f"<code>{_breakable(s[1:-1])}</code>" for s in g.states)}</td>'
@@ -72,34 +72,30 @@ def groups(report: Report) -> str:
         for i, g in enumerate(report.groups)
     )
     heads = ("Group", "States", "Positions", "States at a position", "Recurrence within the group", "Across positions")
-    said = '<p class="hint">States that act on each other position by position share a group.</p>'
-    return section("groups", "Hidden groups", said, _table(heads, body))
+    hint = '<p class="hint">States that act on each other position by position share a group.</p>'
+    return section("groups", "Hidden groups", hint, _table(heads, body))
 
 
 def _across(texts: tuple[str, ...]) -> str:
-    return (
-        "<ul>" + "".join(f"<li>{prose(t)}</li>" for t in said_once([shortened(t) for t in texts])) + "</ul>"
-        if texts
-        else "nothing"
-    )
+    items = "".join(f"<li>{prose(text)}</li>" for text in said_once([shortened(text) for text in texts]))
+    return f"<ul>{items}</ul>" if items else "nothing"
 
 
 def memory(report: Report) -> str:
-    own, most = own_rule(report), max(report.memory.values(), default=0)
-    base = report.memory.get(own, 0)
+    most, of_rule = max(report.memory.values(), default=0), report.memory.get(rule_name(report), 0)
     rows = []
     for name, n in sorted(report.memory.items(), key=lambda item: item[1]):
         bar = f'<span style="width:{100 * n / most:.2f}%"></span>' if n else ""
-        ratio = "" if not base else "1" if n == base else f"{n / base:.3g}"
-        own_class, mark = (' class="own"', " <b>(this rule)</b>") if name == own else ("", "")
+        ratio = "" if not of_rule else "1" if n == of_rule else f"{n / of_rule:.3g}"
+        row_class, mark = (' class="own"', " <b>(this rule)</b>") if name == rule_name(report) else ("", "")
         rows.append(
-            f'<tr role="row"{own_class}><th scope="row" role="rowheader"><code>{esc(name)}</code>{mark}</th>'
+            f'<tr role="row"{row_class}><th scope="row" role="rowheader"><code>{esc(name)}</code>{mark}</th>'
             f'<td role="cell" class="size">{format_bytes(n)}</td><td role="cell" class="size">{ratio}</td>'
             f'<td role="cell" class="bar">{bar}</td></tr>'
         )
-    said = '<p class="hint">Memory of the traces, for the batch that the model was compiled with.</p>'
+    hint = '<p class="hint">Memory of the traces, for the batch that the model was compiled with.</p>'
     heads = ("Rule", "Size", "Times this rule", "Share of the largest")
-    return section("memory", "Memory", said, _table(heads, "\n".join(rows)))
+    return section("memory", "Memory", hint, _table(heads, "\n".join(rows)))
 
 
 def _table(heads: tuple[str, ...], body: str) -> str:

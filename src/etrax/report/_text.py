@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +27,8 @@ MEANING = {
     Kind.TRUNCATED: "no trace is carried, exact inside a window only",
     Kind.UNUSED: "has no gradient",
 }
+NO_GROUPS = "The model has no state that remembers, so every gradient is that of its own step."
 CHECK = "etrax.testing.compare(learner, loss_fn, learner.params, learner.hidden, inputs, targets, window=1).check()"
-
 
 WORDS = (
     "Words: a window is the steps that are differentiated together; a trace is what a rule carries from window to "
@@ -37,9 +39,13 @@ WORDS = (
 
 def text_of(report: Report, full: bool = False) -> str:
     """The report, wrapped for a terminal; in full, every group and parameter with a reason of its own."""
-    parts = [_heading(report), _groups(report, full), _parameters(report, full), _notes(report, full), _memory(report)]
-    parts.append([_wrapped(WORDS, 0)] + ([] if full else ["report.full() says all of it, parameter by parameter."]))
-    return visible("\n\n".join("\n".join(part) for part in [*parts, _advice()] if part))
+    words = [_wrapped(WORDS, 0), *([] if full else ["report.full() says all of it, parameter by parameter."])]
+    advice = ["To check it against BPTT on your own data:", f"  {CHECK}"]
+    parts = [
+        _heading(report), _groups(report, full), _parameters(report, full), _notes(report, full), _memory(report),
+        words, advice,
+    ]  # fmt: skip
+    return visible("\n\n".join("\n".join(part) for part in parts if part))
 
 
 def size_text(report: Report) -> str:
@@ -49,10 +55,24 @@ def size_text(report: Report) -> str:
     return f"{parameters} ({numbers:,} number{'s' * (numbers != 1)}), {groups}"
 
 
-def count_kinds(report: Report) -> list[tuple[Kind, int]]:
-    """Parameters per verdict, best first; verdicts that do not occur are left out."""
-    counts = [(k, sum(p.verdict.kind is k for p in report.parameters)) for k in reversed(ORDER)]
-    return [(k, n) for k, n in counts if n]
+def rule_name(report: Report) -> str:
+    """The name of the rule, without its options."""
+    return report.rule.split("(")[0]
+
+
+def kinds_of(report: Report) -> list[Kind]:
+    return [p.verdict.kind for p in report.parameters]
+
+
+def count_kinds(kinds: Iterable[Kind]) -> list[tuple[Kind, int]]:
+    """How often each verdict occurs, best first; those that do not occur are left out."""
+    counts = Counter(kinds)
+    return [(k, counts[k]) for k in reversed(ORDER) if counts[k]]
+
+
+def kinds_text(kinds: Iterable[Kind]) -> str:
+    """`3 exact, 1 truncated`."""
+    return ", ".join(f"{n} {kind}" for kind, n in count_kinds(kinds))
 
 
 def plural(n: int, what: str) -> str:
@@ -65,15 +85,13 @@ def shape_text(shape: tuple[int, ...], empty: str) -> str:
 
 def _heading(report: Report) -> list[str]:
     lines = [f"Etrax report for {report.rule}: {size_text(report)}"]
-    lines += [f"  {n:>4} {k:<12} {MEANING[k]}" for k, n in count_kinds(report)]
+    lines += [f"  {n:>4} {k:<12} {MEANING[k]}" for k, n in count_kinds(kinds_of(report))]
     return lines
 
 
 def _groups(report: Report, full: bool) -> list[str]:
     if not report.groups:
-        return [
-            "Hidden groups: none. The model has no state that remembers, so every gradient is that of its own step."
-        ]
+        return [f"Hidden groups: none. {NO_GROUPS}"]
     lines = ["Hidden groups (states that act on each other position by position)"]
     for alike in groups_alike(report.groups, full):
         i, g = alike[0]
@@ -91,7 +109,7 @@ def _parameters(report: Report, full: bool) -> list[str]:
     order = sorted(report.parameters, key=lambda p: ORDER.index(p.verdict.kind))
     for block in blocks_of(report, order, full):
         reached = list(dict.fromkeys(r for p in block.parameters for r in p.reaches))
-        what = _what(block.parameters[0]) if full else listed([_short(p) for p in block.parameters])
+        what = listed([_named(p, full) for p in block.parameters], full)
         what += f" → {listed(reached, full)}" if reached else ""
         kind = f"  {block.parameters[0].verdict.kind.upper():<12} "
         lines.append(textwrap.fill(what, 118, initial_indent=kind, subsequent_indent=" " * 15))
@@ -99,13 +117,9 @@ def _parameters(report: Report, full: bool) -> list[str]:
     return lines
 
 
-def _what(p: ParameterLine) -> str:
-    met = ", ".join(p.ops) or "in no operation"
-    return f"{format_path(p.path, 'params')} ({shape_text(p.shape, 'scalar')}; {met})"
-
-
-def _short(p: ParameterLine) -> str:
-    return f"{format_path(p.path, 'params')} ({shape_text(p.shape, 'scalar')})"
+def _named(p: ParameterLine, with_ops: bool) -> str:
+    ops = f"; {', '.join(p.ops) or 'in no operation'}" if with_ops else ""
+    return f"{format_path(p.path, 'params')} ({shape_text(p.shape, 'scalar')}{ops})"
 
 
 def _notes(report: Report, full: bool) -> list[str]:
@@ -117,22 +131,9 @@ def _wrapped(text: str, indent: int) -> str:
     return textwrap.fill(text, 118, initial_indent=" " * indent, subsequent_indent=" " * indent, break_long_words=False)
 
 
-def own_rule(report: Report) -> str:
-    """The name of the rule, without its options."""
-    return report.rule.split("(")[0]
-
-
 def _memory(report: Report) -> list[str]:
-    own = own_rule(report)
     cells = [
-        f"{name} {format_bytes(n)}" + (" (this rule)" if name == own else "")
+        f"{name} {format_bytes(n)}" + (" (this rule)" if name == rule_name(report) else "")
         for name, n in sorted(report.memory.items(), key=lambda i: i[1])
     ]
     return ["Memory of the traces: " + "   ".join(cells)]
-
-
-def _advice() -> list[str]:
-    return [
-        "To check it against BPTT on your own data:",
-        f"  {CHECK}",
-    ]

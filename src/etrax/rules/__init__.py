@@ -2,6 +2,9 @@
 
 from ._by_name import RULES as RULES
 from ._by_name import as_rule as as_rule
+from ._comparison import COMPARED as COMPARED
+from ._comparison import check_budget as check_budget
+from ._comparison import compared_rules as compared_rules
 from ._d_rtrl import diagonal_transport as diagonal_transport
 from ._partition import combined_transport as combined_transport
 from ._partition import frozen as frozen

@@ -31,12 +31,8 @@ so that what they do not (a skip path, a state that no trace reaches) counts as 
 reads of the states before it, σ_k = s_k + r_{k+1}. Over a window of one step, s_1 · ε̄_1 is read off the trace that has
 moved.
 
-The traces themselves move once per window. With Q_k = D_K ··· D_{k+1} as in D-RTRL, what a window adds to the filtered
-trace is a second suffix recursion,
-
-    R_K = I,   R_k = κ^{K−k} I + R_{k+1} D_{k+1}        ε̄_K = κ^K ε̄_0 + (R_1 D_1) ε_0 + Σ_k u_k ⊗ (R_k F_k)
-
-which is the second half of D-RTRL's recursion for the blocks [[D, 0], [D, κ I]] and [F; F].
+Both traces are one, that of D-RTRL for states with a low-pass copy beside them: its blocks are [[D, 0], [D, κ I]] and
+[F; F], and the signals act on the copies.
 
 Bellec, Scherr, Subramoney, Hajek, Salaj, Legenstein and Maass, "A solution to the learning dilemma for recurrent
 networks of spiking neurons", Nature Communications 11, 2020. Adaptive feedback: Kolen and Pollack, "Backpropagation
@@ -49,299 +45,135 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
 from ..compiler.analysis import Facts, OpNode, traced_elements
 from ..runtime import (
-    AnyBlock,
-    CreditElsewhere,
+    Copied,
     EachStep,
-    Entries,
+    Filtered,
+    FusedCredit,
     OwnLoss,
-    Plan,
-    RanStep,
-    Rows,
+    PositionTrace,
+    Probes,
     Signal,
     StepGradients,
+    StepOutputs,
+    Traces,
     Transport,
-    Whole,
+    Vector,
     WindowData,
     add_to,
     by_site,
-    carried_relations,
-    driven_dot,
-    late_rows,
-    moved_trace,
-    onward,
-    outer_stack,
-    plan_of,
+    chosen_plan,
+    following_view,
     plan_own_loss,
-    plan_probes,
-    pulled_back,
     site_math,
-    suffix_products,
-    times_trace,
-    trace_part,
-    trace_zeros,
-    unit,
 )
 from ._d_rtrl import d_rtrl
 from ._feedback import feedback_source
+from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
-from ._signals import GuidedTrace, guided_transport
+from ._signals import GuidedTrace, guided_fan_out, guided_transport
 from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict, relations_of, with_least_window
-
-T = TypeVar("T")
-E = TypeVar("E", Entries, Rows)
-
-
-class Filtered(NamedTuple):
-    """ε and ε̄ of one relation, one array per state scalar each."""
-
-    plain: Entries
-    filtered: Entries
-
-
-class FilteredTrace(NamedTuple):
-    """Per relation, the trace and the filtered trace."""
-
-    pairs: list[Filtered]
 
 
 @dataclass(frozen=True, eq=False)
 class _Filter:
     """e-prop with a filter and the gradient of the loss, in closed form over a window."""
 
-    plan: Plan
+    traces: Traces
     own_loss: OwnLoss
-    kappa: float
-
-    def stored(self, k: int) -> list[int]:
-        """The slots of relation k that have a trace; those that follow from others act on nothing, and need none."""
-        layout = self.plan.layout(k)
-        derived = self.plan.probes.derived.get(layout.group.index)
-        own = [s for s, slot in enumerate(layout.slots) if derived is None or slot.leaf not in derived.sources]
-        return list(range(layout.size)) if layout.stacked else own
-
-    def seen(self, k: int) -> list[int]:
-        """The slots of relation k that have a filtered trace; what no loss of a step sees needs none."""
-        layout = self.plan.layout(k)
-        own = [s for s, slot in enumerate(layout.slots) if slot.leaf in self.own_loss.seen]
-        return list(range(layout.size)) if layout.stacked else own
-
-    def init(self) -> FilteredTrace:
-        zeros = [trace_zeros(self.plan, k) for k in range(len(self.plan.relations))]
-        return FilteredTrace(
-            [Filtered(_chosen(z, self.stored(k)), _chosen(z, self.seen(k))) for k, z in enumerate(zeros)]
-        )
 
     def signal(
-        self, trace: FilteredTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: RanStep, along: Any,
-        loss_of: Any, share: Array | float,
+        self, trace: PositionTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs,
+        step_data: Any, loss_of: Any, loss_weight: Array | float,
     ) -> StepGradients:  # fmt: skip
-        return self.own_loss(leaves, weights, ran, along, loss_of, share)
+        return self.own_loss(leaves, weights, ran, step_data, loss_of, loss_weight)
 
-    def credit(self, trace: FilteredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        plan, found_loss = self.plan, window.signals
+    def credit(self, trace: PositionTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        plan, losses = self.traces.plan, window.signals
+        sites, bars = plan.facts.sites, dict(losses.ops)
         if self.reads_exit(window):
-            return {j: self.beside_traces(found_loss, j, window) for j in found_loss.ops}
-        plain, filtered, late = _credit_signals(plan, self.kappa, window.records[0], found_loss)
-        sites = plan.facts.sites
-        out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), d) for j, d in found_loss.ops.items()}
-        for k, (r, pair) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
-            parts = (pair.plain, plain, self.stored(k)), (pair.filtered, filtered, self.seen(k))
-            for entries, signals, slots in parts:
-                if len(slots):
-                    signal = _chosen(signals[r.group], slots)
-                    add_to(out, r.site, trace_part(plan, k, entries, signal, window.fixed))
+            # δ − F · s: what the traces do not account for.
+            for k, r in enumerate(plan.relations):
+                bars[r.site] = bars[r.site] - self._through_states(k, losses.new[r.group], window)
+            return {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
+        new = {g: self.on_copies(g, v, 1) for g, v in losses.new.items()}
+        old = {g: self.on_copies(g, v, 1, zero=True) for g, v in losses.old.items()}
+        entry, late = plan.pulled_rows(window, window.records, new, old)
+        out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
+        for k, r in enumerate(plan.relations):
             if window.steps > 1:
-                add_to(out, r.site, plan.grad(k, driven_dot(plan, k, window.records[1][k], late[r.group]), window))
+                add_to(out, r.site, plan.grad(k, late[k], window))
+        for j, term in self.traces.credit(trace, entry, window).items():
+            add_to(out, j, term)
         return out
 
     def reads_exit(self, window: WindowData) -> bool:
         """Whether s_1 · ε̄_1 is read off the trace that has moved."""
         return window.steps == 1 and not self.own_loss.old
 
-    def beside_traces(self, found_loss: StepGradients, j: int, window: WindowData) -> Array:
-        """δ − F · s at one op of one step, as the gradient of its weight."""
-        plan, bar = self.plan, found_loss.ops[j]
-        for k in (k for k, r in enumerate(plan.relations) if r.site == j):
-            new = found_loss.new[plan.relations[k].group]
-            bar = bar - driven_dot(plan, k, window.records[1][k], new).astype(bar.dtype)
-        return site_math.grad(plan.facts.sites[j], window.fixed[j], window.data(j), bar)
+    def _through_states(self, k: int, new: Vector, window: WindowData) -> Array:
+        """F · s at y, of a window of one step."""
+        plan, fixed = self.traces.plan, self.traces.plan.fixed(window)
+        step = plan.reads(fixed, jax.tree.map(lambda a: a[0], window.records))
+        s = self.on_copies(plan.relations[k].group, jax.tree.map(lambda a: a[0], new), 0)
+        bar = plan.driven_dot(k, s, step, fixed)
+        return bar[None].astype(window.signals.ops[plan.relations[k].site].dtype)
 
-    def credit_at_exit(self, trace: FilteredTrace, window: WindowData) -> dict[int, Array]:
-        out: dict[int, Array] = {}
+    def on_copies(self, group: int, v: Vector, lead: int, zero: bool = False) -> Vector:
+        """A row of which the slots alone count that are low-pass copies; `lead` axes stand before that of slots."""
+        return self.traces.plan.algebras[group].only(v, len(self.traces.plan.reader.copied[group].plain), lead, zero)
+
+    def at_exit(self, trace: PositionTrace, window: WindowData) -> dict[int, Array]:
         if not self.reads_exit(window):
-            return out
-        for k, (r, pair) in enumerate(zip(self.plan.relations, trace.pairs, strict=True)):
-            if not self.seen(k):
-                continue
-            signal = _chosen(jax.tree.map(lambda s: s[0], window.signals.new[r.group]), self.seen(k))
-            add_to(out, r.site, trace_part(self.plan, k, pair.filtered, signal, window.fixed))
-        return out
-
-    def move(self, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
-        moved = _moved_once if window.steps == 1 else _moved
-        zeros = [trace_zeros(self.plan, k) for k in range(len(self.plan.relations))]
-        whole = [
-            Filtered(_put(z, p.plain, self.stored(k)), _put(z, p.filtered, self.seen(k)))
-            for k, (z, p) in enumerate(zip(zeros, trace.pairs, strict=True))
-        ]
-        found = moved(self.plan, self.kappa, FilteredTrace(whole), window)
-        return FilteredTrace(
-            [
-                Filtered(_chosen(p.plain, self.stored(k)), _chosen(p.filtered, self.seen(k)))
-                for k, p in enumerate(found.pairs)
-            ]
-        )
+            return {}
+        new = {g: self.on_copies(g, jax.tree.map(lambda a: a[0], v), 0) for g, v in window.signals.new.items()}
+        return self.traces.credit(trace, new, window)
 
 
-def _chosen(of: E, slots: Sequence[int]) -> E:
-    """Some slots of a list or a tuple; an array has all."""
-    return of if isinstance(of, Array) else type(of)(of[s] for s in slots)
-
-
-def _put(zeros: Entries, entries: Entries, slots: Sequence[int]) -> Entries:
-    """All slots, of which some are nothing but zero: the compiler leaves out what is made of them alone."""
-    if isinstance(entries, Array):
-        return entries
-    whole = list(zeros)
-    for s, entry in zip(slots, entries, strict=True):
-        whole[s] = entry
-    return tuple(whole)
+def _copied(own_loss: OwnLoss, probes: Probes, group: int) -> Copied:
+    """What no state reads needs no plain trace, and what no loss of a step sees needs no filtered one."""
+    layout = probes.layouts[group]
+    every = tuple(range(layout.size))
+    if layout.stacked:
+        return Copied(every, every)
+    read = tuple(s for s in every if layout.links[:, s].any())
+    return Copied(read, tuple(s for s in every if layout.slots[s].leaf in own_loss.seen))
 
 
 def filtered_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, kappa: float
-) -> Transport[FilteredTrace]:
-    """e-prop with a filter: per relation and state scalar the trace, and the filtered trace."""
-    plan = plan_of(facts, plan_probes(facts, carried_relations(facts, sites), follow=True), trace_dtype)
-    f = _Filter(plan, plan_own_loss(plan), kappa)
+) -> Transport[PositionTrace]:
+    """e-prop with a filter: D-RTRL's trace for states with a low-pass copy of each that the loss of a step sees."""
+    view, limit = following_view(facts), CHEAP_FAN_OUT
+    own_loss = plan_own_loss(chosen_plan(facts, sites, trace_dtype, limit, view))
+
+    def reader(probes: Probes) -> Filtered:
+        groups = range(len(probes.layouts))
+        return Filtered(probes, kappa, tuple(_copied(own_loss, probes, g) for g in groups))
+
+    plan = chosen_plan(facts, sites, trace_dtype, limit, view, reader)
+    traces = Traces(plan, by_sample=False)
     if not plan.relations:
-        return Transport(f.init, lambda trace, g, window: {}, lambda trace, window: trace)
+        return Transport(traces.init, lambda trace, g, window: {}, lambda trace, window: trace)
+    f = _Filter(traces, replace(own_loss, plan=plan))
     return Transport(
-        f.init,
+        traces.init,
         f.credit,
-        f.move,
-        EachStep(plan.probes),
+        lambda trace, window: traces.move(trace, window, window.records),
+        EachStep(plan.record),
         Signal(f.signal, frozenset(r.site for r in plan.relations)),
-        elsewhere=CreditElsewhere(at_exit=f.credit_at_exit),
-        parts=lambda trace: by_site([r.site for r in plan.relations], trace.pairs),
+        fused=FusedCredit(at_exit=f.at_exit),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
     )
-
-
-Signals: TypeAlias = dict[int, Rows]
-
-
-def _credit_signals(
-    plan: Plan, kappa: float, blocks: Sequence[AnyBlock], found_loss: StepGradients
-) -> tuple[Signals, Signals, Signals]:
-    """D_1ᵀ a_1 and r_1 + κ σ̃_1 per group, at the entry; a_k − s_k, stacked over steps."""
-
-    def body(
-        carry: tuple[Signals, Signals], step: tuple[Signals, Signals, Sequence[AnyBlock]]
-    ) -> tuple[tuple[Signals, Signals], Signals]:
-        summed, back = carry  # r_{k+1} + κ σ̃_{k+1}, D_{k+1}ᵀ a_{k+1}
-        new, old, d = step
-        late = _sums(summed, back)
-        before = jax.tree.map(lambda r, s, more: r + kappa * (s + more), old, new, summed)
-        return (before, {g: pulled_back(d[g], a, plan.steep) for g, a in _sums(new, late).items()}), late
-
-    zero = jax.tree.map(lambda s: jnp.zeros_like(s[0]), found_loss.new)
-    (filtered, plain), late = lax.scan(body, (zero, zero), (found_loss.new, found_loss.old, blocks), reverse=True)
-    return plain, filtered, late
-
-
-def _sums(a: T, b: T) -> T:
-    return jax.tree.map(jnp.add, a, b)
-
-
-def _moved(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
-    """Both traces at the window's exit."""
-    (product, summed), fresh = _suffixes(plan, kappa, window.records)
-    moved = []
-    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
-        new = outer_stack(plan, k, fresh.plain[k], window)
-        new_filtered = outer_stack(plan, k, fresh.filtered[k], window)
-        old = times_trace(plan, k, summed[r.group], plain, window)
-        late, dtype = jax.tree.map(lambda e, more: kappa**window.steps * e + more, filtered, old), plan.dtypes[k]
-        kept = times_trace(plan, k, product[r.group], plain, window)
-        moved.append(Filtered(_plus(kept, new, dtype), _plus(late, new_filtered, dtype)))
-    return FilteredTrace(moved)
-
-
-def _moved_once(plan: Plan, kappa: float, trace: FilteredTrace, window: WindowData) -> FilteredTrace:
-    """Over one step: ε moves, and then ε̄ ← κ ε̄ + ε, each in its place."""
-    whole, fresh = suffix_products(plan, window)
-    moved = []
-    for k, (r, (plain, filtered)) in enumerate(zip(plan.relations, trace.pairs, strict=True)):
-        new = moved_trace(plan, k, plain, whole[r.group], fresh[k], window)
-        moved.append(Filtered(new, jax.tree.map(lambda old, e: kappa * old + e, filtered, new)))
-    return FilteredTrace(moved)
-
-
-def _plus(old: Entries, new: Entries, dtype: np.dtype) -> Entries:
-    return jax.tree.map(lambda a, b: a.astype(dtype) + b, old, new)
-
-
-class Fresh(NamedTuple):
-    """What each step adds at the exit, per relation and state scalar, stacked over steps."""
-
-    plain: list[Rows]
-    filtered: list[Rows]
-
-
-def _suffixes(plan: Plan, kappa: float, records: Any) -> tuple[tuple[list[Whole], list[Whole]], Fresh]:
-    """(Q_0, R_1 D_1) per group, and Q_k F_k, R_k F_k per relation."""
-
-    def body(
-        carry: tuple[list[Whole], list[Whole], Array], step: tuple[list[AnyBlock], list[Rows]]
-    ) -> tuple[tuple[list[Whole], list[Whole], Array], Fresh]:
-        suffix, behind, scale = carry  # Q_k, R_{k+1} D_{k+1}, κ^{K−k}
-        blocks, rows = step
-        summed = [_add_diagonal(b, scale) for b in behind]
-        found = Fresh(
-            *(
-                [late_rows(plan, k, b[r.group], rows[k], plan.dtypes[k]) for k, r in enumerate(plan.relations)]
-                for b in (suffix, summed)
-            )
-        )
-        next_suffix, next_behind = (
-            [onward(q, d, plan.steep) for q, d in zip(b, blocks, strict=True)] for b in (suffix, summed)
-        )
-        return (next_suffix, next_behind, scale * kappa), found
-
-    start = [unit(layout, _real(plan, g)) for g, layout in enumerate(plan.probes.layouts)]
-    nothing = jax.tree.map(jnp.zeros_like, start)
-    (suffix, behind, _), found = lax.scan(body, (start, nothing, jnp.ones(())), records, reverse=True)
-    return (suffix, behind), found
-
-
-def _add_diagonal(block: Whole, scale: Array) -> Whole:
-    if not isinstance(block, list):
-        return block + jnp.asarray(np.eye(len(block)), block.dtype).reshape(
-            *block.shape[:2], *[1] * (block.ndim - 2)
-        ) * scale.astype(block.dtype)
-    return [
-        [q if s != t or q is None else q + scale.astype(q.dtype) for t, q in enumerate(row)]
-        for s, row in enumerate(block)
-    ]
-
-
-def _real(plan: Plan, g: int) -> np.dtype:
-    """The real type of a group's state scalars, at least float32."""
-    layout = plan.probes.layouts[g]
-    wide = any(np.dtype(layout.avals[i].dtype).name in ("float64", "complex128") for i in layout.group.leaves)
-    return np.dtype(np.float64 if wide else np.float32)
 
 
 def e_prop(
@@ -388,10 +220,13 @@ def _by_feedback(
 
     def verdict(facts: Facts, param: int) -> Verdict:
         return other_signal_verdict(
-            facts, param, f"the learning signal is {how} of the output error, not the gradient of the loss"
+            facts,
+            param,
+            f"the learning signal is {how} of the output error, not the gradient of the loss",
+            guided_fan_out(kappa),
         )
 
-    return Rule("e_prop", transport, verdict, options)
+    return Rule("e_prop", transport, verdict, options, needs_loss=rate is not None)
 
 
 def _symmetric(kappa: float) -> Rule:
@@ -400,8 +235,8 @@ def _symmetric(kappa: float) -> Rule:
 
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
-        plain = other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window")
-        traced = relations_of(facts, param)
+        plain = other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window", CHEAP_FAN_OUT)
+        traced = relations_of(facts, param, CHEAP_FAN_OUT)
         untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - {r.site for r in traced}
         return with_least_window(facts, param, plain, traced_elements(facts, traced), own_step=not untraced)
 

@@ -37,8 +37,8 @@ from ..compiler.opened import WeightSite, fixed_operands
 from ..compiler.ops import ALIGNED
 from ..runtime import (
     Gather,
-    Lasting,
     Layout,
+    Persistent,
     Transport,
     WindowData,
     by_site,
@@ -205,7 +205,7 @@ def kronecker_transport(
         kronecker.init,
         kronecker.credit,
         kronecker.move,
-        lasting=Lasting(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
+        persistent=Persistent(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
         parts=lambda trace: by_site([*trace.data, *trace.back], [*trace.data.values(), *trace.back.values()]),
     )
     return combined_transport([estimate, dense_transport(facts, own - products.keys(), trace_dtype)])

@@ -13,6 +13,7 @@ from jax import Array
 from .._arguments import check_decay
 from ..compiler.analysis import Facts, traced_elements
 from ..runtime import Transport
+from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._verdicts import Verdict, other_recurrence_verdict, relations_of, with_least_window
 
@@ -29,8 +30,8 @@ def leak_rule(name: str, transport: Callable[..., Transport[Any]], decay: float,
     decay = check_decay(name, "decay", decay, closed=True)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        plain = other_recurrence_verdict(facts, param, how.format(decay))
-        driven = traced_elements(facts, relations_of(facts, param), moved=False)
+        plain = other_recurrence_verdict(facts, param, how.format(decay), CHEAP_FAN_OUT)
+        driven = traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT), moved=False)
         return with_least_window(facts, param, plain, driven)
 
     return Rule(name, partial(transport, decay=decay), verdict, {"decay": decay})

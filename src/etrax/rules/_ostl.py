@@ -19,15 +19,25 @@ from jax.typing import DTypeLike
 
 from ..compiler.analysis import ElementGraph, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
 from ..compiler.primitives import Dep
-from ..runtime import Probe, Probes, Transport, carried_relations, layout_of, linked
-from ._d_rtrl import DiagonalTrace, diagonal_transport
+from ..runtime import (
+    PositionTrace,
+    Probe,
+    Probes,
+    Transport,
+    by_position_transport,
+    carried_relations,
+    layout_of,
+    linked,
+    plan_of,
+    whole_view,
+)
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window
 
 
 def whole_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
-) -> Transport[DiagonalTrace]:
+) -> Transport[PositionTrace]:
     """OSTL, SnAp-1: the trace of D-RTRL, moved by the blocks of the whole recurrence."""
     relations = carried_relations(facts, sites)
     uncut = replace(facts, cut=frozenset(), edges=uncut_edges(facts))
@@ -38,8 +48,8 @@ def whole_transport(
         for colour in _colours(uncut, g, relations):
             pulls += [(Probe(g, s, colour),) for s in range(layouts[g].size)]
     probed = tuple(lay if lay.group.index in needed else lay.without_slots() for lay in layouts)
-    probes = Probes(uncut, probed, tuple(relations), tuple(pulls))
-    return diagonal_transport(facts, sites, trace_dtype, probes)
+    probes = Probes(uncut, probed, tuple(relations), tuple(pulls), whole_view(uncut))
+    return by_position_transport(plan_of(probes, trace_dtype))
 
 
 def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.ndarray | None]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
@@ -28,15 +29,19 @@ from ..runtime import (
     EachStep,
     Flags,
     Reached,
-    Rows,
     Transport,
+    Vector,
     WindowData,
     add_to,
     by_site,
-    plan_blocks,
+    carried_relations,
+    plan_of,
+    plan_probes,
     site_math,
     times,
+    whole_view,
 )
+from ._kinds import CHEAP_FAN_OUT
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 
@@ -52,7 +57,7 @@ class PresynapticTrace(NamedTuple):
 def presynaptic_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> Transport[PresynapticTrace]:
-    plan = plan_blocks(facts, sites, trace_dtype)
+    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites, CHEAP_FAN_OUT)), trace_dtype)
     reached = Reached(plan)
     dtypes = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
@@ -64,18 +69,19 @@ def presynaptic_transport(
         one = jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
         return PresynapticTrace(data, one, reached.init())
 
-    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Rows]:
-        return plan.probes(leaves, weights, ys)[1]
+    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Vector]:
+        return plan.reader(leaves, weights, ys)[1]
 
     def credit(trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
-            site = facts.sites[r.site]
-            signal = reached.met(k, trace.reached, plan.signals(k, g))
+            site, first = facts.sites[r.site], jax.tree.map(lambda f: f[0], window.records[k])
+            signal = reached.met(k, trace.reached, plan.signals(k, g), range(plan.layout(k).size))
             term = jnp.zeros((), plan.dtypes[k])
-            for s, f in plan.probes.by_slot(k, window.records[k], lead=1):
-                first = site_math.sum_loops(site, f[:1])[0].astype(plan.dtypes[k])
-                term = term + times(first, signal[s], plan.steep)
+            for s, f in plan.algebra(k).driven(first, plan.drives[k]):
+                f = site_math.sum_loops(plan.site(k), f[None])[0].astype(plan.dtypes[k])
+                term = term + times(f, signal[s], plan.steep)
+            term = plan.of_output(k, term)
             if r.site in dtypes:
                 term = site_math.feature_grad(site, window.fixed[r.site], trace.data[r.site], term)
             else:

@@ -21,7 +21,7 @@ from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
 from ..compiler.analysis import Facts, OpNode
 from ..compiler.ir import Path, Role, format_path, lies_under
-from ..runtime import CreditElsewhere, EachStep, Future, Lasting, Signal, Transport, WindowData, add_to, within
+from ..runtime import EachStep, FusedCredit, Future, Persistent, Signal, Transport, WindowData, add_to, embed_trace
 from ._rule import Rule, name_of
 from ._tbptt import no_transport, tbptt
 from ._verdicts import Kind, Verdict
@@ -29,8 +29,10 @@ from ._verdicts import Kind, Verdict
 T = TypeVar("T")
 
 
-def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] = frozenset()) -> Transport[list[Any]]:
-    """Transports over different relations as one, whose trace lists theirs; the gradient of `silent` sites is zero."""
+def combined_transport(
+    parts: Sequence[Transport[Any]], without_gradient: frozenset[int] = frozenset()
+) -> Transport[list[Any]]:
+    """Transports over different relations as one, whose trace lists theirs."""
 
     def init() -> list[Any]:
         return [p.init() for p in parts]
@@ -44,7 +46,7 @@ def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] =
 
     def renew(fresh: list[Any], learned: list[Any]) -> list[Any]:
         for p, from_before in zip(own, learned, strict=True):
-            fresh = p.lasting.renew(fresh, from_before)
+            fresh = p.persistent.renew(fresh, from_before)
         return fresh
 
     return Transport(
@@ -57,14 +59,14 @@ def combined_transport(parts: Sequence[Transport[Any]], silent: frozenset[int] =
             lambda carry, *step: [p.each_step.advance(c, *step) for p, c in zip(own, carry, strict=True)],
         ),
         _signals([p.signal for p in own]),
-        _future([p.future for p in own], silent),
-        Lasting(lambda trace: [p.lasting.learned(trace) for p in own], renew),
-        CreditElsewhere(
-            lambda trace, g, window: _union(p.elsewhere.in_product(trace, g, window) for p in own),
-            lambda trace, window: _summed(p.elsewhere.at_exit(trace, window) for p in own),
+        _future([p.future for p in own], without_gradient),
+        Persistent(lambda trace: [p.persistent.learned(trace) for p in own], renew),
+        FusedCredit(
+            lambda trace, g, window: _union(p.fused.in_product(trace, g, window) for p in own),
+            lambda trace, window: _summed(p.fused.at_exit(trace, window) for p in own),
         ),
         lambda trace: _listed(p.parts(trace) for p in own),
-        silent,
+        without_gradient,
     )
 
 
@@ -78,7 +80,7 @@ def _at_place(transport: Transport[Any], k: int, init: Callable[[], list[Any]]) 
     def put(traces: list[Any], new: Any) -> list[Any]:
         return [*traces[:k], new, *traces[k + 1 :]]
 
-    return within(transport, init, lambda traces: traces[k], put, view)
+    return embed_trace(transport, init, lambda traces: traces[k], put, view)
 
 
 def _signals(signals: Sequence[Signal[list[Any]] | None]) -> Signal[list[Any]] | None:
@@ -92,10 +94,10 @@ def _signals(signals: Sequence[Signal[list[Any]] | None]) -> Signal[list[Any]] |
     )
 
 
-def _future(futures: Sequence[Future[list[Any]] | None], silent: frozenset[int]) -> Future[list[Any]] | None:
+def _future(futures: Sequence[Future[list[Any]] | None], without_gradient: frozenset[int]) -> Future[list[Any]] | None:
     given = [f for f in futures if f is not None]
     assert len(given) <= 1, "one estimate of the future"
-    return Future(given[0].estimate, given[0].sites - silent) if given else None
+    return Future(given[0].estimate, given[0].sites - without_gradient) if given else None
 
 
 def _summed(found: Iterable[dict[int, Array]]) -> dict[int, Array]:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -35,27 +34,25 @@ from ..compiler.opened import WeightSite
 from ..compiler.ops import ALIGNED
 from ..compiler.primitives import ANY
 from ..runtime import (
-    AnyBlock,
-    CreditElsewhere,
+    Block,
     EachStep,
-    Entries,
+    FusedCredit,
     Plan,
-    Rows,
-    Sparse,
     Transport,
+    Vector,
     WindowData,
     add_to,
-    block_times,
     by_site,
     carried_relations,
     count_on,
+    in_view,
     plan_of,
     plan_probes,
+    reduced_view,
     site_math,
-    stacked_times,
-    times,
     total,
 )
+from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, by_position_verdict, with_traced_window
 
@@ -64,7 +61,7 @@ class FactoredTrace(NamedTuple):
     """x̂ by site, f̂ (one array per state scalar) of each relation that has its own, and the number of steps t."""
 
     data: dict[int, Array]
-    back: list[Entries]
+    back: list[Vector]
     steps: Array
 
 
@@ -87,52 +84,38 @@ class _Factors:
         plan, sites = self.plan, self.plan.facts.sites
         dtypes = {r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if r.site in self.factored}
         data = {j: site_math.feature_zeros(sites[j], d) for j, d in dtypes.items()}
-        back = []
-        for k in self.own:
-            shape = site_math.output_shape(sites[plan.relations[k].site])
-            layout = plan.layout(k)
-            one = jnp.zeros(shape, plan.dtypes[k])
-            back.append(jnp.zeros((layout.size, *shape), one.dtype) if layout.stacked else (one,) * layout.size)
+        shapes = {k: site_math.output_shape(plan.site(k)) for k in self.own}
+        back = [plan.algebra(k).zeros(plan.layout(k).size, shape, plan.dtypes[k]) for k, shape in shapes.items()]
         return FactoredTrace(data, back, jnp.zeros((), jnp.int32))
 
     def advance(
-        self, back: list[Entries], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-    ) -> list[Entries]:
-        blocks, rows = self.plan.probes(leaves, weights, ys)
+        self, back: list[Vector], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> list[Vector]:
+        blocks, rows = self.plan.reader(leaves, weights, ys)
         pairs = zip(self.own, back, strict=True)
         return [self._moved(k, entries, blocks[self.plan.relations[k].group], rows[k]) for k, entries in pairs]
 
-    def _moved(self, k: int, entries: Entries, block: AnyBlock, row: Rows) -> Entries:
+    def _moved(self, k: int, entries: Vector, block: Block, row: Vector) -> Vector:
         """f̂ ← α D f̂ + (1 − α) F; of an elementwise weight D f̂ + F."""
-        r, gather = self.plan.relations[k], self.plan.gathers[k]
-        fade, gain = (self.decay, 1 - self.decay) if r.site in self.factored else (1.0, 1.0)
-        site = self.plan.facts.sites[r.site]
-        if isinstance(block, Sparse):
-            old = stacked_times(
-                Sparse(jax.vmap(gather)(block.values), block.pattern), jnp.asarray(entries), self.plan.steep
-            )
-            fresh = gain * jax.vmap(lambda f: site_math.sum_loops(site, f[None])[0])(jnp.asarray(row))
-            return (fade * old).at[self.plan.probes.drives(k)].add(fresh).astype(jnp.asarray(entries).dtype)
-        at = [[None if d is None else gather(d) for d in line] for line in block]
-        old = block_times(at, list(entries), self.plan.steep)
-        fresh = [gain * site_math.sum_loops(site, f[None])[0] for f in row]
-        found = zip(old, fresh, entries, strict=True)
-        return tuple((f if e is None else fade * e + f).astype(entry.dtype) for e, f, entry in found)
+        plan, algebra = self.plan, self.plan.algebra(k)
+        fade, gain = (self.decay, 1 - self.decay) if plan.relations[k].site in self.factored else (1.0, 1.0)
+        old = algebra.map_vector(lambda e: fade * e, algebra.times(plan.at_op(k, block), entries))
+        fresh = algebra.map_vector(lambda f: gain * site_math.sum_loops(plan.site(k), f[None])[0], row)
+        return algebra.add_driven(old, fresh, plan.drives[k], entries)
 
     def signals(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData, plain: bool
     ) -> dict[int, Array]:
         """Σ_s g_s f̂_s / (1 − α^t) of y's shape, per site that is plain or not."""
-        plan = self.plan
-        g = plan.probes.without_derived(g, window.entry_states)
+        plan, g = self.plan, self.plan.vectors(g)
         out: dict[int, Array] = {}
         sums: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
             if (r.site in self.plain) is not plain:
                 continue
             if self.shared[k] not in sums:
-                signal = plan.layout(k).read_rows({i: g[i] for i in plan.layout(k).group.leaves})
-                sums[self.shared[k]] = self._seen(k, trace.back[self.own.index(self.shared[k])], signal)
+                entries = trace.back[self.own.index(self.shared[k])]
+                sums[self.shared[k]] = plan.of_output(k, self._seen(k, entries, g[r.group]))
             term = sums[self.shared[k]]
             if r.site in self.factored:
                 kind = jnp.real(term).dtype
@@ -140,12 +123,11 @@ class _Factors:
             add_to(out, r.site, term)
         return out
 
-    def _seen(self, k: int, entries: Entries, signal: Rows) -> Array:
+    def _seen(self, k: int, entries: Vector, signal: Vector) -> Array:
         """Σ_s g_s f̂_s."""
-        gather = self.plan.gathers[k]
-        if not isinstance(entries, tuple):
-            return times(entries, jax.vmap(gather)(jnp.asarray(signal)).astype(entries.dtype), self.plan.steep).sum(0)
-        return total(times(e, gather(s).astype(e.dtype), self.plan.steep) for e, s in zip(entries, signal, strict=True))
+        algebra, dtype = self.plan.algebra(k), self.plan.dtypes[k]
+        at = algebra.map_vector(lambda s: self.plan.gathers[k](s).astype(dtype), signal)
+        return algebra.dot(entries, at, np.ones(self.plan.layout(k).size, bool))
 
     def in_product(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData
@@ -178,21 +160,23 @@ def factored_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> Transport[FactoredTrace]:
     """pp_prop: a trace of the data per site, S traces of the output per way to act, and the number of steps."""
-    plan = plan_of(facts, plan_probes(facts, carried_relations(facts, sites), reduced=True), trace_dtype)
+    relations = carried_relations(facts, sites, CHEAP_FAN_OUT)
+    plan = plan_of(plan_probes(reduced_view(facts), relations), trace_dtype)
     shared = _shared(plan)
     factored = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
     plain = frozenset(j for j, dtype in factored.items() if _is_data(facts.sites[j], dtype))
     f = _Factors(plan, decay, shared, sorted(set(shared)), frozenset(factored), plain)
-    return Transport(
+    transport = Transport(
         f.init,
         f.credit,
         f.move,
         EachStep(begin=lambda trace: trace.back, advance=f.advance) if plan.relations else EachStep(),
-        elsewhere=CreditElsewhere(f.in_product) if plain else CreditElsewhere(),
+        fused=FusedCredit(f.in_product) if plain else FusedCredit(),
         parts=f.parts,
     )
+    return in_view(plan.reader.view, transport)
 
 
 def _is_data(site: WeightSite, dtype: np.dtype) -> bool:
@@ -206,10 +190,11 @@ def _is_data(site: WeightSite, dtype: np.dtype) -> bool:
 def _shared(plan: Plan) -> list[int]:
     """Per relation, the one whose output trace is also its own: that of ops that act in the same way."""
     sites = [plan.facts.sites[r.site] for r in plan.relations]
-    alike = plan.probes.alike() if len(sites) > 1 else range(len(sites))
+    alike = plan.reader.alike() if len(sites) > 1 else range(len(sites))
+    copied = [None if r.copies is None else k for k, r in enumerate(plan.relations)]
     keys = [
-        (first, d, s.rule is ALIGNED, site_math.output_shape(s), s.loops)
-        for first, d, s in zip(alike, plan.dtypes, sites, strict=True)
+        (first, d, s.rule is ALIGNED, site_math.output_shape(s), s.loops, copies)
+        for first, d, s, copies in zip(alike, plan.dtypes, sites, copied, strict=True)
     ]
     return [keys.index(key) for key in keys]
 
@@ -232,15 +217,15 @@ def pp_prop(decay: float = 0.9) -> Rule:
     decay = check_decay("pp_prop", "decay", decay)
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        plain = by_position_verdict(facts, param)
+        plain = by_position_verdict(facts, param, CHEAP_FAN_OUT)
         products = [j for j in facts.sites_of(param) if _factored(facts, j)]
         if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
-            return with_traced_window(facts, param, plain)
+            return with_traced_window(facts, param, plain, CHEAP_FAN_OUT)
         names = ", ".join(facts.sites[j].label for j in products)
         text = f"the trace of {names} is factored into input and output, which assumes inputs of constant sign"
         text += f" ({_signs(facts, products)})"
         more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
-        return with_traced_window(facts, param, Verdict(Kind.APPROXIMATE, text + more))
+        return with_traced_window(facts, param, Verdict(Kind.APPROXIMATE, text + more), CHEAP_FAN_OUT)
 
     return Rule("pp_prop", partial(factored_transport, decay=decay), verdict, {"decay": decay}, warns=_warns)
 

@@ -18,62 +18,61 @@ Murray, "Local online learning in recurrent networks with random feedback", eLif
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-from jax import Array
 from jax.typing import DTypeLike
 
 from ..compiler.analysis import Facts
-from ..runtime import EachStep, Flags, Reached, Transport, WindowData, add_to, by_site, plan_blocks
-from ._leak import leak_rule, with_leak
+from ..runtime import (
+    EachStep,
+    Flags,
+    FusedCredit,
+    PositionTrace,
+    Reached,
+    Traces,
+    Transport,
+    Vector,
+    by_site,
+    chosen_plan,
+    leaky_reader,
+    plan_of,
+    whole_view,
+)
+from ._kinds import CHEAP_FAN_OUT
+from ._leak import leak_rule
 from ._rule import Rule
 
 
 class LeakyTrace(NamedTuple):
-    """Per relation, one array for each state scalar that its op drives directly; and what the ops have reached."""
+    """Per relation, the arrays of its trace, for slots that its op drives directly; and what the ops have reached."""
 
-    entries: list[tuple[Array, ...]]
+    plain: PositionTrace
     reached: Flags
 
 
 def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> Transport[LeakyTrace]:
-    plan = plan_blocks(facts, sites, trace_dtype)
-    reached = Reached(plan)
-    driven = [np.flatnonzero(plan.probes.drives(k)).tolist() for k in range(len(plan.relations))]
+    """The traces of D-RTRL, with λ in the place of D."""
+    plan = chosen_plan(
+        facts, sites, trace_dtype, CHEAP_FAN_OUT, whole_view(facts), lambda probes: leaky_reader(probes, decay)
+    )
+    traces, reached = Traces(plan), Reached(plan_of(plan.reader.probes, trace_dtype))
+    driven = [plan.reader.driven[r.group] for r in plan.relations]
 
-    def init() -> LeakyTrace:
-        return LeakyTrace([tuple(plan.zeros(k) for _ in slots) for k, slots in enumerate(driven)], reached.init())
-
-    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[list[Array]]:
-        _, rows = plan.probes(leaves, weights, ys)
-        return [[f for _, f in plan.probes.by_slot(k, row)] for k, row in enumerate(rows)]
-
-    def credit(trace: LeakyTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        out: dict[int, Array] = {}
-        for k, (r, entries) in enumerate(zip(plan.relations, trace.entries, strict=True)):
-            signal = reached.met(k, trace.reached, plan.signals(k, g))
-            for s, entry in zip(driven[k], entries, strict=True):
-                add_to(out, r.site, plan.apply(k, entry, signal[s], window.fixed))
-        return out
-
-    def move(trace: LeakyTrace, window: WindowData) -> LeakyTrace:
-        moved = []
-        for k, entries in enumerate(trace.entries):
-            late = [with_leak(f, decay, plan.dtypes[k]) for f in window.records[k]]
-            pairs = zip(entries, late, strict=True)
-            moved.append(tuple(decay**window.steps * e + plan.outer(k, c, window) for e, c in pairs))
-        return LeakyTrace(moved, window.carry)
+    def meets(trace: LeakyTrace) -> Callable[[int, Vector], Vector]:
+        return lambda k, signal: reached.met(k, trace.reached, signal, driven[k])
 
     return Transport(
-        init,
-        credit,
-        move,
-        EachStep(record, lambda trace: trace.reached, reached.advance) if plan.relations else EachStep(),
-        parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
+        lambda: LeakyTrace(traces.init(), reached.init()),
+        lambda trace, g, window: traces.credit(trace.plain, plan.vectors(g), window, True, meets(trace)),
+        lambda trace, window: LeakyTrace(traces.move(trace.plain, window, window.records), window.carry),
+        EachStep(plan.record, lambda trace: trace.reached, reached.advance) if plan.relations else EachStep(),
+        fused=FusedCredit(
+            lambda trace, g, window: traces.fused_rows(trace.plain, plan.vectors(g), window, meets(trace))
+        ),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace.plain.entries),
     )
 
 

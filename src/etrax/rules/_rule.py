@@ -30,7 +30,8 @@ class Rule:
     derives from the facts what the gradient of a parameter is worth; `frozen(facts)` are parameters without a gradient;
     `warns(facts, inputs)` says what a user should be warned of, when the model is compiled (`inputs` is None) and when
     the first sequence comes; `notes(facts)` are what the report says of the traces. A rule that `estimates_future` can
-    be in a partition once: a state has one future.
+    be in a partition once: a state has one future. One that `needs_loss` reads the loss of each step or learns from it,
+    and cannot do with its derivative alone.
 
     Rules are equal if they have the same name and equal options, so `options` must hold whatever the functions of a
     rule depend on. Arrays and random keys are compared by their numbers, functions as Python does. Options that fit
@@ -48,6 +49,7 @@ class Rule:
     frozen: Callable[[Facts], frozenset[int]] = lambda facts: frozenset()
     warns: Callable[[Facts, Sequence[jax.Array] | None], Sequence[str]] = lambda facts, inputs: ()
     estimates_future: bool = False
+    needs_loss: bool = False
     notes: Callable[[Facts], Sequence[str]] = lambda facts: ()
 
     @property

@@ -20,126 +20,140 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import Facts, OpNode, Visible, find_visible
+from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, OpNode, Visible, find_visible
 from ..runtime import (
     EachStep,
     Eligibility,
-    Lasting,
+    Persistent,
     Plan,
-    RanStep,
+    PositionTrace,
     Signal,
     Source,
+    StepOutputs,
+    Traces,
     Transport,
     WindowData,
     add_to,
     backward,
     by_site,
     carried_relations,
+    chosen_plan,
     eligibility,
     live_sites,
     moment_of,
-    moved_part,
     observe_cut_step,
     observe_step,
     on_activity,
     plan_of,
     plan_probes,
+    reduced_view,
+    reverse_leak,
     site_math,
-    trace_part,
+    weighted,
 )
-from ._d_rtrl import DiagonalTrace, diagonal_transport
+from ._kinds import CHEAP_FAN_OUT
 
 
 class GuidedTrace(NamedTuple):
     """ε of D-RTRL, ē of each relation that is filtered, and what the source of the signal carries."""
 
-    plain: DiagonalTrace
+    plain: PositionTrace
     filtered: list[Array]
     source: Any
 
 
 class StepRecord(NamedTuple):
-    """D and F of the cut step, and the eligibility of what it shows of each group that takes a signal."""
+    """D and F of the cut step; with a filter, the eligibility of what it shows of each group that takes a signal."""
 
     blocks: Any
     seen: Eligibility
 
 
 class StepSignal(NamedTuple):
-    """Signals per group; for groups that take their own error, their eligibility under it; signals at ops without a
-    trace; and what the source wants to remember of the step."""
+    """Signals per group that is filtered; for the others, their eligibility under the signal or under the error of the
+    outputs that show them; signals at ops without a trace; and what the source wants to remember of the step."""
 
     on_groups: dict[int, Array]
-    errors: Eligibility
+    at_once: Eligibility
     at_ops: dict[int, Array]
     memo: Any
 
 
 @dataclass(frozen=True, eq=False)
 class _Guided:
-    """Groups that take the source's signal, and those that take their own error (`direct`); `filtered` relations;
-    ops that reach a state by no trace."""
+    """`groups` have a trace; those of them in `signalled` take a signal that meets the filtered eligibility, the others
+    take theirs at once. `filtered` are the relations to the former; `untraced` ops reach a state by no trace."""
 
-    plan: Plan
-    base: Transport[DiagonalTrace]
+    traces: Traces
     visible: Visible
     source: Source
     kappa: float
+    groups: list[int]
     signalled: list[int]
-    direct: list[int]
     filtered: list[int]
     untraced: list[int]
 
+    @property
+    def plan(self) -> Plan:
+        return self.traces.plan
+
     def init(self) -> GuidedTrace:
-        return GuidedTrace(self.base.init(), [self.plan.zeros(k) for k in self.filtered], self.source.init())
+        zeros = [self.plan.zeros(k) for k in self.filtered]
+        return GuidedTrace(self.traces.init(), zeros, self.source.init())
 
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
+        blocks = self.plan.record(leaves, weights, ys)
+        if not self.signalled:
+            return StepRecord(blocks, Eligibility({}, {}))
         observed = observe_cut_step(self.visible, self.plan, leaves, weights, ys)
-        blocks = self.plan.probes(leaves, weights, ys)
         old = self.plan.facts.step.states_of(leaves)
-        return StepRecord(blocks, eligibility(self.visible, self.plan, observed, self.signalled, None, old))
+        return StepRecord(blocks, eligibility(self.visible, self.plan, observed, self.signalled, None, {}, old))
 
     def signal(
-        self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: RanStep, along: Any,
-        loss_of: Any, share: Array | float,
+        self, trace: GuidedTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs, step_data: Any,
+        loss_of: Any, loss_weight: Array | float,
     ) -> StepSignal:  # fmt: skip
         facts, visible = self.plan.facts, self.visible
         observed = observe_cut_step(visible, self.plan, leaves, weights, ran.ys)
-        moment = moment_of(visible, observed, ran.outputs, along, loss_of)
+        moment = moment_of(visible, observed, ran.outputs, step_data, loss_of)
         on_groups, memo = self.source.signal(trace.source, moment)
-        old = facts.step.states_of(leaves)
-        found = eligibility(visible, self.plan, observed, self.direct, moment.errors, old)
+        old, others = facts.step.states_of(leaves), [g for g in self.groups if g not in self.signalled]
+        at_once = eligibility(visible, self.plan, observed, others, on_groups, moment.errors, old)
         at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)
-        return StepSignal({g: on_groups[g] for g in self.signalled}, found, at_ops, memo)
+        return StepSignal({g: on_groups[g] for g in self.signalled}, at_once, at_ops, memo)
 
     def credit(self, trace: GuidedTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        plan, signals = self.plan, window.signals
-        groups, sites = plan.facts.groups, plan.facts.sites
+        """Σ_k u_k ⊗ c_k + a_0 · ε_0 + κ b̃_1 ē_0."""
+        plan, signals, sites = self.plan, window.signals, self.plan.facts.sites
         out: dict[int, Array] = {}
         for j, bar in signals.at_ops.items():
             add_to(out, j, site_math.grad(sites[j], window.fixed[j], window.data(j), bar))
         if not plan.relations:
             return out
         blocks, seen = window.records
-        late, entry = _filter(signals.on_groups, self.kappa)
-        late |= {g: jnp.ones((window.steps, groups[g].num_positions)) for g in self.direct}
-        every = Eligibility({**seen.r, **signals.errors.r}, {**seen.q, **signals.errors.q})
-        a, c = backward(plan, blocks, every, late)
-        for k, (r, entries) in enumerate(zip(plan.relations, trace.plain.entries, strict=True)):
-            term = plan.grad(k, c[k], window)
-            add_to(out, r.site, term + trace_part(plan, k, entries, a[r.group], window.fixed))
+        entry, late = reverse_leak(signals.on_groups, self.kappa) if self.signalled else ({}, {})
+        filtered = weighted(plan, seen, late)
+        every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
+        a, c = backward(plan, window, blocks, every)
+        for k, r in enumerate(plan.relations):
+            add_to(out, r.site, plan.grad(k, c[k], window))
+        for j, term in self.traces.credit(trace.plain, a, window).items():
+            add_to(out, j, term)
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             r = plan.relations[k]
-            add_to(out, r.site, trace_part(plan, k, (e,), [entry[r.group]], window.fixed))
+            signal = plan.gathers[k](entry[r.group]).astype(e.dtype)
+            add_to(out, r.site, plan.apply(k, e, signal, window.fixed))
         return out
 
     def move(self, trace: GuidedTrace, window: WindowData) -> GuidedTrace:
-        inner = window._replace(records=window.records.blocks) if self.plan.relations else window
         source = self.source.move(trace.source, window.signals.memo) if window.signals else trace.source
-        return GuidedTrace(self.base.move(trace.plain, inner), self._moved(trace, window), source)
+        if not self.plan.relations:
+            return trace._replace(source=source)
+        plain = self.traces.move(trace.plain, window, window.records.blocks)
+        return GuidedTrace(plain, self._moved(trace, window), source)
 
     def _moved(self, trace: GuidedTrace, window: WindowData) -> list[Array]:
         """ē at the exit: κ^K ē_0 + Σ_k κ^{K−k} e_k."""
@@ -149,10 +163,10 @@ class _Guided:
         blocks, seen = window.records
         powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
         late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
-        a, c = backward(plan, blocks, seen, late)
+        a, c = backward(plan, window, blocks, weighted(plan, seen, late))
         moved = []
         for k, e in zip(self.filtered, trace.filtered, strict=True):
-            old = moved_part(plan, k, trace.plain.entries[k], a[plan.relations[k].group], window)
+            old = self.traces.summed(k, trace.plain, a[plan.relations[k].group], window)
             moved.append((kappa**n * e + old + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype))
         return moved
 
@@ -162,27 +176,35 @@ class _Guided:
         return by_site(sites, [*trace.plain.entries, *trace.filtered])
 
 
+def guided_fan_out(kappa: float) -> FanOut:
+    """Outputs that reach several positions are carried where no filter stands between them and the signal."""
+    return NO_FAN_OUT if kappa else CHEAP_FAN_OUT
+
+
 def guided_transport(
     facts: Facts, source: Source, kappa: float = 0.0, sites: frozenset[int] | None = None,
     trace_dtype: DTypeLike | None = None,
 ) -> Transport[GuidedTrace]:  # fmt: skip
     """The trace of D-RTRL under a learning signal; if κ > 0, the filtered eligibility of the activity beside it."""
-    plan = plan_of(facts, plan_probes(facts, carried_relations(facts, sites), reduced=True), trace_dtype)
-    base = diagonal_transport(facts, sites, trace_dtype, plan.probes)
-    used = sorted({r.group for r in plan.relations})
-    signalled, direct = [g for g in used if g not in source.direct], [g for g in used if g in source.direct]
-    filtered = [k for k, r in enumerate(plan.relations) if kappa and r.group in signalled]
+    # What is memoryless in the trace can be seen in the activity, so the view is that of all states that are read.
+    view = reduced_view(facts)
+    if kappa:
+        # ē has an entry for every output of an op, also for those that act on the activity alone.
+        plan = plan_of(plan_probes(view, carried_relations(facts, sites)), trace_dtype, structured=True)
+    else:
+        plan = chosen_plan(facts, sites, trace_dtype, guided_fan_out(kappa), view)
+    signalled = [g for g in plan.groups if kappa and g not in source.direct]
+    filtered = [k for k, r in enumerate(plan.relations) if r.group in signalled]
     replaces = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
     untraced = sorted(replaces - {r.site for r in plan.relations})
-    visible = find_visible(facts)
-    guided = _Guided(plan, base, visible, source, kappa, signalled, direct, filtered, untraced)
+    guided = _Guided(Traces(plan), find_visible(facts), source, kappa, plan.groups, signalled, filtered, untraced)
     return Transport(
         guided.init,
         guided.credit,
         guided.move,
         EachStep(guided.record) if plan.relations else EachStep(),
         Signal(guided.signal, replaces),
-        lasting=Lasting(lambda trace: trace.source, lambda fresh, source: fresh._replace(source=source)),
+        persistent=Persistent(lambda trace: trace.source, lambda fresh, source: fresh._replace(source=source)),
         parts=guided.parts,
     )
 
@@ -200,16 +222,3 @@ def _immediate(
         for j, bar in observed.pull(on_activity(visible, observed, g, signals.get(g), errors))[1].items():
             add_to(total, j, bar)
     return total
-
-
-def _filter(signals: Mapping[int, Array], kappa: float) -> tuple[dict[int, Array], dict[int, Array]]:
-    """b̃_k per group, and κ b̃_1."""
-    if not kappa or not signals:
-        return dict(signals), {}
-
-    def body(later: dict[int, Array], now: dict[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
-        found = {g: now[g] + later[g] for g in now}
-        return {g: kappa * b for g, b in found.items()}, found
-
-    entry, late = lax.scan(body, {g: jnp.zeros_like(b[0]) for g, b in signals.items()}, dict(signals), reverse=True)
-    return late, entry

@@ -30,7 +30,7 @@ from jax.typing import DTypeLike
 from .._arguments import check_decay, check_number
 from .._compat import common_dtype
 from ..compiler.analysis import Facts, is_steep, sample_rows
-from ..runtime import Future, Lasting, Transport, WindowData, live_sites
+from ..runtime import Future, Persistent, Transport, WindowData, live_sites
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
 
@@ -115,7 +115,7 @@ def synthetic_transport(
         lambda trace, g, window: {},
         move,
         future=Future(at_exit, frozenset(live_sites(facts) if sites is None else sites)),
-        lasting=Lasting(lambda trace: trace.matrix, lambda fresh, matrix: LearnedFuture(matrix)),
+        persistent=Persistent(lambda trace: trace.matrix, lambda fresh, matrix: LearnedFuture(matrix)),
     )
 
 
@@ -133,7 +133,8 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
     discount = check_decay("synthetic", "discount", discount, closed=True)
 
     options = {"rate": rate, "discount": discount}
-    return Rule("synthetic", partial(synthetic_transport, **options), _by_estimate, options, estimates_future=True)
+    transport = partial(synthetic_transport, **options)
+    return Rule("synthetic", transport, _by_estimate, options, estimates_future=True, needs_loss=True)
 
 
 def _by_estimate(facts: Facts, param: int) -> Verdict:

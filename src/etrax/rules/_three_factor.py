@@ -27,7 +27,7 @@ from ..compiler.ir import format_path
 from ..runtime import Moment, Source, Transport
 from ._feedback import sample_of_position
 from ._rule import Rule
-from ._signals import GuidedTrace, guided_transport
+from ._signals import GuidedTrace, guided_fan_out, guided_transport
 from ._verdicts import Verdict, other_signal_verdict
 
 Modulator = Callable[[Any, Any], Any]
@@ -71,11 +71,14 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
     def verdict(facts: Facts, param: int) -> Verdict:
         what = "the modulator" if modulator is not None else "the loss of each step"
         return other_signal_verdict(
-            facts, param, f"the learning signal is {what}, broadcast, not the gradient of the loss"
+            facts,
+            param,
+            f"the learning signal is {what}, broadcast, not the gradient of the loss",
+            guided_fan_out(kappa),
         )
 
     options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
-    return Rule("three_factor", transport, verdict, options)
+    return Rule("three_factor", transport, verdict, options, needs_loss=True)
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:

@@ -36,7 +36,7 @@ from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep
 from ..compiler.opened import fixed_examples
 from ..compiler.ops import ALIGNED
 from ..runtime import (
-    Lasting,
+    Persistent,
     PullBack,
     Transport,
     WindowData,
@@ -194,7 +194,7 @@ def rank_one_transport(
         uoro.init,
         uoro.credit,
         uoro.move,
-        lasting=Lasting(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
+        persistent=Persistent(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
         parts=lambda trace: by_site(trace.theta, trace.theta.values()),
     )
 

@@ -201,25 +201,25 @@ def whole_influence_verdict(facts: Facts, param: int) -> Verdict:
     return Verdict(Kind.EXACT, "the whole influence of the parameter on every state is carried")
 
 
-def other_recurrence_verdict(facts: Facts, param: int, how: str) -> Verdict:
+def other_recurrence_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = NO_FAN_OUT) -> Verdict:
     """D-RTRL's verdict where there is a trace, but one whose recurrence is replaced by something not proven equal."""
-    plain = by_position_verdict(facts, param)
-    if trivial_verdict(facts, param) is not None or not carried_groups(facts, param):
+    plain = by_position_verdict(facts, param, fan_out)
+    if trivial_verdict(facts, param) is not None or not carried_groups(facts, param, fan_out):
         return plain
     more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
     return Verdict(Kind.APPROXIMATE, how + more)
 
 
-def other_signal_verdict(facts: Facts, param: int, how: str) -> Verdict:
+def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = NO_FAN_OUT) -> Verdict:
     """The verdict under a learning signal other than the gradient of the loss: never exact for what reaches a state."""
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
     sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
-    if not signalled_sites(facts) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
+    if not signalled_sites(facts, fan_out) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
         return Verdict(Kind.TRUNCATED, f"{how}, and {_no_signal(facts, sites)}", None)
-    plain = by_position_verdict(facts, param)
-    if not carried_groups(facts, param):
+    plain = by_position_verdict(facts, param, fan_out)
+    if not carried_groups(facts, param, fan_out):
         return Verdict(Kind.TRUNCATED, f"{how}, and it is the effect of one step only that it acts on: {plain.reason}")
     more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
     return Verdict(Kind.APPROXIMATE, how + more)

@@ -1,4 +1,4 @@
-"""The eligibility of a group's activity: its derivatives at each step, and one reverse recursion over a window.
+"""The eligibility of a group's activity: its derivatives at each step, and their way back over a window.
 
     r = ∂z/∂h        q = ∂z/∂y        a_{k−1} = r_k b_k + D_kᵀ a_k,   a_K = 0        c_k = q_k b_k + F_k · a_k
 
@@ -8,32 +8,26 @@ for any weights b_k per position. Then Σ_k b_k dz_k/dw = a_0 · ε_0 + Σ_k u_k
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from .._compat import common_dtype
 from ..compiler.analysis import Visible
 from . import _site_math as site_math
-from ._blocks import total
 from ._plan import Plan
-from ._pulls import AnyBlock, Rows
-from ._site_math import Operands
 from ._source import ObservedStep, observe_step, on_activity
-from ._suffix import Entries, driven_dot, pulled_back
 from ._transport import WindowData
 from ._zeros import times
-
-# Per group, one array for each state scalar.
-Signals: TypeAlias = dict[int, Rows]
+from .blocks import Step, Vector
 
 
 class Eligibility(NamedTuple):
-    """r per group (one array per state scalar) and q per relation, of the groups that were asked for."""
+    """r per group and slot, and q per relation, of the groups that were asked for."""
 
-    r: Signals
+    r: dict[int, Vector]
     q: dict[int, Array]
 
 
@@ -45,74 +39,51 @@ def observe_cut_step(
 
 
 def eligibility(
-    visible: Visible, plan: Plan, observed: ObservedStep, groups: Sequence[int], errors: Mapping[int, Array] | None,
-    old: Sequence[Array],
+    visible: Visible, plan: Plan, observed: ObservedStep, groups: Sequence[int],
+    weights: Mapping[int, Array] | None, errors: Mapping[int, Array], old: Sequence[Array],
 ) -> Eligibility:  # fmt: skip
-    """r and q of the activity itself, or (with errors) of the outputs that show it, weighted by their errors.
+    """r and q of the activity, weighted by what acts on it at each position.
 
-    `old` are the states before the step: r of one that follows from others is theirs.
+    `weights` are those per group; None is one everywhere, and a group that is missing takes the errors of the outputs
+    that show it. `old` are the states before the step: r of one that follows from others is theirs.
     """
-    found = Eligibility({}, {})
+    out = Eligibility({}, {})
     for g in groups:
-        one = jnp.ones(visible.facts.groups[g].num_positions) if errors is None else None
-        h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors or {}))
-        layout, h_bar = plan.probes.layouts[g], plan.probes.without_derived(h_bar, old)
-        found.r[g] = jax.tree.map(_wide, layout.read_rows({i: h_bar[i] for i in layout.group.leaves}))
-        found.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
-    return found
+        one = jnp.ones(visible.facts.groups[g].num_positions) if weights is None else weights.get(g)
+        h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors))
+        layout, h_bar = plan.reader.layouts[g], plan.reader.view.pull(h_bar, old)
+        out.r[g] = jax.tree.map(_wide, layout.vector({i: h_bar[i] for i in layout.group.leaves}))
+        out.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})
+    return out
+
+
+def weighted(plan: Plan, seen: Eligibility, late: Mapping[int, Array]) -> Eligibility:
+    """r_k b_k and q_k b_k, for b_k as (steps, positions) per group."""
+    layouts = plan.reader.layouts
+    b = {g: late[g].reshape(-1, *layouts[g].shape) for g in seen.r}
+    r, q = {}, {}
+    for g, rows in seen.r.items():
+        # Of many states, rows have an axis of slots behind that of steps.
+        each = jax.vmap(lambda v, x, g=g: plan.algebras[g].map_vector(lambda a: _scaled(plan, a, x), v))
+        r[g] = each(rows, b[g])
+    for k, a in seen.q.items():
+        at = jax.vmap(plan.gathers[k])(b[plan.relations[k].group].astype(jnp.real(a).dtype))
+        at = site_math.beside_loops(plan.facts.sites[plan.relations[k].site], at, lead=1)
+        q[k] = times(a, at, plan.steep)
+    return Eligibility(r, q)
+
+
+def _scaled(plan: Plan, a: Array, b: Array) -> Array:
+    return times(a, b.astype(a.dtype), plan.steep)
 
 
 def backward(
-    plan: Plan, records: tuple[Sequence[AnyBlock], Sequence[Rows]], seen: Eligibility, late: Mapping[int, Array]
-) -> tuple[Signals, dict[int, Array]]:
-    """a_0 per group and c_k per relation, stacked over steps; `late` are the b_k, (steps, positions) per group."""
-    blocks, rows = records
-    layouts = plan.probes.layouts
-    weight = {g: late[g].reshape(-1, *layouts[g].shape) for g in seen.r}
-
-    def body(later: Signals, step: tuple[Signals, dict[int, Array], Sequence[AnyBlock]]) -> tuple[Signals, Signals]:
-        r, b, d = step
-        new = {}
-        for g, a in later.items():
-            new[g] = jax.tree.map(
-                lambda x, y, b=b[g]: times(x, b.astype(x.dtype), plan.steep) + y.astype(x.dtype),
-                r[g],
-                pulled_back(d[g], a, plan.steep),
-            )
-        return new, later
-
-    start = jax.tree.map(lambda x: jnp.zeros_like(x[0]), seen.r)
-    entry, a = lax.scan(body, start, (seen.r, weight, blocks), reverse=True)
-    c = {}
-    for k, q in seen.q.items():
-        g = plan.relations[k].group
-        c[k] = times(q, at_ops(plan, k, weight[g].astype(jnp.real(q).dtype)), plan.steep)
-        c[k] += driven_dot(plan, k, rows[k], a[g])
-    return entry, c
-
-
-def trace_part(plan: Plan, k: int, entries: Entries, entry: Rows, fixed: Sequence[Operands]) -> Array:
-    """a_0 · ε_0 of relation k, of the weight's shape."""
-    if not isinstance(entries, tuple):
-        one = jax.vmap(lambda e, x: plan.apply(k, e, plan.gathers[k](x).astype(e.dtype), fixed))
-        return one(entries, jnp.asarray(entry)).sum(0)
-    at = [plan.gathers[k](x) for x in entry]
-    return total(plan.apply(k, e, x.astype(e.dtype), fixed) for e, x in zip(entries, at, strict=True))
-
-
-def moved_part(plan: Plan, k: int, entries: Entries, entry: Rows, window: WindowData) -> Array:
-    """a_0 · ε_0 of relation k, entry by entry, of the trace's shape."""
-    if not isinstance(entries, tuple):
-        at = jax.vmap(lambda x, e: plan.at_trace(k, x, e, window.fixed))(jnp.asarray(entry), entries)
-        return (at.astype(entries.dtype) * entries).sum(0)
-    return total(plan.at_trace(k, x, e, window.fixed).astype(e.dtype) * e for e, x in zip(entries, entry, strict=True))
+    plan: Plan, window: WindowData, records: Step, seen: Eligibility
+) -> tuple[dict[int, Vector], dict[int, Array]]:
+    """a_0 per group, and c_k at y per relation, stacked over steps, for r and q that are weighted."""
+    entry, late = plan.pulled_rows(window, records, {}, seen.r)
+    return entry, {k: q + late[k] for k, q in seen.q.items()}
 
 
 def _wide(a: Array) -> Array:
     return a.astype(common_dtype(a.dtype, jnp.float32))
-
-
-def at_ops(plan: Plan, k: int, x: Array) -> Array:
-    """(steps, positions…) → (steps, …) at the elements of y, with axes of one for inner loops."""
-    site = plan.facts.sites[plan.relations[k].site]
-    return site_math.beside_loops(site, jax.vmap(plan.gathers[k])(x), lead=1)

@@ -61,6 +61,7 @@ class Layout:
     """The slots of a group; arrays per slot have shape `shape`.
 
     `known` tells of each pair of slots (new, old) whether the old one can act on the new one; None: all can.
+    `stacked_as` says whether blocks are arrays, where another layout has decided that.
     """
 
     group: Group
@@ -68,6 +69,7 @@ class Layout:
     shape: tuple[int, ...]
     avals: Mapping[int, jax.ShapeDtypeStruct]
     known: np.ndarray | None = None
+    stacked_as: bool | None = None
 
     @property
     def size(self) -> int:
@@ -119,10 +121,12 @@ class Layout:
 
     @cached_property
     def stacked(self) -> bool:
-        """Whether blocks and traces of this group are arrays with an axis of slots, not lists: `_stacked.py`."""
+        """Whether blocks and traces of this group are arrays with an axis of slots, not lists: `blocks/_stacked.py`."""
+        if self.stacked_as is not None:
+            return self.stacked_as
         return int((closure(self.links).astype(np.int64) @ self.links).sum()) > machine().unrolled_block_terms
 
-    def read_rows(self, cotangents: Mapping[int, Array]) -> list[Array] | Array:
+    def vector(self, cotangents: Mapping[int, Array]) -> list[Array] | Array:
         """Cotangents per leaf → real values per slot, in a list or stacked."""
         return self.stack(cotangents) if self.stacked else self.read(cotangents)
 

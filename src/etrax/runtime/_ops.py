@@ -1,34 +1,33 @@
-"""Weight ops computed in another, faster way than the step does."""
+"""Weight ops computed by a faster program than the step's own."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-
-from jax import Array
 
 from .._compat import Literal, is_concrete
 from .._machine import Machine, machine
 from ..compiler.analysis import Facts, memoised
 from ..compiler.ir import Step
 from ..compiler.opened import Weights, WeightSite, fixed_operands
+from ..compiler.ops import WithWeight
+from . import _site_math as site_math
 
 
-def planned(facts: Facts) -> dict[int, Callable[[Array], Callable[..., Array]]]:
+def kernels_of(facts: Facts) -> dict[int, WithWeight]:
     """Per site, w → (u → y) where its family has a faster way to compute the op, on the machine in force."""
-    return _planned(facts, machine())
+    return _kernels_on(facts, machine())
 
 
 @memoised
-def _planned(facts: Facts, _: Machine) -> dict[int, Callable[[Array], Callable[..., Array]]]:
-    """Per site, w → (u → y) where its family has a faster way to compute the op."""
-    found = {}
-    for j, fixed in enumerate(fixed_operands(facts.step, facts.sites)):
-        site = facts.sites[j]
-        known = all(a is not None and is_concrete(a) for a in fixed)
-        plan = site.rule.plan(site.call, fixed) if known and not site.loops else None
-        if plan is not None and _gives_one_value(facts.step, site):
-            found[j] = plan
-    return found
+def _kernels_on(facts: Facts, _: Machine) -> dict[int, WithWeight]:
+    """`kernels_of`, remembered with the facts for each machine: making them sorts all entries of a sparse matrix."""
+    products = {}
+    for j, (site, fixed) in enumerate(zip(facts.sites, fixed_operands(facts.step, facts.sites), strict=True)):
+        # Indices that are parameters have no values before the program runs, so that nothing can be sorted by them.
+        constants = [a for a in fixed if a is not None and is_concrete(a)]
+        all_constant = len(constants) == len(fixed)
+        product = site_math.kernels(site).product(site.call, constants) if all_constant else None
+        if product is not None and _gives_one_value(facts.step, site):
+            products[j] = product
+    return products
 
 
 def _gives_one_value(step: Step, site: WeightSite) -> bool:
@@ -41,6 +40,6 @@ def _gives_one_value(step: Step, site: WeightSite) -> bool:
     return not any(v in others for v in read if not isinstance(v, Literal))
 
 
-def prepared(facts: Facts, weights: Weights) -> Weights:
-    """Weights with the faster ops that these make."""
-    return weights._replace(ops={j: plan(weights.weight[j]) for j, plan in planned(facts).items()})
+def with_kernels(facts: Facts, weights: Weights) -> Weights:
+    """Weights with the faster programs of their ops."""
+    return weights._replace(ops={j: product(weights.weight[j]) for j, product in kernels_of(facts).items()})

@@ -23,9 +23,9 @@ from ..compiler.analysis import Facts, Group, OpNode
 from ..compiler.ir import Detach, Role, Site, detaching_vjp, interpret
 from ..compiler.opened import OpenStep
 from ._plan import Plan
-from ._pulls import Rows
 from ._source import OutputLoss, errors_of
-from ._transport import RanStep
+from ._transport import StepOutputs
+from .blocks import Vector
 
 # Outputs of a step, and the way back from them to a group's old states and to its new ones.
 Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[dict[int, Array], dict[int, Array]]]]
@@ -34,8 +34,8 @@ Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[d
 class StepGradients(NamedTuple):
     """Per group and state scalar, the loss in its new (s) and its old states (r); per site, the loss in y (δ)."""
 
-    new: dict[int, Rows]
-    old: dict[int, Rows]
+    new: dict[int, Vector]
+    old: dict[int, Vector]
     ops: dict[int, Array]
 
 
@@ -52,7 +52,7 @@ class OwnLoss:
     seen: frozenset[int]
 
     def __call__(
-        self, leaves: Sequence[Array], weights: Sequence[Array], ran: RanStep, along: Any, loss_of: OutputLoss,
+        self, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs, along: Any, loss_of: OutputLoss,
         share: Array | float,
     ) -> StepGradients:  # fmt: skip
         """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
@@ -61,10 +61,10 @@ class OwnLoss:
         errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(ran.outputs, along, loss_of)[1].items()}
         found = StepGradients({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
         for g, cut in self.cuts.items():
-            layout = self.plan.probes.layouts[g]
+            layout = self.plan.reader.layouts[g]
             old, new = _from_states(facts, facts.groups[g], cut, leaves, weights, ran.ys)[1](errors)
             found.new[g], found.old[g] = (
-                jax.tree.map(lambda a: _whole(a, share), layout.read_rows(bars)) for bars in (new, old)
+                jax.tree.map(lambda a: _whole(a, share), layout.vector(bars)) for bars in (new, old)
             )
         return found
 

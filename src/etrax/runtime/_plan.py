@@ -1,11 +1,17 @@
-"""What transports by position share: relations, pulls that read D and F, the way from positions to elements of y."""
+"""The plan of traces by position: per relation its copies and columns, its structure, and the view it is read in.
+
+A relation says its copies (fan-out) and columns, `structure` what is known of D and F before running, `reader` the view
+of the states. Whatever a plan holds, one transport serves it (`traces/_by_position.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -13,55 +19,239 @@ from jax.typing import DTypeLike
 
 from .._compat import common_dtype
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
+from ..compiler.dataflow import Uniform, without_zeros
 from ..compiler.opened import WeightSite
 from . import _site_math as site_math
-from ._layout import Gather, Layout, gather_of
-from ._probes import Probes, plan_probes
+from ._layout import Gather, Layout, closure, gather_of
+from ._readers import Reader, plain_algebra
 from ._site_math import Operands
+from ._structure import Structure, Uniforms, products, structure_of
 from ._transport import WindowData
+from .blocks import Algebra, Block, Entry, Matrix, Step, Unrolled, Vector, narrowed, reverse, shortened
+
+
+class FixedParts(NamedTuple):
+    """Entries of D and F that are made of parameters only, and gains that were taken out of F."""
+
+    blocks: Mapping[int, Block]
+    rows: Mapping[int, Vector]
+    gains: Mapping[int, Array]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Per relation: how positions are read at the elements of y, and the type of its trace."""
+    """Per relation: how positions are read at the elements of y, the type of its trace, and what is known of it."""
 
     facts: Facts
-    relations: tuple[Relation, ...]
-    probes: Probes
+    reader: Reader
     gathers: tuple[Gather, ...]
     dtypes: tuple[np.dtype, ...]
+    structure: Structure = field(default_factory=Structure)
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        return self.reader.relations
 
     @cached_property
     def steep(self) -> bool:
         """Whether products with influences have to be masked (`_zeros.py`)."""
         return is_steep(self.facts)
 
+    @cached_property
+    def groups(self) -> list[int]:
+        return sorted({r.group for r in self.relations})
+
     def layout(self, k: int) -> Layout:
-        return self.probes.layouts[self.relations[k].group]
+        return self.reader.layouts[self.relations[k].group]
 
     def site(self, k: int) -> WeightSite:
         """The op of relation k, with its outputs repeated where they reach several positions."""
         r = self.relations[k]
         return self.facts.sites[r.site] if r.copies is None else r.copies.site
 
+    @cached_property
+    def algebras(self) -> dict[int, Algebra]:
+        """Per group, by its layout and by what is known of its blocks."""
+        return {g: self._algebra(self.reader.layouts[g], self.structure.blocks.get(g)) for g in self.groups}
+
+    def _algebra(self, layout: Layout, known: Uniforms | None) -> Algebra:
+        if known is None:
+            return plain_algebra(layout, self.steep)
+        evens = products(known, len(layout.shape))
+        shapes = [[None if e is None else shortened(layout.shape, e.along) for e in line] for line in evens]
+        return Unrolled(shapes, self.steep)
+
+    def algebra(self, k: int) -> Algebra:
+        return self.algebras[self.relations[k].group]
+
+    def is_narrow(self, k: int) -> bool:
+        """Whether D and F of relation k have axes of one where all along them is equal."""
+        return k in self.structure.rows
+
+    def source(self, k: int) -> int:
+        """The relation whose trace serves relation k: its own, or one that it shares."""
+        shared = self.structure.shared.get(k)
+        return k if shared is None else shared.source
+
+    @cached_property
+    def drives(self) -> list[np.ndarray]:
+        """Per relation, the slots that its op acts on within its step."""
+        return [self.reader.drives(k) for k in range(len(self.relations))]
+
+    @cached_property
+    def carried(self) -> list[list[int]]:
+        """Per relation, the slots that its op reaches in any number of steps: no other has a trace."""
+        pairs = [(closure(self.layout(k).links), acts) for k, acts in enumerate(self.drives)]
+        return [np.flatnonzero((links & acts).any(1)).tolist() for links, acts in pairs]
+
+    @cached_property
+    def along(self) -> dict[int, list[tuple[bool, ...]]]:
+        """Per narrow relation and slot, the axes of y along which its trace is equal."""
+        return {k: [slot.along for slot in self.structure.slots(k)] for k in self.structure.rows}
+
     def zeros(self, k: int) -> Array:
-        """One state scalar's share of the trace of relation k."""
+        """One slot's share of the trace of relation k."""
         return jnp.zeros(site_math.trace_shape(self.site(k)), self.dtypes[k])
 
-    def signals(self, k: int, g: Mapping[int, Array]) -> list[Array]:
-        """Cotangents of hidden leaves, per state scalar, at the elements of relation k's y."""
-        layout = self.layout(k)
-        found = layout.read({i: g[i] for i in layout.group.leaves})
-        return [self.gathers[k](s).astype(self.dtypes[k]) for s in found]
+    # What is read at each step, and before the first.
+
+    @cached_property
+    def _changing(self) -> tuple[list[int], Reader]:
+        """The relations of which something changes from step to step, and their reader."""
+        known = self.structure
+        read = [k for k, r in enumerate(self.relations) if k not in known.shared and not known.is_known(k, r.group)]
+        every = len(read) == len(self.relations)
+        return read, self.reader if every else self.reader.of([self.relations[k] for k in read])
+
+    def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Step:
+        """The entries of D and F that change from step to step."""
+        read, reader = self._changing
+        if not read:
+            return Step({}, {})
+        blocks, rows = reader(leaves, weights, ys)
+        groups = {self.relations[k].group for k in read}
+        return self._parts({g: blocks[g] for g in groups}, dict(zip(read, rows, strict=True)), fixed=False)
+
+    def _parts(self, blocks: Mapping[int, Block], rows: Mapping[int, Vector], fixed: bool) -> Step:
+        """What is fixed, or what is not; axes are of one where all along them is equal."""
+
+        def part(a: Entry, even: Uniform | None) -> Entry:
+            return None if a is None or even is None or even.fixed is not fixed else narrowed(a, even.along)
+
+        known, out = self.structure, Step({}, {})
+        for g, d in blocks.items():
+            evens = known.blocks.get(g)
+            if evens is not None:
+                pairs = zip(d, evens, strict=True)
+                d = [[part(a, e) for a, e in zip(line, even, strict=True)] for line, even in pairs]
+            if evens is not None or not fixed:
+                out.blocks[g] = d
+        for k, f in rows.items():
+            if k in known.rows:
+                f = [part(a, e) for a, e in zip(f, known.rows[k], strict=True)]
+            if k in known.rows or not fixed:
+                out.rows[k] = f
+        return out
+
+    def fixed(self, window: WindowData) -> FixedParts:
+        """The entries of D and F that are made of parameters only, read with nothing in the place of states."""
+        known = self.structure
+        if not known.blocks:
+            return FixedParts({}, {}, {})
+        leaves, _, ys = self.reader.stand_ins()
+        first, last = self.facts.step.first_state, len(leaves) - len(window.steady)
+        nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[first:last]]  # no entry that is taken reads them
+        none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
+        narrow = list(known.rows)
+        reader = self.reader.of([self.relations[k] for k in narrow])
+        leaves = [*window.params, *nothing, *window.steady]
+        # A plain function, for JAX prints what it traces; an entry that is a constant comes as a number.
+        read_all = without_zeros(lambda *step: reader(*step), leaves, list(window.weights), none)
+        blocks, read = jax.tree.map(jnp.asarray, read_all)
+        rows = dict(zip(narrow, read, strict=True))
+        gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in known.gains.items()}
+        for k, (gained, _) in known.gains.items():
+            rows[k] = [jnp.ones_like(f) if s == gained else f for s, f in enumerate(rows[k])]
+        parts = self._parts({g: blocks[g] for g in known.blocks}, rows, fixed=True)
+        return FixedParts(parts.blocks, parts.rows, gains)
+
+    def reads(self, fixed: FixedParts, record: Step) -> Step:
+        """All of D and F at one step."""
+        rows = {k: self._row(fixed, record, k) for k in range(len(self.relations)) if self.source(k) == k}
+        return Step({g: self._block(fixed, record, g) for g in self.groups}, rows)
+
+    def _block(self, fixed: FixedParts, record: Step, g: int) -> Block:
+        if g not in fixed.blocks or g not in record.blocks:
+            return record.blocks.get(g, fixed.blocks.get(g))
+        pairs = zip(fixed.blocks[g], record.blocks[g], strict=True)
+        return [[a if a is not None else b for a, b in zip(one, two, strict=True)] for one, two in pairs]
+
+    def _row(self, fixed: FixedParts, record: Step, k: int) -> Vector:
+        if k not in fixed.rows or k not in record.rows:
+            return record.rows.get(k, fixed.rows.get(k))
+        return [a if a is not None else b for a, b in zip(fixed.rows[k], record.rows[k], strict=True)]
+
+    # From positions to the elements of y.
+
+    @cached_property
+    def _products_at_ops(self) -> dict[int, Uniforms]:
+        ranks = {k: len(self.gathers[k].shape) for k in self.structure.at_ops}
+        return {k: products(evens, ranks[k]) for k, evens in self.structure.at_ops.items()}
+
+    def at_op(self, k: int, a: Matrix) -> Matrix:
+        """A matrix per position, at the elements of relation k's y."""
+        layout, gather = self.layout(k), self.gathers[k]
+        evens = self._products_at_ops.get(k)
+
+        def read(p: Array, s: int, t: int) -> Entry:
+            if evens is None:
+                return gather(jnp.broadcast_to(p, layout.shape))
+            even = evens[s][t]
+            if gather.is_identity and layout.shape == gather.shape:
+                return p
+            return None if even is None else narrowed(gather(jnp.broadcast_to(p, layout.shape)), even.along)
+
+        return self.algebra(k).map(read, a)
 
     def at_trace(self, k: int, p: Array, entry: Array, fixed: Sequence[Operands]) -> Array:
-        """Values per position that a trace of relation k meets, broadcastable to it."""
-        at = self.met(k, entry, self.gathers[k](p), fixed)
+        """Values at the elements of y that a trace of relation k meets, broadcastable to it."""
+        at = p if self.is_narrow(k) else self.met(k, entry, p, fixed)
         return site_math.spread(self.site(k), fixed[self.relations[k].site], at)
 
     def met(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
         """A signal at the elements of y, as a trace of relation k meets it: in a steep step, with 0 for 0 · ∞."""
         return site_math.met(self.site(k), fixed[self.relations[k].site], entry, signal) if self.steep else signal
+
+    def signal(self, k: int, v: Vector, gains: Mapping[int, Array]) -> Vector:
+        """A row of the group's slots, at the elements of y, as the trace meets it that serves relation k.
+
+        A trace that is another's, turned, is that one, and the signal is turned back; a gain that was taken out of F
+        is multiplied with it.
+        """
+
+        def at(x: Array) -> Array:
+            x = self.gathers[k](x)
+            return x * gains[k].astype(x.dtype) if k in gains else x
+
+        out, shared = self.algebra(k).map_vector(at, v), self.structure.shared.get(k)
+        if shared is None:
+            return out
+        pairs = zip(shared.places, shared.signs, out, strict=True)
+        turned = {p: x if sign > 0 or x is None else -x for p, sign, x in pairs}
+        return [turned[s] for s in range(len(turned))]
+
+    def signals(self, k: int, g: Mapping[int, Array]) -> list[Array]:
+        """Cotangents of hidden leaves, per slot, at the elements of relation k's y."""
+        layout = self.layout(k)
+        slots = layout.read({i: g[i] for i in layout.group.leaves})
+        return [self.gathers[k](s).astype(self.dtypes[k]) for s in slots]
+
+    def vectors(self, g: Mapping[int, Array]) -> dict[int, Vector]:
+        """Cotangents of hidden leaves, per group."""
+        layouts = {n: self.reader.layouts[n] for n in self.groups}
+        return {n: layout.vector({i: g[i] for i in layout.group.leaves if i in g}) for n, layout in layouts.items()}
+
+    # From elements of y to weights.
 
     def apply(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
         """A trace against a signal at the elements of y, of the weight's shape."""
@@ -71,7 +261,12 @@ class Plan:
     def of_weight(self, k: int, g: Array) -> Array:
         """A gradient of the weights of `site(k)`, as that of the op's own."""
         copies = self.relations[k].copies
-        return g if copies is None else site_math.copies_added(copies, g)
+        return g if copies is None else site_math.copies_added(copies, g, copies.columns.weight)
+
+    def of_output(self, k: int, c: Array) -> Array:
+        """Values at the copies of relation k's y, summed at y."""
+        copies = self.relations[k].copies
+        return c if copies is None else site_math.copies_added(copies, c, copies.columns.out)
 
     def outer(self, k: int, c: Array, window: WindowData) -> Array:
         """Σ_t u_t ⊗ c_t, in the trace's type."""
@@ -80,24 +275,86 @@ class Plan:
         return site_math.outer(self.site(k), window.fixed[r.site], data, c).astype(self.dtypes[k])
 
     def grad(self, k: int, c: Array, window: WindowData) -> Array:
-        """Σ_t (∂y_t/∂w)ᵀ c_t, of the weight's shape."""
+        """Σ_t (∂y_t/∂w)ᵀ c_t, of the weight's shape, for c at y itself."""
         r = self.relations[k]
         c = c.astype(common_dtype(c.dtype, self.dtypes[k]))
         data = [widened(u, c.dtype) for u in window.data(r.site)]
         return site_math.grad(self.facts.sites[r.site], window.fixed[r.site], data, c)
 
+    # Products over a window.
 
-def plan_blocks(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Plan:
-    """The plan for the relations that per-position blocks of the cut step carry."""
-    relations = carried_relations(facts, sites)
-    return plan_of(facts, plan_probes(facts, relations), trace_dtype)
+    def pulled_rows(
+        self, window: WindowData, records: Step, new: Mapping[int, Vector], old: Mapping[int, Vector]
+    ) -> tuple[dict[int, Vector], dict[int, Array]]:
+        """Rows per slot, taken back through a window: what is left at the entry, and a · F_k at y of each relation.
+
+        `new` and `old` are what acts on the states after and before each step, per group and slot, over the steps; a
+        at step k is what comes from later steps. `old` has all slots, `new` may have None for some.
+        """
+        fixed, algebras = self.fixed(window), self.algebras
+        start = {g: algebras[g].row(jax.tree.map(lambda x: jnp.zeros_like(x[0]), v)) for g, v in old.items()}
+        as_rows = [
+            {g: jax.vmap(algebras[g].row, axis_size=window.steps)(v) for g, v in part.items()} for part in (new, old)
+        ]
+
+        def emit(a: Mapping[int, Matrix], step: Step) -> dict[int, Array]:
+            met = {k: r.group for k, r in enumerate(self.relations) if r.group in a}
+            return {k: self.driven_dot(k, algebras[g].of_row(a[g]), step, fixed) for k, g in met.items()}
+
+        entry, c = reverse(
+            algebras, start, window.steps, lambda record: self.reads(fixed, record), records, emit, *as_rows
+        )
+        return {g: algebras[g].of_row(a) for g, a in entry.items()}, c
+
+    def driven_dot(self, k: int, a: Vector, step: Step, fixed: FixedParts) -> Array:
+        """a · F at y of relation k, (loops…, …)."""
+        m = self.source(k)
+        algebra, site, signal = self.algebra(k), self.site(k), self.signal(k, a, fixed.gains)
+        at = algebra.map_vector(lambda x: site_math.beside_loops(site, x), signal)
+        shape = (*(n for _, n in site.loops), *site.call.out.shape)
+        return self.of_output(k, jnp.broadcast_to(algebra.dot(step.rows[m], at, self.drives[m]), shape))
 
 
-def plan_of(facts: Facts, probes: Probes, trace_dtype: DTypeLike | None) -> Plan:
+def plan_of(reader: Reader, trace_dtype: DTypeLike | None, structured: bool = False) -> Plan:
+    """The plan of a reader's relations; `structured` with what is known of their blocks."""
+    facts = reader.view.facts
     groups = facts.groups
-    gathers = [gather_of(r.places, groups[r.group].varshape, groups[r.group].num_positions) for r in probes.relations]
-    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in probes.relations]
-    return Plan(facts, tuple(probes.relations), probes, tuple(gathers), tuple(dtypes))
+    gathers = [gather_of(r.places, groups[r.group].varshape, groups[r.group].num_positions) for r in reader.relations]
+    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in reader.relations]
+    known = _structure(reader, gathers, dtypes) if structured else Structure()
+    return Plan(facts, reader, tuple(gathers), tuple(dtypes), known)
+
+
+def _structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
+    """What is known of the relations that gain by it, and of their groups."""
+    # To ask it of many states would take long; copies are as narrow as they get.
+    few = [
+        k for k, r in enumerate(reader.relations)
+        if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked
+    ]  # fmt: skip
+    if not few:
+        return Structure()
+    some = reader.of([reader.relations[k] for k in few])
+    types = [dtypes[k] for k in few]
+    real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]
+    known = structure_of(some, [gathers[k] for k in few], types).with_gains(real)
+    numbers = {n: k for n, k in enumerate(few) if _gains(some, known, n)}
+    return known.of(numbers, {reader.relations[k].group for k in numbers.values()})
+
+
+def can_be_narrow(facts: Facts, relation: Relation) -> bool:
+    """Whether the axes of y are those of F and of D, so that what holds along them can be compared."""
+    site = facts.sites[relation.site]
+    plain = site.rule.narrow and not site.loops and relation.copies is None
+    return plain and relation.places.shape == site.call.out.shape
+
+
+def _gains(reader: Reader, known: Structure, k: int) -> bool:
+    """Whether the trace of relation k is smaller, or moved by fewer products, by what is known of D and F."""
+    r = reader.relations[k]
+    shape = reader.facts.sites[r.site].call.out.shape
+    saved = any(e and n > 1 for slot in known.slots(k) for e, n in zip(slot.along, shape, strict=True))
+    return saved or known.is_fixed(r.group)
 
 
 def widened(u: Array, dtype: DTypeLike) -> Array:

@@ -6,8 +6,8 @@ source, are probed in different pulls: a block is then never a sum over several 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -24,7 +24,6 @@ from ..compiler.analysis import (
     Relation,
     StateNode,
     colours,
-    derived_states,
     driven_slots,
     slot_links,
 )
@@ -32,30 +31,32 @@ from ..compiler.dataflow import number_outputs
 from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, weights
 from . import _site_math as site_math
-from ._blocks import Block
 from ._layout import Layout, layout_of
-from ._pulls import AnyBlock, Probe, Pulls, Rows
+from ._pulls import Probe, Pulls
 from ._pushes import Pushes
-from ._stacked import Sparse
+from ._view import View
+from .blocks import Block, Vector
 
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """A plan to read D and F off a step; `derived` are states that follow from others, by group.
-
-    `without` are states that it leaves out beside those.
-    """
+    """A plan to read D and F off a step, in a view of its states."""
 
     facts: Facts
     layouts: tuple[Layout, ...]
     relations: tuple[Relation, ...]
     pulls: tuple[tuple[Probe, ...], ...]
-    derived: Mapping[int, Derived] = field(default_factory=dict)
-    without: frozenset[int] = frozenset()
+    view: View
 
     def of(self, relations: Sequence[Relation]) -> Probes:
-        """The same states for other relations."""
-        return plan_probes(self.facts, relations, reduced=True, without=self.without)
+        """Probes for other relations, in the same view."""
+        return plan_probes(self.view, relations)
+
+    @cached_property
+    def derived(self) -> list[Derived]:
+        """States of the groups of these relations that follow from others."""
+        needed = {layout.group.index for layout in self.layouts if layout.slots}
+        return [d for g, d in self.view.derived.items() if g in needed]
 
     @cached_property
     def reading(self) -> Pulls:
@@ -73,25 +74,13 @@ class Probes:
         """(S,): the slots that the op of relation k acts on within its step."""
         return _drives(self.facts, self.relations[k], self.layouts[self.relations[k].group])
 
-    def by_slot(self, k: int, rows: Rows, lead: int = 0) -> list[tuple[int, Array]]:
-        """F of relation k slot by slot, with so many axes before that of slots, for the slots that its op acts on."""
-        driven = np.flatnonzero(self.drives(k)).tolist()
-        if not isinstance(rows, list):
-            return list(zip(driven, jnp.moveaxis(rows, lead, 0), strict=True))
-        return [(s, rows[s]) for s in driven]
-
-    def without_derived(self, g: Mapping[int, Array], states: Sequence[Array]) -> Mapping[int, Array]:
-        """Cotangents of states, with those of derived states taken to the states that they are made of."""
-        found = dict(g)
-        for d in self.derived.values():
-            _, pull = jax.vjp(d, {i: states[i] for i in d.kept})
-            for i, value in pull({i: g[i] for i in d.gone})[0].items():
-                found[i] = found[i] + value
-        return found
+    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+        """Slots that are low-pass copies of others: none."""
+        return {}
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-    ) -> tuple[list[AnyBlock], list[Rows]]:
+    ) -> tuple[list[Block], list[Vector]]:
         """D per group, and F per relation (one array of y's shape per slot), at one step, given the outputs of ops.
 
         F of a relation with copies has the shape of these.
@@ -102,7 +91,7 @@ class Probes:
 
         def run(detach: Detach, h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
             states = dict(enumerate(old)) | h
-            for d in self.derived.values():  # their values are what they were, their derivatives those of the others
+            for d in self.derived:  # their values are what they were, their derivatives those of the others
                 for i, value in d({k: states[k] for k in d.kept}).items():
                     states[i] = old[i] + (value - detach(value))
             outs, _ = opened(leaves, deltas, weights, ys, states=states, detach=detach)
@@ -144,21 +133,13 @@ class Probes:
         return [keys.index(key) for key in keys]
 
 
-def as_lists(found: tuple[list[AnyBlock], list[Rows]]) -> tuple[list[Block], list[list[Array]]]:
-    """D and F of groups of which none is stacked."""
-    blocks = [d for d in found[0] if not isinstance(d, Sparse)]
-    rows = [f for f in found[1] if isinstance(f, list)]
-    assert (len(blocks), len(rows)) == (len(found[0]), len(found[1]))
-    return blocks, rows
-
-
 def _source(relation: Relation) -> Relation:
     """The relation that F is read of: with all columns of y, where the given one leaves some out."""
     source = relation.copies.source if relation.copies is not None else None
     return relation if source is None else source
 
 
-def _at_columns(relation: Relation, rows: Rows) -> Rows:
+def _at_columns(relation: Relation, rows: Vector) -> Vector:
     """F of all columns of y, at those that a relation has."""
     copies = relation.copies
     if copies is None:
@@ -172,26 +153,14 @@ def _beside_loops(facts: Facts, relation: Relation) -> np.ndarray | None:
     return None if place is None else place.reshape(facts.sites[relation.site].beside_loops(place.shape))
 
 
-def plan_probes(
-    facts: Facts, relations: Sequence[Relation], reduced: bool = False, groups: Sequence[Group] | None = None,
-    without: Collection[int] = (), follow: bool = False,
-) -> Probes:  # fmt: skip
-    """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order).
-
-    `groups` show every state that they have; otherwise states that no weight op reaches are left out, for they have no
-    trace. `reduced` leaves out states that follow from others or reach no output, and blocks of states that do not act
-    on each other; `without` are further states to leave out. With `follow`, states that follow from others have rows of
-    D and F, but act on nothing: those that they are made of act in their place.
-    """
+def plan_probes(view: View, relations: Sequence[Relation], groups: Sequence[Group] | None = None) -> Probes:
+    """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order)."""
+    facts = view.facts
     needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
-    known, groups = groups is None, facts.groups if groups is None else groups
-    derived = {g: d for g, d in derived_states(facts).items() if g in needed} if reduced or follow else {}
-    unreached = facts.unreached if known else frozenset()
-    layouts = tuple(
-        layout_of(facts, g, (*(untraced_leaves(facts, g.index) if reduced else unreached), *without)) for g in groups
-    )
-    if known:
-        layouts = tuple(linked(facts, layout, derived.get(layout.group.index)) for layout in layouts)
+    linkable, groups = groups is None, facts.groups if groups is None else groups
+    layouts = tuple(layout_of(facts, g, sorted(view.gone)) for g in groups)
+    if linkable:
+        layouts = tuple(linked(facts, layout, view.derived.get(layout.group.index)) for layout in layouts)
     rounds: list[list[int]] = []
     for g in needed:
         for members in rounds:
@@ -209,20 +178,13 @@ def plan_probes(
         for k in range(max(map(len, lists))):
             pulls.append(tuple(p for found in lists if k < len(found) for p in found[k]))
     layouts = tuple(layout if layout.group.index in needed else layout.without_slots() for layout in layouts)
-    return Probes(facts, layouts, tuple(relations), tuple(pulls), derived, frozenset(without))
+    return Probes(facts, layouts, tuple(relations), tuple(pulls), view)
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
     """One probe per colour of the positions of group g, and state scalar; None: one colour is enough."""
     masks = [None] if colour is None else [colour.reshape(-1) == c for c in range(int(colour.max()) + 1)]
     return [Probe(g, s, mask) for mask in masks for s in range(layout.size)]
-
-
-def untraced_leaves(facts: Facts, group: int) -> tuple[int, ...]:
-    """Leaves of a group that need no trace: it follows from that of others, or they are unreached, or unread."""
-    derived = derived_states(facts).get(group)
-    unread = (i for i in facts.groups[group].leaves if StateNode(i) not in facts.live or i in facts.unreached)
-    return tuple(dict.fromkeys((*(derived.gone if derived is not None else ()), *unread)))
 
 
 def linked(facts: Facts, layout: Layout, derived: Derived | None = None) -> Layout:

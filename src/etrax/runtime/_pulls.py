@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +16,9 @@ from jax import Array
 from .._machine import machine
 from ..compiler.analysis import Relation
 from ..compiler.ir import mapped
-from ._blocks import Block, Entry, full
 from ._layout import Layout
-from ._stacked import Pattern, Sparse
 from ._transport import PullBack
+from .blocks import Block, Entry, Pattern, Sparse, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +28,6 @@ class Probe:
     group: int
     slot: int
     colour: np.ndarray | None
-
-
-# D of a group, and F of a relation: lists of arrays per slot; of a group that is stacked, arrays.
-AnyBlock: TypeAlias = Block | Sparse
-Rows: TypeAlias = list[Array] | Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +49,7 @@ class Pulls:
         """The states whose cotangents are pulled back."""
         return sorted({slot.leaf for layout in self.layouts for slot in layout.slots})
 
-    def __call__(self, pull: PullBack) -> tuple[list[AnyBlock], list[Rows]]:
+    def __call__(self, pull: PullBack) -> tuple[list[Block], list[Vector]]:
         """D per group and F per relation, given the pull-back of new states to old states and outputs of ops.
 
         Of a group that is stacked, D is `Sparse`, and F an array over the slots that the op drives.
@@ -75,13 +68,13 @@ class Pulls:
             h_bar, d_bar = pull({i: jnp.asarray(c) for i, c in cotangents.items()})
             for p in probes:
                 self._read(p, h_bar, d_bar, blocks, rows)
-        return [*blocks], [full(row) for row in rows]
+        return [*blocks], [*rows]
 
     def _blank(self) -> tuple[list[Block], list[list[Entry]]]:
         rows: list[list[Entry]] = [[None] * self.layouts[r.group].size for r in self.relations]
         return [[[None] * g.size for _ in range(g.size)] for g in self.layouts], rows
 
-    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, np.ndarray]) -> tuple[list[AnyBlock], list[Rows]]:
+    def _all_at_once(self, pull: PullBack, zeros: Mapping[int, np.ndarray]) -> tuple[list[Block], list[Vector]]:
         """Many pulls as one with a leading axis: what each is to read is chosen from the stack."""
         blocks, rows = self._blank()
         stacked = {i: np.zeros((len(self.pulls), *a.shape), a.dtype) for i, a in zeros.items()}
@@ -93,7 +86,7 @@ class Pulls:
                     if i in stacked:  # a state that follows from others is not probed
                         stacked[i][n] += c.astype(stacked[i].dtype)
         h_bar, d_bar = mapped(pull, {i: jnp.asarray(c) for i, c in stacked.items()})
-        found: list[AnyBlock] = [*blocks]
+        found: list[Block] = [*blocks]
         arrays: dict[int, Array] = {}
         for g in sorted({g for g, _ in readers if self.layouts[g].stacked}):
             which = self._readers(g, readers)
@@ -114,7 +107,7 @@ class Pulls:
                 if r.group == g:
                     value = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
                     rows[k][s] = value if self.drives[k][s] else jnp.zeros_like(value)
-        return found, [arrays[k] if k in arrays else full(row) for k, row in enumerate(rows)]
+        return found, [arrays.get(k, row) for k, row in enumerate(rows)]
 
     def _readers(self, g: int, readers: Mapping[tuple[int, int], list[int]]) -> np.ndarray:
         """(S, positions): the number of the pull that reads a slot."""

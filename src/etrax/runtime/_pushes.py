@@ -17,9 +17,9 @@ from jax import Array, lax
 
 from ..compiler.analysis import Copies, Facts, Relation
 from . import _site_math as site_math
-from ._blocks import total
 from ._layout import Gather, Layout, gather_of
 from ._transport import PullBack
+from .blocks import total
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from . import _site_math as site_math
-from ._blocks import block_times
 from ._plan import Plan
-from ._pulls import AnyBlock, Rows
-from ._stacked import Sparse, stacked_times
+from ._readers import plain_algebra
 from ._zeros import finite_unless
+from .blocks import Block, Vector
 
 # Per relation (S, …y): whether an element of y has reached a state scalar at its position. Empty unless the step is
 # steep.
@@ -45,26 +43,23 @@ class Reached:
         """After one more step."""
         if not flags:
             return flags
-        blocks, rows = self.plan.probes(leaves, weights, ys)
+        blocks, rows = self.plan.reader(leaves, weights, ys)
         relations = self.plan.relations
         return tuple(self._moved(k, flags[k], blocks[r.group], rows[k]) for k, r in enumerate(relations))
 
-    def _moved(self, k: int, flags: Array, block: AnyBlock, rows: Rows) -> Array:
-        site, gather = self.plan.site(k), self.plan.gathers[k]
+    def _moved(self, k: int, flags: Array, block: Block, rows: Vector) -> Array:
+        site = self.plan.site(k)
 
         def acts(a: Array) -> Array:
             return (a != 0).astype(jnp.float32)
 
-        old = acts(flags)
-        if isinstance(block, Sparse):
-            found = stacked_times(Sparse(jax.vmap(gather)(acts(block.values)), block.pattern), old)
-        else:
-            at = [[None if d is None else gather(acts(d)) for d in line] for line in block]
-            found = jnp.stack([jnp.zeros_like(old[0]) if a is None else a for a in block_times(at, list(old))])
-        for s, f in self.plan.probes.by_slot(k, rows):
-            found = found.at[s].add(site_math.sum_loops(site, acts(f)[None])[0])
-        return found != 0
+        old, algebra = acts(flags), plain_algebra(self.plan.layout(k), False)
+        moved = algebra.times(algebra.map(lambda d, s, t: self.plan.gathers[k](acts(d)), block), old)
+        out = jnp.stack([jnp.zeros_like(old[0]) if a is None else a for a in moved])
+        for s, f in algebra.driven(rows, self.plan.drives[k]):
+            out = out.at[s].add(site_math.sum_loops(site, acts(f)[None])[0])
+        return out != 0
 
-    def met(self, k: int, flags: Flags, signals: Sequence[Array]) -> list[Array]:
-        """Signals per state scalar at the elements of relation k's y, with 0 for infinity where it reached nothing."""
-        return [finite_unless(s, a) for s, a in zip(signals, flags[k], strict=True)] if flags else list(signals)
+    def met(self, k: int, flags: Flags, signals: Sequence[Array], slots: Sequence[int]) -> list[Array]:
+        """Signals at the elements of relation k's y, of some slots, with 0 for infinity where it reached nothing."""
+        return [finite_unless(x, flags[k][s]) for s, x in zip(slots, signals, strict=True)] if flags else list(signals)

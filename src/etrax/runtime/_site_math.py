@@ -1,4 +1,9 @@
-"""The pieces of an op family (`OpRule`) at a site: iterations of inner loops are steps, slices of a weight apart."""
+"""The functions of an op family (`OpRule`) at a site, which may stand inside loops of the step.
+
+Arrays per step have axes (k, loops…, *y): k steps, then the iterations of inner loops. Iterations that share a weight
+count as steps; a loop that reads a slice of the weight at each iteration ("sliced") has a trace for each slice, so that
+traces, weights and sums over steps begin with axes (slices…).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,9 @@ from jax.typing import DTypeLike
 
 from ..compiler.analysis import Copies
 from ..compiler.opened import WeightSite
-from ._blocks import Entry, block_times
+from ..compiler.ops import Kernels
 from ._zeros import finite_unless
+from .blocks import Entry, row_times
 
 # Operands of an op that do not change from step to step; constants may be numpy's.
 Operands: TypeAlias = Sequence[Array | np.ndarray]
@@ -23,12 +29,13 @@ Operands: TypeAlias = Sequence[Array | np.ndarray]
 
 def _arranged(site: WeightSite, a: Array) -> Array:
     """(k, loops…, …) → (slices, k·other loops, …): steps and loops that share a weight are one axis."""
-    n = len(site.loops)
-    own = [1 + i for i, sliced in enumerate(site.sliced) if sliced]
-    shared = [1 + i for i, sliced in enumerate(site.sliced) if not sliced]
-    rest = range(1 + n, a.ndim)
-    slices, shape = math.prod(site.slices), a.shape[1 + n :]
-    return a.transpose(*own, 0, *shared, *rest).reshape(slices, math.prod(a.shape[: 1 + n]) // max(slices, 1), *shape)
+    lead = 1 + len(site.loops)  # the axis of steps stands before those of the loops
+    sliced = [1 + i for i, is_sliced in enumerate(site.sliced) if is_sliced]
+    slices, rest = math.prod(site.slices), a.shape[lead:]
+    # No loop may run at all: then there are no slices, and no steps are divided among them.
+    steps = math.prod(a.shape[:lead]) // max(slices, 1)
+    a = a.transpose(*sliced, 0, *_shared_loops(site), *range(lead, a.ndim))
+    return a.reshape(slices, steps, *rest)
 
 
 def _per_slice(site: WeightSite, f: Callable[..., Array], *args: Array | Sequence[Array]) -> Array:
@@ -44,10 +51,17 @@ def _together(site: WeightSite, a: Array) -> Array:
 
 
 def _apart(site: WeightSite, a: Array) -> Array:
+    """(slices, …) → (slices…, …)."""
     return a.reshape(*site.slices, *a.shape[1:])
 
 
+def kernels(site: WeightSite) -> Kernels:
+    """What the family of a site's op can do faster: nothing inside a loop, where traces have axes of slices."""
+    return Kernels() if site.loops else site.rule.kernels
+
+
 def trace_shape(site: WeightSite) -> tuple[int, ...]:
+    """(slices…, *trace), per state scalar."""
     return (*site.slices, *site.rule.trace_shape(site.call))
 
 
@@ -58,16 +72,17 @@ def outer(site: WeightSite, fixed: Operands, u: Sequence[Array], c: Array) -> Ar
 
 
 def moved(
-    site: WeightSite, fixed: Operands, row: Sequence[Entry], entries: Sequence[Array], own: int, u: Sequence[Array],
+    site: WeightSite, fixed: Operands, row: Sequence[Entry], entries: Sequence[Array], number: int, u: Sequence[Array],
     c: Array, steep: bool = False,
 ) -> Array:  # fmt: skip
-    """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, which takes the place of entry `own`; `row` is spread over the trace."""
-    in_groups = site.rule.moved_in_groups if not site.loops and not steep else None
-    found = in_groups(site.call, row, entries, own, u, c) if in_groups is not None else None
-    if found is not None:
-        return found
-    (kept,), fresh = block_times([row], entries, steep), outer(site, fixed, u, c)
-    return fresh if kept is None else kept + fresh
+    """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, in the place of entry `number`; `row` is spread over the trace."""
+    # A steep model has infinite factors that meet zeros of the trace, which a plain product would make NaN.
+    in_groups = None if steep else kernels(site).move_in_groups
+    entry = None if in_groups is None else in_groups(site.call, row, entries, number, u, c)
+    if entry is not None:
+        return entry
+    carried, new = row_times(row, entries, steep), outer(site, fixed, u, c)
+    return new if carried is None else carried + new
 
 
 def grad(site: WeightSite, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
@@ -97,25 +112,27 @@ def met(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
     def spread_out(p: Array) -> Array:
         return jnp.broadcast_to(spread(site, fixed, p), shape)
 
+    # The transpose of `spread` counts, for each element of y, the entries of its trace that are not zero.
     _, pull = jax.vjp(spread_out, jnp.zeros(output_shape(site), jnp.float32))
     counts = pull(jnp.broadcast_to(trace != 0, shape).astype(jnp.float32))[0]
     return finite_unless(g, counts != 0)
 
 
-def copies_added(copies: Copies, g: Array) -> Array:
-    """The gradient of an op's repeated weights, as that of the weights themselves."""
-    axis = g.ndim + copies.columns.weight
+def copies_added(copies: Copies, g: Array, column_axis: int) -> Array:
+    """Values at an op's repeated columns, summed at the columns; `column_axis` is counted from the end."""
+    axis = g.ndim + column_axis
     if copies.source is not None:
         return _all_columns(copies, g, axis)
     regular = _repeated(copies.of, copies.count)
     if regular is not None:
+        # A sum over an axis, which runs much faster than a scatter.
         lead, times, trail = regular
-        found = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
-        found = found.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
+        columns = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
+        columns = columns.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
     else:
-        found = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
-        found = jnp.moveaxis(found, 0, axis)
-    return found.squeeze(axis) if copies.columns.new else found
+        columns = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
+        columns = jnp.moveaxis(columns, 0, axis)
+    return columns.squeeze(axis) if copies.columns.new else columns
 
 
 def at_columns(copies: Copies, a: Array, axis: int) -> Array:
@@ -126,14 +143,17 @@ def at_columns(copies: Copies, a: Array, axis: int) -> Array:
 
 def _all_columns(copies: Copies, a: Array, axis: int) -> Array:
     """The inverse of `at_columns`, with zeros in the other columns."""
-    parts, done = [], 0
+    parts, done = [], 0  # columns of `a` that were put in their places
+
+    def padded(part: Array, before: int, behind: int) -> Array:
+        return jnp.pad(part, [(before, behind) if i == axis else (0, 0) for i in range(a.ndim)])
+
     for run in _runs(copies.of):
-        own = lax.slice_in_dim(a, done, done + run.size, axis=axis)
-        gap = run[0] - sum(part.shape[axis] for part in parts)
-        parts.append(jnp.pad(own, [(gap if i == axis else 0, 0) for i in range(a.ndim)]))
+        part = lax.slice_in_dim(a, done, done + run.size, axis=axis)
+        # Zeros from the column where the parts so far end to the first one of this run.
+        parts.append(padded(part, run[0] - sum(p.shape[axis] for p in parts), 0))
         done += run.size
-    left = copies.count - 1 - copies.of[-1]
-    parts[-1] = jnp.pad(parts[-1], [(0, left if i == axis else 0) for i in range(a.ndim)])
+    parts[-1] = padded(parts[-1], 0, copies.count - 1 - copies.of[-1])
     return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
 
 
@@ -143,10 +163,11 @@ def _runs(of: np.ndarray) -> list[np.ndarray]:
 
 
 def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:
-    """(lead, times, trail) of numbers that are counted along the first and last of three axes, if they are."""
+    """(lead, times, trail) if `of` numbers the columns (lead, trail) with each repeated along an axis in between."""
     times = of.size // max(count, 1)
     if count * times != of.size:
         return None
+    # The first jump ends the numbers that stand side by side.
     trail = int(np.argmax(np.append(np.diff(of) != 1, True))) + 1
     if count % trail:
         return None
@@ -156,12 +177,12 @@ def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:
 
 
 def output_shape(site: WeightSite) -> tuple[int, ...]:
-    """Shape of y in a trace: iterations of an inner loop count as one, unless each has its own weight."""
+    """(slices…, *y): iterations of an inner loop count as one, unless each reads a slice of the weight."""
     return (*site.slices, *site.call.out.shape)
 
 
 def _shared_loops(site: WeightSite) -> tuple[int, ...]:
-    """Axes of (k, loops…, …) in which the weight is the same."""
+    """Axes of (k, loops…, …) along which one weight serves all iterations."""
     return tuple(1 + i for i, sliced in enumerate(site.sliced) if not sliced)
 
 
@@ -185,11 +206,11 @@ def data_structs(site: WeightSite, steps: int) -> list[jax.ShapeDtypeStruct]:
 
 
 def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
-    """A trace of features that has seen nothing."""
+    """The trace of features before the first step."""
     data = data_structs(site, 1)
     fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
-    found = jax.eval_shape(lambda f, u: features(site, f, u), fixed, data)
-    return jnp.zeros(found.shape[1:], dtype)
+    shape = jax.eval_shape(lambda f, u: features(site, f, u), fixed, data).shape
+    return jnp.zeros(shape[1:], dtype)
 
 
 def feature_grad(site: WeightSite, fixed: Operands, x: Array, g: Array) -> Array:

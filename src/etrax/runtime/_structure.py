@@ -1,28 +1,48 @@
-"""What is known of D and F before anything runs: read off the jaxpr of the probes that compute them."""
+"""What is known of D and F before anything runs: read off the jaxpr of the reader that computes them.
+
+    ε_K = P ε_0 + Σ_k u_k ⊗ c_k        P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k
+
+*Time-invariant*: D is made of parameters only (linear recurrences, leaky integrators). P and the products of D are then
+those of every window and every sample, D^K and D^(K−k). They are computed once, not recorded step by step, and
+have no axis of samples: where F is made of parameters too, Σ_k u_k ⊗ c_k is one plain product (B·I, K) × (K, O).
+
+*Factored*: D and F are equal for all outputs of the op (one leak for a layer; they may change in time and differ
+from sample to sample). All columns of ε are then equal, ε[i, o] = x̂[i], and one of them is kept:
+
+    x̂ ← D x̂ + F u        credit: Σ_b x̂[b, i] (∂L/∂h_0)[b, o], which is one row more in the window's own product
+
+A gain c[o] for each output, made of parameters only, does not hinder that: with F = c[o] it is ε[i, o] = c[o] x̂[i],
+x̂ ← D x̂ + u, and c, as it is now, is multiplied with the credit.
+
+*Shared*: two ops on the same data whose F differ by a turn R that D commutes with (real and imaginary part of a complex
+matrix) have traces that differ by it. One is kept, and the other's credit is taken of it: g · R ε = (Rᵀ g) · ε.
+
+All are one thing: arrays have an axis of length one wherever all along it is equal, and so has the trace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import permutations, product
 from typing import NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .._compat import Var
-from ..compiler.dataflow import Uniform as Even
-from ..compiler.dataflow import number_outputs
-from ..compiler.dataflow import uniformity as evenness
+from ..compiler.dataflow import Uniform, number_outputs, uniformity
 from ..compiler.ir import Role
 from ..compiler.opened import weights
 from ..compiler.primitives import Name
-from ._plan import Plan
-from ._probes import as_lists
+from ._layout import Gather
+from ._readers import Reader
 
 # block[s][t]; None is an entry that is always zero.
-Evens: TypeAlias = list[list[Even | None]]
+Uniforms: TypeAlias = list[list[Uniform | None]]
 
 
 class Shared(NamedTuple):
@@ -35,56 +55,59 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Of D per group, of F per relation and state scalar, and of D at the elements of a relation's y.
+    """What is known before running about D (per group), F (per relation and slot), and D gathered at y.
 
-    `shared`, by relation, are earlier ones on the same data whose F is the same up to a turn R that D commutes with.
-    `gains`, by relation, are fixed vectors that F is a multiple of, F = f·c[o]: the state scalar that has one, and what
-    holds of c. `rows` are then those of f.
+    A group or relation that is missing has nothing known of it. `shared`, by relation, are earlier ones on the same
+    data whose F is the same up to a turn R that D commutes with. `gains`, by relation, are fixed vectors that F is a
+    multiple of, F = f·c[o]: the slot that has one, and what holds of c. `rows` are then those of f.
     """
 
-    blocks: tuple[Evens, ...]
-    rows: tuple[Sequence[Even], ...]
-    at_ops: tuple[Evens, ...]
-    gains: Mapping[int, tuple[int, Even]] = field(default_factory=dict)
+    blocks: Mapping[int, Uniforms] = field(default_factory=dict)
+    rows: Mapping[int, Sequence[Uniform]] = field(default_factory=dict)
+    at_ops: Mapping[int, Uniforms] = field(default_factory=dict)
+    gains: Mapping[int, tuple[int, Uniform]] = field(default_factory=dict)
     shared: Mapping[int, Shared] = field(default_factory=dict)
 
-    def of(self, relations: Sequence[int]) -> Structure:
-        """The same for some relations."""
-        gains = {n: self.gains[k] for n, k in enumerate(relations) if k in self.gains}
-        rows, at = tuple(self.rows[k] for k in relations), tuple(self.at_ops[k] for k in relations)
-        number = {k: n for n, k in enumerate(relations)}
-        shared = {number[k]: s._replace(source=number[s.source]) for k, s in self.shared.items()
-                  if k in number and s.source in number and not {k, s.source} & self.gains.keys()}  # fmt: skip
-        return Structure(self.blocks, rows, at, gains, shared)
+    def of(self, numbers: Mapping[int, int], groups: Collection[int]) -> Structure:
+        """What is known of some relations and groups; `numbers` are the new numbers of the relations."""
+        shared = {numbers[k]: s._replace(source=numbers[s.source]) for k, s in self.shared.items()
+                  if k in numbers and s.source in numbers and not {k, s.source} & self.gains.keys()}  # fmt: skip
+        return Structure(
+            {g: evens for g, evens in self.blocks.items() if g in groups},
+            {n: self.rows[k] for k, n in numbers.items()},
+            {n: self.at_ops[k] for k, n in numbers.items()},
+            {n: self.gains[k] for k, n in numbers.items() if k in self.gains},
+            shared,
+        )
 
     def with_gains(self, relations: Sequence[int]) -> Structure:
-        """The same with fixed vectors taken out of F of these where the trace is then equal along more axes.
+        """This, with fixed vectors taken out of F of some relations where the trace is then equal along more axes.
 
         One state scalar is driven, by numbers that are made of parameters only: these multiply the whole trace.
         """
-        found = self
+        out = self
         for k, row in ((k, self.rows[k]) for k in relations):
             driven = [s for s, e in enumerate(row) if not e.zero]
             if len(driven) != 1 or not row[driven[0]].fixed:
                 continue
             (s,) = driven
             one = row[s]._replace(along=(True,) * len(row[s].along))
-            rows = (*self.rows[:k], [*row[:s], one, *row[s + 1 :]], *self.rows[k + 1 :])
-            changed = replace(self, rows=rows)
+            changed = replace(self, rows={**self.rows, k: [*row[:s], one, *row[s + 1 :]]})
             if changed.slots(k) != self.slots(k):
-                rows = (*found.rows[:k], rows[k], *found.rows[k + 1 :])
-                found = replace(found, rows=rows, gains={**found.gains, k: (s, row[s])})
-        return found
+                rows = {**out.rows, k: changed.rows[k]}
+                out = replace(out, rows=rows, gains={**out.gains, k: (s, row[s])})
+        return out
 
     def is_fixed(self, group: int) -> bool:
         """Whether D of a group is made of parameters only."""
-        return all(e.fixed for line in self.blocks[group] for e in line if e is not None)
+        known = self.blocks.get(group)
+        return known is not None and all(e.fixed for line in known for e in line if e is not None)
 
     def is_known(self, k: int, group: int) -> bool:
         """Whether F of a relation, and D of its group, are made of parameters only."""
-        return self.is_fixed(group) and all(e.fixed for e in self.rows[k])
+        return k in self.rows and self.is_fixed(group) and all(e.fixed for e in self.rows[k])
 
-    def slots(self, k: int) -> list[Even]:
+    def slots(self, k: int) -> list[Uniform]:
         """What holds of the trace of each state scalar of relation k, along the axes of y."""
         rows = self.rows[k]
         return [
@@ -93,10 +116,10 @@ class Structure:
         ]
 
 
-def products(block: Evens, rank: int) -> Evens:
+def products(block: Uniforms, rank: int) -> Uniforms:
     """What holds of products of any number of such blocks, that of none among them."""
-    n, one = len(block), Even(True, (True,) * rank)
-    found: Evens = [[one if s == t else None for t in range(n)] for s in range(n)]
+    n, one = len(block), Uniform(True, (True,) * rank)
+    found: Uniforms = [[one if s == t else None for t in range(n)] for s in range(n)]
     while True:
         more = [[_maybe([found[s][t], *_terms(found, block, s, t)]) for t in range(n)] for s in range(n)]
         if more == found:
@@ -104,65 +127,73 @@ def products(block: Evens, rank: int) -> Evens:
         found = more
 
 
-def _terms(a: Evens, b: Evens, s: int, t: int) -> list[Even]:
+def _terms(a: Uniforms, b: Uniforms, s: int, t: int) -> list[Uniform]:
     pairs = ((a[s][r], b[r][t]) for r in range(len(a)))
     return [p.both(q) for p, q in pairs if p is not None and q is not None]
 
 
-def _maybe(found: Iterable[Even | None]) -> Even | None:
+def _maybe(found: Iterable[Uniform | None]) -> Uniform | None:
     some = [e for e in found if e is not None]
     return _of(some) if some else None
 
 
-def _of(found: Iterable[Even]) -> Even:
+def _of(found: Iterable[Uniform]) -> Uniform:
     """What holds of all."""
-    return reduce(Even.both, found)
+    return reduce(Uniform.both, found)
 
 
-def structure_of(plan: Plan) -> Structure:
-    """Dependence and evenness of all blocks that a plan reads."""
-    facts, probes = plan.facts, plan.probes
+def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
+    """Dependence and uniformity of all blocks that are read, of groups of which none is stacked."""
+    facts, relations = reader.facts, reader.relations
 
-    def read(
-        leaves: Sequence[Array], ys: Mapping[int, Array]
-    ) -> tuple[list[list[list[Array | None]]], list[list[Array]], list[list[list[Array | None]]]]:
+    def read(leaves: Sequence[Array], ys: Mapping[int, Array]) -> tuple[dict, dict, dict]:
         # Weights are made here, so that it is seen where one is spread over samples.
         made = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
-        blocks, rows = as_lists(probes(leaves, made, ys))
-        at = [
-            [[None if entry is None else gather(entry) for entry in line] for line in blocks[r.group]]
-            for r, gather in zip(plan.relations, plan.gathers, strict=True)
-        ]
-        return blocks, rows, at
+        blocks, rows = reader(leaves, made, ys)
+        layouts = [reader.layouts[r.group] for r in relations]
+        at = {
+            k: [
+                [None if a is None else gather(jnp.broadcast_to(a, layout.shape)) for a in line]
+                for line in blocks[r.group]
+            ]
+            for k, (r, gather, layout) in enumerate(zip(relations, gathers, layouts, strict=True))
+        }
+        shapes = [gather.shape for gather in gathers]
+        groups = {r.group for r in relations}
+        # A slot that an op does not drive has F = 0, of y's rank.
+        full = {k: [jnp.zeros(shapes[k]) if f is None else f for f in row] for k, row in enumerate(rows)}
+        return {g: d for g, d in enumerate(blocks) if g in groups}, full, at
 
-    leaves, _, ys = probes.stand_ins()
+    leaves, _, ys = reader.stand_ins()
     traced, shapes = jax.make_jaxpr(read, return_shape=True)(leaves, ys)
-    fixed = [leaf.role is Role.PARAM or i in facts.steady for i, leaf in enumerate(facts.step.ins)]
-    found = evenness(traced, [*fixed, *(False for _ in ys)])
+    fixed = [leaf.role is Role.PARAM or i in facts.parameter_inputs for i, leaf in enumerate(facts.step.ins)]
     tree = jax.tree.structure(shapes)
-    blocks, rows, at = jax.tree.unflatten(tree, found)
+    blocks, rows, at = jax.tree.unflatten(tree, uniformity(traced, [*fixed, *(False for _ in ys)]))
     names = jax.tree.unflatten(tree, number_outputs(traced))
-    return Structure(tuple(blocks), tuple(rows), tuple(at), shared=_shared(plan, names[0], names[1]))
+    return Structure(blocks, rows, at, shared=_shared(reader, dtypes, names[0], names[1]))
 
 
-def _shared(plan: Plan, blocks: Sequence[Sequence[Sequence[Name | None]]], rows: Sequence[Sequence[Name]]) -> dict:
+def _shared(
+    reader: Reader, dtypes: Sequence[np.dtype], blocks: Mapping[int, Sequence[Sequence[Name | None]]],
+    rows: Mapping[int, Sequence[Name]],
+) -> dict[int, Shared]:  # fmt: skip
     """Relations whose trace is that of an earlier one, turned."""
-    found: dict[int, Shared] = {}
-    alike = [_data_of(plan, k) for k in range(len(rows))]
-    for k, r in enumerate(plan.relations):
-        earlier = (m for m in range(k) if m not in found and alike[m] is not None and alike[m] == alike[k])
+    out: dict[int, Shared] = {}
+    alike = [_data_of(reader, k, dtypes[k]) for k in range(len(rows))]
+    for k, r in enumerate(reader.relations):
+        earlier = (m for m in range(k) if m not in out and alike[m] is not None and alike[m] == alike[k])
         for m in earlier:
             turn = _turn(blocks[r.group], rows[m], rows[k])
             if turn is not None:
-                found[k] = Shared(m, *turn)
+                out[k] = Shared(m, *turn)
                 break
-    return found
+    return out
 
 
-def _data_of(plan: Plan, k: int) -> Hashable:
+def _data_of(reader: Reader, k: int, dtype: np.dtype) -> Hashable:
     """What is equal for ops of one kind on the same data, to the same positions; None inside of loops."""
-    r = plan.relations[k]
-    site, eqns = plan.facts.sites[r.site], plan.facts.step.jaxpr.eqns
+    r = reader.relations[k]
+    site, eqns = reader.facts.sites[r.site], reader.facts.step.jaxpr.eqns
     first, *inside = site.at
     if inside or site.loops or r.copies is not None or first >= len(eqns):
         return None
@@ -170,7 +201,7 @@ def _data_of(plan: Plan, k: int) -> Hashable:
     others = tuple((i, v if isinstance(v, Var) else repr(v)) for i, v in enumerate(eqn.invars) if i != site.operand)
     shapes = tuple((a.shape, str(a.dtype)) for a in (*call.operands, call.out))
     return (site.rule.name, repr(sorted(eqn.params.items(), key=str)), site.operand, others, shapes, r.group,
-            r.places.tobytes(), str(plan.dtypes[k]))  # fmt: skip
+            r.places.tobytes(), str(dtype))  # fmt: skip
 
 
 def _turn(

@@ -36,7 +36,7 @@ class WindowData(NamedTuple):
     | `carry` | what `EachStep.advance` has made of `EachStep.begin` by the last step |
     | `zero_after_credit` | zero, which the compiler computes after the credit, for it does not know the number |
     | `params`, `weights` | the parameters, and the weight of every site |
-    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.steady`) |
+    | `steady` | values of the last inputs, where these are made of parameters only (`Facts.parameter_inputs`) |
 
     The compiler copies a trace that it overwrites before it has read it. Where a trace is multiplied by something that
     `zero_after_credit` was added to, it has to take the credit first, and then moves the trace in its place.
@@ -71,7 +71,7 @@ class EachStep(Generic[Trace]):
     advance: Callable[[Any, Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] = lambda carry, *step: carry
 
 
-class RanStep(NamedTuple):
+class StepOutputs(NamedTuple):
     """A step as it ran: the outputs of its weight ops, by site, and its own."""
 
     ys: Mapping[int, Array]
@@ -87,7 +87,7 @@ class Signal(Generic[Trace]):
     made of these signals, and nothing else.
     """
 
-    of_step: Callable[[Trace, Sequence[Array], Sequence[Array], RanStep, Any, Any, Array | float], Any]
+    of_step: Callable[[Trace, Sequence[Array], Sequence[Array], StepOutputs, Any, Any, Array | float], Any]
     replaces: frozenset[int]
 
 
@@ -103,7 +103,7 @@ class Future(Generic[Trace]):
 
 
 @dataclass(frozen=True)
-class Lasting(Generic[Trace]):
+class Persistent(Generic[Trace]):
     """What outlives a sequence: matrices that a rule trains, its random key.
 
     `learned(trace)` takes it out, `renew(fresh, learned)` puts it into the trace of the next sequence.
@@ -114,7 +114,7 @@ class Lasting(Generic[Trace]):
 
 
 @dataclass(frozen=True)
-class CreditElsewhere(Generic[Trace]):
+class FusedCredit(Generic[Trace]):
     """Credit that is cheaper to take at another place than in `Transport.credit`.
 
     `in_product(trace, g, window)` gives it per site as data and cotangents (n, …) of n steps more, which join those of
@@ -133,7 +133,7 @@ class Transport(Generic[Trace]):
     site's weight through the entry state, given g = ∂L/∂h_0. `move(trace, window)` is the trace at the window's exit.
 
     The rest is optional. `parts(trace)` lists by site the arrays of the trace that belong to it, to look at and to
-    name. Sites in `silent` have no gradient at all.
+    name. Sites in `without_gradient` have no gradient at all.
     """
 
     init: Callable[[], Trace]
@@ -142,10 +142,10 @@ class Transport(Generic[Trace]):
     each_step: EachStep[Trace] = field(default_factory=lambda: EachStep())
     signal: Signal[Trace] | None = None
     future: Future[Trace] | None = None
-    lasting: Lasting[Trace] = field(default_factory=lambda: Lasting())
-    elsewhere: CreditElsewhere[Trace] = field(default_factory=lambda: CreditElsewhere())
+    persistent: Persistent[Trace] = field(default_factory=lambda: Persistent())
+    fused: FusedCredit[Trace] = field(default_factory=lambda: FusedCredit())
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
-    silent: frozenset[int] = frozenset()
+    without_gradient: frozenset[int] = frozenset()
 
     @property
     def nbytes(self) -> int:
@@ -154,7 +154,7 @@ class Transport(Generic[Trace]):
         return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
 
 
-def within(
+def embed_trace(
     transport: Transport[Trace], init: Callable[[], Outer], of: Callable[[Outer], Trace],
     put: Callable[[Outer, Trace], Outer], view: Callable[[WindowData], WindowData],
 ) -> Transport[Outer]:  # fmt: skip
@@ -163,7 +163,7 @@ def within(
     `of` takes its trace out of the larger one, `put` puts a moved one in; `view` gives the window as the transport
     itself would have seen it.
     """
-    signal, future, lasting, elsewhere = transport.signal, transport.future, transport.lasting, transport.elsewhere
+    signal, future, persistent, fused = transport.signal, transport.future, transport.persistent, transport.fused
     each = transport.each_step
     return Transport(
         init,
@@ -172,16 +172,16 @@ def within(
         EachStep(each.record, lambda trace: each.begin(of(trace)), each.advance),
         signal and Signal(lambda trace, *step: signal.of_step(of(trace), *step), signal.replaces),
         future and Future(lambda trace, states: future.estimate(of(trace), states), future.sites),
-        Lasting(
-            lambda trace: lasting.learned(of(trace)),
-            lambda fresh, learned: put(fresh, lasting.renew(of(fresh), learned)),
+        Persistent(
+            lambda trace: persistent.learned(of(trace)),
+            lambda fresh, learned: put(fresh, persistent.renew(of(fresh), learned)),
         ),
-        CreditElsewhere(
-            lambda trace, g, window: elsewhere.in_product(of(trace), g, view(window)),
-            lambda trace, window: elsewhere.at_exit(of(trace), view(window)),
+        FusedCredit(
+            lambda trace, g, window: fused.in_product(of(trace), g, view(window)),
+            lambda trace, window: fused.at_exit(of(trace), view(window)),
         ),
         lambda trace: transport.parts(of(trace)),
-        transport.silent,
+        transport.without_gradient,
     )
 
 

@@ -13,7 +13,7 @@ from jax import Array
 from ..compiler.analysis import Facts, is_steep
 from ..compiler.ir import Role
 from ._count import count_on
-from ._transport import Transport, WindowData, within
+from ._transport import Transport, WindowData, embed_trace
 
 
 class Watched(NamedTuple):
@@ -38,7 +38,7 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
         given, states, sites = (jnp.full(n, -1, jnp.int32) for n in (n_given, n_states, len(facts.sites)))
         return Watched(transport.init(), jnp.zeros((), jnp.int32), given, states, sites)
 
-    inner = within(
+    inner = embed_trace(
         transport,
         init,
         lambda watch: watch.trace,

@@ -20,7 +20,7 @@ from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, Weights
 from . import _site_math as site_math
 from ._probes import differentiable
-from ._transport import CreditElsewhere, RanStep, Trace, Transport, WindowData
+from ._transport import FusedCredit, StepOutputs, Trace, Transport, WindowData
 
 
 class WindowResult(NamedTuple):
@@ -89,7 +89,7 @@ def run_window(
     add(credit)
     window = window._replace(zero_after_credit=_zero_after([grads[j] for j in credit]))
     trace = transport.move(trace, window)
-    add(transport.elsewhere.at_exit(trace, window))
+    add(transport.fused.at_exit(trace, window))
     return WindowResult(ran.loss, grads, ran.end, trace, ran.extras)
 
 
@@ -127,7 +127,7 @@ def _run(
         outs, seen = opened([*params, *held, *x], delta, weights.weight, None, weights.ops)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j].perturbed for j in live}  # by nothing: one value is then kept between parts, not two
-        leaves, ran = [*params, *detach(held), *x], detach(RanStep(ys, outs[n_states:]))
+        leaves, ran = [*params, *detach(held), *x], detach(StepOutputs(ys, outs[n_states:]))
         record = each.record(leaves, weights.weight, ran.ys)
         moved = each.advance(moved, leaves, weights.weight, ran.ys)
         data = detach({j: seen[j].data for j in live})
@@ -180,14 +180,14 @@ def _window_grads(
     delta_bar: Mapping[int, Array], window: WindowData,
 ) -> dict[int, Array]:  # fmt: skip
     """Per site, one product over the steps of the window and, where credit can be taken so, one step more."""
-    more = transport.elsewhere.in_product(trace, entry_bar, window)
+    more = transport.fused.in_product(trace, entry_bar, window)
     grads = {}
     for j, bar in delta_bar.items():
         data = window.data(j)
         if j in more:
             data, bar = (jnp.concatenate([data[0], more[j][0]]),), jnp.concatenate([bar, more[j][1]])
         grads[j] = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
-    zero = transport.silent | (transport.signal.replaces if transport.signal is not None else frozenset())
+    zero = transport.without_gradient | (transport.signal.replaces if transport.signal is not None else frozenset())
     return {j: jnp.zeros_like(g) if j in zero else g for j, g in grads.items()}
 
 
@@ -222,6 +222,6 @@ def evolve(
     def no_loss(outs: list[Array], _: Any) -> tuple[Array, Any]:
         return jnp.zeros(()), outs
 
-    transport = replace(transport, credit=lambda *_: {}, signal=None, future=None, elsewhere=CreditElsewhere())
+    transport = replace(transport, credit=lambda *_: {}, signal=None, future=None, fused=FusedCredit())
     result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
     return result.states, result.trace, result.extras

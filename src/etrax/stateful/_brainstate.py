@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path
-from ..frontends import check_batch_size, is_brainstate_module, is_nnx_module, renew_states
+from ..frontends import BRAINSTATE, NNX, check_batch_size, front_end_of, renew_states
 from ..rules import Rule
 from ._online import Counter, Online, checked_rule, with_batch_size
 from ._sequences import Before, Loop, LossesAndAux, Objective, Part, Slices
@@ -48,7 +48,7 @@ class Stateful(Online):
     """
 
     def __new__(cls, module: object, *args: PyTree, **options: PyTree) -> PyTree:
-        if not is_nnx_module(module):
+        if front_end_of(module) is not NNX:
             return super().__new__(cls)
         from ._nnx import NNXOnline
 
@@ -62,7 +62,7 @@ class Stateful(Online):
         batch_size: int | None = None,
         **options: PyTree,
     ):
-        if not is_brainstate_module(module):
+        if front_end_of(module) is not BRAINSTATE:
             raise ArgumentTypeError(
                 f"`module` is a {type(module).__name__}; `etrax.Stateful` takes a `brainstate.nn.Module` or an "
                 "`nnx.Module`. For other models use `etrax.compile`, whose functions take and return the state."

@@ -23,7 +23,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from .._compat import is_inexact
 from ..learn import Learner, differentiated_where
-from ..runtime import evolve, prepared, run_window
+from ..runtime import evolve, run_window, with_kernels
 
 Leaves: TypeAlias = list[Array]
 # (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace). The rule alone can read its trace.
@@ -62,7 +62,7 @@ def online_window(learner: Learner) -> Window:
     loss_of = _CotangentLoss(output_numbers)
 
     def run(params: Leaves, states: Leaves, trace: object, inputs: Leaves) -> tuple[Leaves, Leaves, object]:
-        weights = prepared(facts, program.weights(params))
+        weights = with_kernels(facts, program.weights(params))
         end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs)
         return outs, end, trace
 
@@ -80,7 +80,7 @@ def online_window(learner: Learner) -> Window:
         outs, ends, _ = jax.tree.map(_as_array, cotangents, is_leaf=lambda c: isinstance(c, SymbolicZero))
         to_outputs = [outs[k] for k in output_numbers]
         to_states = {i: ends[i] for i in range(n_states) if moves[i]}
-        weights = prepared(facts, program.weights(params))
+        weights = with_kernels(facts, program.weights(params))
         result = run_window(
             facts, program.transport, params, weights, states, trace, inputs, to_outputs, loss_of, exit_bars=to_states
         )

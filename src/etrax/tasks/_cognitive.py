@@ -6,16 +6,14 @@ input is on and of `noise` otherwise.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ._shared import check_probability, check_room, check_sizes, generator
+from ._shared import Key, check_probability, check_room, check_sizes, generator
 from ._task import Task, TaskError, labelled
 
 
 def delayed_match(
-    key: Any, size: int, stimuli: int = 2, cue: int = 6, delay: int = 12, channels: int = 10, rate: float = 0.5,
+    key: Key, size: int, stimuli: int = 2, cue: int = 6, delay: int = 12, channels: int = 10, rate: float = 0.5,
     noise: float = 0.0,
 ) -> Task:  # fmt: skip
     """Was the second stimulus the same as the first?
@@ -45,7 +43,7 @@ def delayed_match(
 
 
 def evidence(
-    key: Any, size: int, cues: int = 5, cue: int = 4, gap: int = 2, delay: int = 20, recall: int = 5,
+    key: Key, size: int, cues: int = 5, cue: int = 4, gap: int = 2, delay: int = 20, recall: int = 5,
     channels: int = 10, rate: float = 0.4, noise: float = 0.02,
 ) -> Task:  # fmt: skip
     """Which side had more cues? An odd number of cues, left or right, then a delay, then the question.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .._arguments import as_numbers, short
-from ._shared import TaskError, check_sizes, generator, is_number
+from ._shared import Key, TaskError, check_sizes, generator, is_number
 
 
-def rate_spikes(values: np.ndarray, steps: int, key: Any, max_rate: float = 1.0) -> np.ndarray:
+def rate_spikes(values: np.ndarray, steps: int, key: Key, max_rate: float = 1.0) -> np.ndarray:
     """Random spikes whose rate is the value.
 
         P(spike at t) = max_rate · value,   independently at each of `steps` steps; values from 0 to 1
@@ -60,12 +58,12 @@ def delta_spikes(signal: np.ndarray, threshold: float) -> np.ndarray:
         raise TaskError(
             f"`delta_spikes` takes a signal of shape (T, ..., features) with T ≥ 1, got {list(signal.shape)}."
         )
-    level, found = signal[0].astype(np.float64), []
+    level, spikes = signal[0].astype(np.float64), []
     for now in signal:
         up, down = now - level >= threshold, level - now >= threshold
         level = level + threshold * (up.astype(float) - down)
-        found.append(np.concatenate([up, down], axis=-1))
-    return np.stack(found).astype(np.float32)
+        spikes.append(np.concatenate([up, down], axis=-1))
+    return np.stack(spikes).astype(np.float32)
 
 
 def _unit(what: str, values: np.ndarray) -> np.ndarray:
@@ -78,7 +76,7 @@ def _unit(what: str, values: np.ndarray) -> np.ndarray:
 
 
 def _real(what: str, values: np.ndarray) -> np.ndarray:
-    found = as_numbers(f"the first argument of `{what}`", values)
-    if np.iscomplexobj(found):
-        raise TaskError(f"`{what}` takes real numbers, got {found.dtype}.")
-    return found.astype(np.float64)
+    numbers = as_numbers(f"the first argument of `{what}`", values)
+    if np.iscomplexobj(numbers):
+        raise TaskError(f"`{what}` takes real numbers, got {numbers.dtype}.")
+    return numbers.astype(np.float64)

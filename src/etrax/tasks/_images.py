@@ -57,9 +57,9 @@ def fashion_mnist(
         check_sizes("fashion_mnist", size=size)
     if directory is not None and not isinstance(directory, str | Path):
         raise TaskError(f"`directory` is {short(directory)}; expected the name of a folder.")
-    place = FASHION if directory is None else Path(directory)
-    images = _idx(place / f"{start}-images-idx3-ubyte.gz", 16, size)
-    labels = _idx(place / f"{start}-labels-idx1-ubyte.gz", 8, size)
+    folder = FASHION if directory is None else Path(directory)
+    images = _idx(folder / f"{start}-images-idx3-ubyte.gz", 16, size)
+    labels = _idx(folder / f"{start}-labels-idx1-ubyte.gz", 8, size)
     return _stream(images / np.float32(255), labels, order)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .._arguments import short
-from ._shared import check_room, check_sizes, generator, is_number
+from ._shared import Key, check_room, check_sizes, generator, is_number
 from ._task import Task, TaskError
 
 
 def integrator(
-    key: Any, size: int, steps: int = 50, hold: int = 0, distractors: int = 0, rate: float = 0.2
+    key: Key, size: int, steps: int = 50, hold: int = 0, distractors: int = 0, rate: float = 0.2
 ) -> Task:  # fmt: skip
     """Count events up and events down, and tell the balance.
 
@@ -39,7 +37,7 @@ def integrator(
     return Task(inputs, balance / np.float32(np.sqrt(2 * rate * (1 - rate) * steps)), mask)
 
 
-def copy(key: Any, size: int, length: int = 3, delay: int = 10, symbols: int = 4) -> Task:
+def copy(key: Key, size: int, length: int = 3, delay: int = 10, symbols: int = 4) -> Task:
     """See a list of symbols, wait, and repeat it on command.
 
         target at step length + delay + i  =  the symbol of step i

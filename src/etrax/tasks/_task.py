@@ -32,26 +32,25 @@ class Task:
 
     def __post_init__(self) -> None:
         for name in ("inputs", "targets", "mask"):
-            if not isinstance(getattr(self, name), np.ndarray):
-                object.__setattr__(self, name, as_numbers(f"`{name}`", getattr(self, name)))
-            as_numbers(f"`{name}`", getattr(self, name))
+            # Frozen dataclasses are set up through `object`.
+            object.__setattr__(self, name, as_numbers(f"`{name}`", getattr(self, name)))
         if self.inputs.ndim < 2:
             raise TaskError(f"`inputs` has shape {list(self.inputs.shape)}; expected (T, N, …): time, then sequences.")
         if self.classes is not None:
             check_sizes("Task", classes=self.classes)
         for name in ("targets", "mask"):
-            found = getattr(self, name).shape[:2]
-            if found != self.inputs.shape[:2]:
+            shape = getattr(self, name).shape[:2]
+            if shape != self.inputs.shape[:2]:
                 raise TaskError(
-                    f"`{name}` has {list(found)} steps and sequences, but `inputs` have {list(self.inputs.shape[:2])}."
+                    f"`{name}` has {list(shape)} steps and sequences, but `inputs` have {list(self.inputs.shape[:2])}."
                 )
 
     def __repr__(self) -> str:
         """Shapes, not values."""
-        held = [f"{k}: {a.dtype}{list(a.shape)}" for k, a in (("inputs", self.inputs), ("targets", self.targets))]
+        shapes = [f"{k}: {a.dtype}{list(a.shape)}" for k, a in (("inputs", self.inputs), ("targets", self.targets))]
         marked = "every step counts" if self.mask.all() else f"{np.mean(self.mask != 0):.0%} of the steps count"
         classes = "" if self.classes is None else f"; {self.classes} classes"
-        return f"Task({'; '.join(held)}; {marked}{classes})"
+        return f"Task({'; '.join(shapes)}; {marked}{classes})"
 
     @property
     def steps(self) -> int:
@@ -66,13 +65,13 @@ class Task:
     def take(self, which: np.ndarray | list[int] | slice) -> Task:
         """Some of the sequences, by index."""
         try:
-            np.arange(self.size)[which]
+            chosen = np.arange(self.size)[which]
         except Exception as error:  # numpy may raise anything for an index
             raise TaskError(
                 f"`take` got {short(which)}; expected a list of whole numbers below {self.size}, booleans for each "
                 "sequence, or a slice."
             ) from error
-        if np.ndim(np.arange(self.size)[which]) != 1:
+        if np.ndim(chosen) != 1:
             raise TaskError(f"`take` got {short(which)}; expected a list of sequences, also of one: `[0]`.")
         return replace(self, inputs=self.inputs[:, which], targets=self.targets[:, which], mask=self.mask[:, which])
 
@@ -108,13 +107,13 @@ def split(task: Task, test: float = 0.2, seed: int = 0) -> tuple[Task, Task]:
     check_sizes("split", 0, seed=seed)
     if not is_number(test) or not 0 <= test <= 1:
         raise TaskError(f"`split` takes a `test` share from 0 to 1, got {short(test)}.")
-    held = round(test * task.size)
-    if not 0 < held < task.size:
+    count = round(test * task.size)
+    if not 0 < count < task.size:
         raise TaskError(
-            f"`split` with `test={test!r}` would hold out {held} of {task.size} sequences; both parts need one."
+            f"`split` with `test={test!r}` would hold out {count} of {task.size} sequences; both parts need one."
         )
     order = np.random.default_rng(seed).permutation(task.size)
-    return task.take(np.sort(order[held:])), task.take(np.sort(order[:held]))
+    return task.take(np.sort(order[count:])), task.take(np.sort(order[:count]))
 
 
 def standardise(train: Task, *others: Task) -> tuple[Task, ...]:
@@ -129,8 +128,8 @@ def standardise(train: Task, *others: Task) -> tuple[Task, ...]:
         _check_task("standardise", task)
     if not train.mask.any():
         raise TaskError("`standardise` needs marked steps to take mean and variance of; the mask of `train` has none.")
-    seen = train.inputs[train.mask != 0].astype(np.float64)
-    mean, scale = seen.mean(0), seen.std(0)
+    marked = train.inputs[train.mask != 0].astype(np.float64)
+    mean, scale = marked.mean(0), marked.std(0)
     scale = np.where(scale == 0, 1, scale)
 
     def scaled(task: Task) -> Task:
@@ -141,7 +140,7 @@ def standardise(train: Task, *others: Task) -> tuple[Task, ...]:
 
 
 def last_only(task: Task) -> Task:
-    """The same sequences, of which only the last marked step counts: an answer at the end.
+    """Sequences of which only the last marked step counts: an answer at the end.
 
     >>> from etrax.tasks import integrator
     >>> last_only(integrator(key=0, size=2, steps=3)).mask.tolist()

@@ -3,7 +3,7 @@
 from ._compare import Comparison as Comparison
 from ._compare import GradientError as GradientError
 from ._compare import compare as compare
-from ._compiler import compiler_fault as compiler_fault
+from ._compare import compiler_fault as compiler_fault
 from ._oracles import bptt as bptt
 from ._oracles import dense_rtrl as dense_rtrl
 from ._oracles import finite_differences as finite_differences

@@ -6,7 +6,7 @@ None of these touches the analysis or the engine: they run the traced step as it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,35 +22,50 @@ from ..learn import Learner, Losses, check_learner
 Oracle = Callable[..., PyTree]
 
 
-def _checked(run: Callable[..., PyTree], learner: Learner, loss_fn: Any, reduction: str = "mean") -> Oracle:
-    """The function behind the same checks as a learner's own."""
-    check_learner(learner)
-    losses = Losses(learner.facts.step, loss_fn, reduction, learner.program.decode)
+class Sequence(NamedTuple):
+    """What an oracle is called with."""
 
-    def checked(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
-        given = {"params": params, "hidden": hidden, "inputs": inputs, "targets": targets, "mask": mask}
-        for what, tree in given.items():
+    params: object
+    hidden: object
+    inputs: object
+    targets: object = None
+    mask: jax.Array | None = None
+
+
+def _checked(run: Callable[[Sequence], object], learner: Learner, losses: Losses) -> Oracle:
+    """The oracle `run`, called as a learner's gradient is and behind its checks."""
+
+    def checked(
+        params: object, hidden: object, inputs: object, targets: object = None, mask: jax.Array | None = None
+    ) -> PyTree:
+        sequence = Sequence(params, hidden, inputs, targets, mask)
+        for what, tree in sequence._asdict().items():
             check_arrays(what, tree)
-        learner.program.arguments(params, hidden, inputs, targets, mask, losses)
-        return run(params, hidden, inputs, targets, mask)
+        learner.program.arguments(*sequence, losses)
+        return run(sequence)
 
     return checked
 
 
-def _weighted(loss_fn: LossFunction, output: PyTree, target: PyTree, weight: jax.Array | None) -> jax.Array:
+def _losses(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Losses:
+    check_learner(learner)
+    return Losses(learner.facts.step, loss_fn, reduction, learner.program.decode)
+
+
+def _weighted(loss_fn: LossFunction, output: object, target: object, weight: jax.Array | None) -> jax.Array:
     """The loss of a step; where its weight is zero it is zero, and what it would be computed from is not looked at."""
     if weight is None:
         return loss_fn(output, target)
     each = loss_fn if weight.ndim == 0 else lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t)))
 
-    def one(w: jax.Array, o: PyTree, t: PyTree) -> jax.Array:
+    def one(w: jax.Array, o: object, t: object) -> jax.Array:
         o = jax.tree.map(lambda a: jnp.where(w == 0, jnp.zeros_like(a), a), o)
         return jnp.where(w == 0, 0, w * each(o, t))
 
     return one(weight, output, target) if weight.ndim == 0 else jax.vmap(one)(weight, output, target).sum()
 
 
-def _zeros_for_masked_nans(inputs: PyTree, mask: jax.Array) -> PyTree:
+def _zeros_for_masked_nans(inputs: object, mask: jax.Array) -> object:
     """NaN of a masked step is read as zero; of a mask (T, B) by sample, where an input has an axis of samples."""
 
     def one(a: jax.Array) -> jax.Array:
@@ -62,29 +77,21 @@ def _zeros_for_masked_nans(inputs: PyTree, mask: jax.Array) -> PyTree:
     return jax.tree.map(lambda a: one(jnp.asarray(a)), inputs)
 
 
-def _loss(
-    learner: Learner,
-    loss_fn: LossFunction,
-    params: PyTree,
-    hidden: PyTree,
-    inputs: PyTree,
-    targets: PyTree,
-    mask: PyTree,
-    reduction: str,
-) -> PyTree:
-    step = learner.plain_step
+def _loss(learner: Learner, losses: Losses, sequence: Sequence) -> jax.Array:
+    params, hidden, inputs, targets, mask = sequence
     inputs = learner.program.as_tuple(inputs)
-    mask = None if mask is None else jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
-    inputs = inputs if mask is None else _zeros_for_masked_nans(inputs, mask)
+    if mask is not None:
+        mask = jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
+        inputs = _zeros_for_masked_nans(inputs, mask)
 
-    def body(h: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
-        x, target, weight = xs
-        h, output = step(params, h, x)
-        return h, _weighted(loss_fn, output, target, weight)
+    def body(h: object, step: tuple[object, object, jax.Array | None]) -> tuple[object, jax.Array]:
+        x, target, weight = step
+        h, output = learner.plain_step(params, h, x)
+        return h, _weighted(losses.loss_fn, output, target, weight)
 
-    _, losses = jax.lax.scan(body, hidden, (inputs, targets, mask))
-    total = losses.shape[0] if mask is None else mask.sum()
-    return losses.sum() / (total if reduction == "mean" else 1)
+    _, of_steps = jax.lax.scan(body, hidden, (inputs, targets, mask))
+    total = of_steps.shape[0] if mask is None else mask.sum()
+    return of_steps.sum() / (total if losses.reduction == "mean" else 1)
 
 
 def bptt(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Oracle:
@@ -101,32 +108,33 @@ def bptt(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Or
 
     Asked again with the same loss it returns the same function: nothing is compiled twice.
     """
-    check_learner(learner)
-    return learner.once(_bptt, Losses(learner.facts.step, loss_fn, reduction, learner.program.decode))
+    losses = _losses(learner, loss_fn, reduction)
+    return learner.once(_bptt, losses)
 
 
 def _bptt(learner: Learner, losses: Losses) -> Oracle:
-    loss_fn, reduction = losses.loss_fn, losses.reduction
+    @jax.jit
+    def run(sequence: Sequence) -> tuple[jax.Array, object]:
+        params = sequence.params
 
-    def run(
-        params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None
-    ) -> tuple[PyTree, PyTree]:
-        def total(moving: list[jax.Array]) -> PyTree:
-            return _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, reduction)
+        def total(moving: list[jax.Array]) -> jax.Array:
+            return _loss(learner, losses, sequence._replace(params=_put(params, moving)))
 
         loss, grads = jax.value_and_grad(total)(_moving(params))
         return loss, _put(jax.tree.map(jnp.zeros_like, params), grads)
 
-    return _checked(jax.jit(run), learner, loss_fn, reduction)
+    return _checked(run, learner, losses)
 
 
-def _moving(params: PyTree) -> list[jax.Array]:
-    return [a for a in jax.tree.leaves(params) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
+def _moving(tree: object) -> list[jax.Array]:
+    """The leaves that have derivatives."""
+    return [a for a in jax.tree.leaves(tree) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact)]
 
 
-def _put(params: PyTree, moving: list[jax.Array]) -> PyTree:
-    found = iter(moving)
-    return jax.tree.map(lambda a: next(found) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact) else a, params)
+def _put(tree: object, moving: list[jax.Array]) -> object:
+    """The tree with other values for the leaves that have derivatives."""
+    values = iter(moving)
+    return jax.tree.map(lambda a: next(values) if jnp.issubdtype(jnp.asarray(a).dtype, jnp.inexact) else a, tree)
 
 
 def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float = 1e-6) -> Oracle:
@@ -143,11 +151,12 @@ def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float =
     >>> grads.shape
     (3, 4)
     """
+    losses = _losses(learner, loss_fn)
+    check_number("finite_differences", "epsilon", epsilon, 0, 1, "between 0 and 1", ends="()")
 
-    def run(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
-        loss = jax.jit(
-            lambda moving: _loss(learner, loss_fn, _put(params, moving), hidden, inputs, targets, mask, "mean")
-        )
+    def run(sequence: Sequence) -> object:
+        params = sequence.params
+        loss = jax.jit(lambda moving: _loss(learner, losses, sequence._replace(params=_put(params, moving))))
         moving = [np.asarray(a) for a in _moving(params)]
 
         def along(k: int, i: tuple[int, ...], step: complex) -> float:
@@ -168,8 +177,7 @@ def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float =
             grads.append(jnp.asarray(g))
         return _put(jax.tree.map(jnp.zeros_like, params), grads)
 
-    check_number("finite_differences", "epsilon", epsilon, 0, 1, "between 0 and 1", ends="()")
-    return _checked(run, learner, loss_fn)
+    return _checked(run, learner, losses)
 
 
 def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
@@ -187,22 +195,27 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
     (3, 4)
     """
 
-    def run(params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> PyTree:
+    def run(sequence: Sequence) -> object:
+        params, hidden, inputs, targets, mask = sequence
         if mask is not None:
             raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
-        step = learner.plain_step
         inputs = learner.program.as_tuple(inputs)
+        # Jacobians of complex numbers are those of pairs of real ones: a step need not be holomorphic.
         theta, back = ravel_pytree(_as_real(_moving(params)))
         start = _moving(hidden)
         state, unravel = ravel_pytree(_as_real(start))
 
-        def one(theta: jax.Array, state: PyTree, rest: PyTree, x: jax.Array, target: PyTree) -> PyTree:
-            own = _put(params, _from_real(back(theta), _moving(params)))
-            h, output = step(own, _put(rest, _from_real(unravel(state), start)), x)
+        def one(
+            theta: jax.Array, state: jax.Array, rest: object, x: object, target: object
+        ) -> tuple[jax.Array, jax.Array, object]:
+            values = _put(params, _from_real(back(theta), _moving(params)))
+            h, output = learner.plain_step(values, _put(rest, _from_real(unravel(state), start)), x)
             return ravel_pytree(_as_real(_moving(h)))[0], loss_fn(output, target), h
 
         @jax.jit
-        def advance(state: PyTree, influence: jax.Array, rest: PyTree, x: jax.Array, target: PyTree) -> PyTree:
+        def advance(
+            state: jax.Array, influence: jax.Array, rest: object, x: object, target: object
+        ) -> tuple[jax.Array, jax.Array, object, jax.Array]:
             to_h, to_theta = jax.jacrev(lambda s, t: one(t, s, rest, x, target)[0], argnums=(0, 1))(state, theta)
             g_h, g_theta = jax.grad(lambda s, t: one(t, s, rest, x, target)[1], argnums=(0, 1))(state, theta)
             new, _, h = one(theta, state, rest, x, target)
@@ -218,7 +231,7 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
         grads = [jnp.conj(g) for g in _from_real(back(total / steps), _moving(params))]
         return _put(jax.tree.map(jnp.zeros_like, params), grads)
 
-    return _checked(run, learner, loss_fn)
+    return _checked(run, learner, _losses(learner, loss_fn))
 
 
 def _as_real(arrays: list[jax.Array]) -> list[tuple[jax.Array, ...]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import math
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path as File
 
 import jax
@@ -18,12 +20,11 @@ from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError, EtraxError
 from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner
-from ..rules import RULES, Rule, RuleWarning
+from ..rules import COMPARED, RULES, Rule, RuleWarning
 from ._oracles import bptt
-from ._picture import drawn
 
-DEFAULT = ("tbptt", "pp_prop", "d_rtrl", "rtrl")
 TURNS = 5
+WIDTH, HEIGHT, LEFT, RIGHT, FLOOR = 640, 260, 60, 160, 210  # of the picture
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,10 @@ class RuleTable:
     def to_html(self, file: str | File) -> None:
         """The table as one page, with a picture: what a rule's trace takes, and how far its gradient is BPTT's."""
         picture = drawn([(r.rule, r.trace, r.cosine) for r in self.rows])
-        row = lambda cells, tag: "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells)  # noqa: E731
+
+        def row(cells: Sequence[str], tag: str) -> str:
+            return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+
         body = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in self.cells())
         File(file).write_text(
             "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Etrax: rules"
@@ -130,9 +134,9 @@ def compare_rules(
     for what, tree in (("params", params), ("hidden", hidden), ("inputs", inputs), ("targets", targets)):
         check_arrays(what, tree)
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-    plain = _learner(model, "tbptt", params, hidden, inputs)
+    plain = _learner(model, COMPARED[0], params, hidden, inputs)
     params, hidden = (plain.params if params is None else params), (plain.hidden if hidden is None else hidden)
-    runs: dict[str, Callable[[], PyTree]] = {}
+    runs: dict[str, Callable[[], object]] = {}
     rows: list[RuleRow] = []
     for rule in chosen:
         try:
@@ -146,18 +150,20 @@ def compare_rules(
         kinds = Counter(str(v.kind_at(window)) for v in learner.report.verdicts.values())
         runs[str(learner.rule)] = run
         rows.append(RuleRow(str(learner.rule), learner.program.transport.nbytes, verdicts=tuple(sorted(kinds.items()))))
-    compiled = jax.jit(lambda *given: bptt(plain, loss_fn)(*given)[1])
-    whole = lambda: compiled(params, hidden, inputs, targets)  # noqa: E731
-    want, best = jax.tree.leaves(jax.block_until_ready(whole())), _times({"": whole, **runs})
-    found = {name: _cosine(jax.tree.leaves(run()), want) for name, run in runs.items()}
+    compiled = jax.jit(lambda *args: bptt(plain, loss_fn)(*args)[1])
+    by_bptt = partial(compiled, params, hidden, inputs, targets)
+    want, best = jax.tree.leaves(jax.block_until_ready(by_bptt())), _times({"": by_bptt, **runs})
+    cosines = {name: _cosine(jax.tree.leaves(run()), want) for name, run in runs.items()}
     steps = jax.tree.leaves(inputs)[0].shape[0] if jax.tree.leaves(inputs) else 0
-    done = [r if r.refused else _with(r, best[r.rule] / best[""], found[r.rule]) for r in rows]
-    return RuleTable(tuple(done), window, steps)
+    measured = [
+        r if r.refused else replace(r, time=best[r.rule] / best[""], cosine=cosines[r.rule]) for r in rows
+    ]  # fmt: skip
+    return RuleTable(tuple(measured), window, steps)
 
 
 def _chosen(rules: Sequence[Rule | str] | None) -> list[Rule | str]:
     if rules is None:
-        return list(DEFAULT)
+        return list(COMPARED)
     if not isinstance(rules, list | tuple) or not all(isinstance(r, Rule | str) for r in rules):
         raise ArgumentTypeError(f"`rules` is {short(rules)}; pass a list of rules, or of their names.")
     for rule in rules:
@@ -167,37 +173,27 @@ def _chosen(rules: Sequence[Rule | str] | None) -> list[Rule | str]:
 
 
 def _gradient(
-    learner: Learner,
-    loss_fn: LossFunction,
-    window: int,
-    params: PyTree,
-    hidden: PyTree,
-    inputs: PyTree,
-    targets: PyTree,
-) -> Callable[[], PyTree]:
+    learner: Learner, loss_fn: LossFunction, window: int, params: object, hidden: object, *data: object
+) -> Callable[[], object]:
     """The gradient of a rule, compiled and run once."""
     gradient, state = learner.value_and_grad(loss_fn, window=window), learner.init(params, hidden)
 
-    def run() -> PyTree:
-        return gradient(params, state, inputs, targets)[0][1]
+    def run() -> object:
+        return gradient(params, state, *data)[0][1]
 
     jax.block_until_ready(run())
     return run
 
 
-def _with(row: RuleRow, ratio: float, cosine: float) -> RuleRow:
-    return RuleRow(row.rule, row.trace, ratio, cosine, row.verdicts)
-
-
-def _learner(model: object, rule: Rule | str, params: PyTree, hidden: PyTree, inputs: tuple[PyTree, ...]) -> Learner:
-    for known in (model, getattr(model, "learner", None)):  # the latter of `etrax.Stateful`
-        if isinstance(known, Learner):
-            return known.with_rule(rule)
+def _learner(model: object, rule: Rule | str, params: object, hidden: object, inputs: tuple[object, ...]) -> Learner:
+    for learner in (model, getattr(model, "learner", None)):  # the latter of `etrax.Stateful`
+        if isinstance(learner, Learner):
+            return learner.with_rule(rule)
     example = jax.tree.map(lambda a: a[0], inputs)
     return compile_learner(model, rule, *example, params=params, hidden=hidden)
 
 
-def _times(runs: dict[str, Callable[[], PyTree]]) -> dict[str, float]:
+def _times(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(TURNS):
         for name, run in runs.items():
@@ -211,3 +207,43 @@ def _cosine(got: Sequence[jax.Array], want: Sequence[jax.Array]) -> float:
     g, w = (np.concatenate([np.asarray(a, complex).ravel() for a in tree] or [np.zeros(0)]) for tree in (got, want))
     size = float(np.linalg.norm(g)) * float(np.linalg.norm(w))
     return float(np.real(np.vdot(w, g))) / size if size else float(not g.any() and not w.any())
+
+
+def drawn(points: Sequence[tuple[str, int, float]]) -> str:
+    """An SVG of (rule, bytes, cosine); no trace at all stands at the left edge, bytes grow by powers of ten.
+
+    >>> drawn([("tbptt()", 0, 0.9), ("d_rtrl()", 4096, 1.0)]).count("<circle")
+    2
+    """
+    points = [p for p in points if math.isfinite(p[2])]
+    if not points:
+        return ""
+    sizes = [n for _, n, _ in points if n] or [1]
+    low, high = math.log10(min(sizes)) - 0.5, math.log10(max(sizes))
+    least = min(0.9, math.floor(10 * min(c for *_, c in points)) / 10)
+
+    def x(n: int) -> float:
+        share = (math.log10(n) - low) / max(high - low, 1e-9) if n else 0.0
+        return LEFT + (WIDTH - RIGHT - LEFT) * share
+
+    def y(cosine: float) -> float:
+        return FLOOR - (FLOOR - 20) * (cosine - least) / (1 - least)
+
+    parts, taken = [], []
+    for name, n, cosine in points:
+        height = y(cosine) + 4
+        while any(abs(height - h) < 14 and abs(x(n) - a) < 150 for a, h in taken):
+            height += 14  # names stand below each other
+        taken.append((x(n), height))
+        label = html.escape(f"{name}, {format_bytes(n)}")
+        parts.append(
+            f'<circle cx="{x(n):.1f}" cy="{y(cosine):.1f}" r="5" fill="#0a9396"/>'
+            f'<text x="{x(n) + 10:.1f}" y="{height:.1f}">{label}</text>'
+        )
+    grid = "".join(
+        f'<path d="M{LEFT} {y(v):.1f}H{WIDTH}" stroke="#8886"/><text x="8" y="{y(v) + 4:.1f}">{v:.2f}</text>'
+        for v in (least, (1 + least) / 2, 1.0)
+    )
+    axis = f'<text x="{LEFT}" y="{HEIGHT - 14}">bytes of the trace → (cosine with BPTT ↑)</text>'
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Cosine with BPTT over bytes of the trace"'
+    return f"<svg {box}>{grid}{''.join(parts)}{axis}</svg>"

@@ -9,13 +9,31 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._compat import common_dtype
+from .._compat import common_dtype, is_extended, is_inexact
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree
-from ..learn import Learner, Losses, Optimizer, told, without_masked_nans
+from ..learn import Learner, LearnerState, Losses, Optimizer, told, without_masked_nans
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
 Gradient = Callable[..., Callable[..., tuple[jax.Array, PyTree]]]
+Metric = Callable[[PyTree, PyTree, jax.Array], jax.Array]
+# By the name of a metric, its weighted sum and the weight.
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+
+
+class Batch(NamedTuple):
+    """Some samples: trees of arrays (T, B, …), and the weight (T, B) of every step.
+
+    For a learner without a batch axis it is one sample: arrays (T, …), and a mask (T, 1).
+    """
+
+    inputs: PyTree
+    targets: PyTree
+    mask: jax.Array
+
+    def masked(self, batched: bool) -> tuple[PyTree, PyTree, jax.Array]:
+        """Inputs, targets and mask as the learner takes them."""
+        return self.inputs, self.targets, self.mask if batched else self.mask[:, 0]
 
 
 class Live(NamedTuple):
@@ -27,107 +45,104 @@ class Live(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """A batch done: its weighted loss and its weight, and whether all of it are numbers.
+    """The outcome of a batch: its weighted loss and its weight, and whether all of it are numbers.
 
-    `state` is the learner's at its end if the learner watches for numbers that are not finite, else ().
+    `state` is the learner's at its end if the learner watches for numbers that are not finite, else None.
     """
 
     live: Live
-    state: PyTree
+    state: LearnerState | None
     loss: jax.Array
     weight: jax.Array
     finite: jax.Array
 
 
-def begin(learner: Learner, optimizer: Optimizer, params: PyTree, opt_state: PyTree, gradient: Gradient | None) -> Live:
-    """What the first batch starts from."""
+def begin(learner: Learner, optimizer: Optimizer, params: object, opt_state: object, by_rule: bool) -> Live:
+    """What the first batch starts from; only the learner's own gradient (`by_rule`) has anything to learn itself."""
     opt_state = optimizer.init(params) if opt_state is None else opt_state
-    return Live(params, opt_state, learner.learned(learner.init(params)) if gradient is None else ())
+    return Live(params, opt_state, learner.learned(learner.init(params)) if by_rule else ())
 
 
 def updater(
     learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, update: str, gradient: Gradient | None
 ) -> Callable[..., Updated]:
-    """`f(live, number, inputs, targets, mask, batched=...) -> Updated`; `number` counts batches.
+    """`f(live, number, batch, batched=...) -> Updated`; `number` counts batches.
 
     Hidden state and trace start anew: samples are independent. Random keys among the states are folded with `number`,
     so that noise differs from batch to batch; what a rule learns goes on.
     """
     by_window = learner.train(optimizer, loss_fn, window=window) if update == "window" else None
     by_sequence = learner.value_and_grad(loss_fn, window=window) if update == "sequence" else None
-    other = gradient(learner, loss_fn) if gradient is not None else None
+    by_function = gradient(learner, loss_fn) if gradient is not None else None
 
-    def by_gradient(
-        live: Live, state: PyTree, inputs: PyTree, targets: PyTree, mask: jax.Array, weights: jax.Array
-    ) -> PyTree:
-        if other is not None:
-            loss, grads = other(live.params, state.hidden, inputs, targets, mask)
+    def update_once(
+        live: Live, state: LearnerState, batch: Batch, batched: bool
+    ) -> tuple[Live, LearnerState, jax.Array]:
+        """One update by the gradient of the whole sequence."""
+        if by_function is not None:
+            loss, grads = by_function(live.params, state.hidden, *batch.masked(batched))
         else:
-            (loss, grads), state = by_sequence(live.params, state, inputs, targets, mask)  # type: ignore[misc]
+            (loss, grads), state = by_sequence(live.params, state, *batch.masked(batched))  # type: ignore[misc]
         updates, opt_state = told(optimizer, loss).update(grads, live.opt_state, live.params)
-        new = jax.tree.map(lambda a, u: (a + u).astype(a.dtype), live.params, updates), opt_state
+        params = jax.tree.map(lambda a, u: (a + u).astype(a.dtype), live.params, updates)
         # A batch of which no step counts leaves everything as it is.
-        seen = weights.any()
-        new = jax.tree.map(lambda a, b: jnp.where(seen, a, b), new, (live.params, live.opt_state))
-        return *new, state, jnp.where(seen, loss, 0) * weights.sum()
+        counts = batch.mask.any()
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(counts, new, old), (params, opt_state), (live.params, live.opt_state)
+        )
+        return Live(params, opt_state), state, jnp.where(counts, loss, 0) * batch.mask.sum()
 
     @partial(jax.jit, static_argnames="batched")
-    def run(live: Live, number: jax.Array, inputs: PyTree, targets: PyTree, mask: jax.Array, batched: bool) -> Updated:
+    def run(live: Live, number: jax.Array, batch: Batch, batched: bool) -> Updated:
         state = learner.init(live.params, learned=live.learned if gradient is None else None)
         state = state._replace(hidden=jax.tree.map(lambda a: _renewed(a, number), state.hidden))
-        weights, mask = mask.sum(1), mask if batched else mask[:, 0]
         if by_window is not None:
-            params, opt_state, state, losses = by_window(live.params, live.opt_state, state, inputs, targets, mask)
-            loss = (losses * _per_window(weights, window)).sum()
+            params, opt_state, state, losses = by_window(live.params, live.opt_state, state, *batch.masked(batched))
+            live, loss = Live(params, opt_state), (losses * _per_window(batch.mask.sum(1), window)).sum()
         else:
-            params, opt_state, state, loss = by_gradient(live, state, inputs, targets, mask, weights)
-        numbers = [~jnp.isnan(a).any() for a in jax.tree.leaves(params) if jnp.issubdtype(a.dtype, jnp.inexact)]
+            live, state, loss = update_once(live, state, batch, batched)
+        numbers = [~jnp.isnan(a).any() for a in jax.tree.leaves(live.params) if is_inexact(a)]
         finite = jnp.isfinite(loss) & jnp.all(jnp.asarray(numbers))
-        learned = learner.learned(state) if gradient is None else ()
-        watched = state if learner.check_finite and gradient is None else ()
-        return Updated(Live(params, opt_state, learned), watched, loss, weights.sum(), finite)
+        if gradient is None:
+            live = live._replace(learned=learner.learned(state))
+        watched = state if learner.options.check_finite and gradient is None else None
+        return Updated(live, watched, loss, batch.mask.sum(), finite)
 
     return run
 
 
-def evaluator(
-    learner: Learner, loss_fn: LossFunction, metrics: Mapping[str, Callable[..., PyTree]]
-) -> Callable[..., PyTree]:
-    """`f(params, inputs, targets, mask, batched=...) -> {name: (weighted sum, weight)}`; no trace is carried.
+def evaluator(learner: Learner, loss_fn: LossFunction, metrics: Mapping[str, Metric]) -> Callable[..., Sums]:
+    """`f(params, batch, batched=...) -> {name: (weighted sum, weight)}`; no trace is carried.
 
     The loss is applied to each sample apart (with a batch axis of one), as a learner does under a mask (T, B).
     """
-
     loss_of = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
 
     @partial(jax.jit, static_argnames="batched")
-    def run(params: PyTree, inputs: PyTree, targets: PyTree, mask: jax.Array, batched: bool) -> PyTree:
+    def run(params: object, batch: Batch, batched: bool) -> Sums:
+        inputs, targets, mask = batch.masked(batched)
         loss_of.check(targets, mask if batched else None)
 
-        inputs = without_masked_nans(inputs, mask if batched else mask[:, 0])
-
-        def one(output: PyTree, target: PyTree) -> PyTree:
+        def losses_of(output: object, target: object) -> jax.Array:
             if not batched:
                 return loss_fn(output, target)[None]
             return jax.vmap(lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
 
-        def body(hidden: PyTree, xs: PyTree) -> PyTree:
-            x, target = xs
-            hidden, output = learner.plain_step(params, hidden, x)
-            return hidden, (one(output, target), output if metrics else ())
+        def body(hidden: object, step: tuple[object, object]) -> tuple[object, tuple[jax.Array, PyTree]]:
+            hidden, output = learner.plain_step(params, hidden, step[0])
+            return hidden, (losses_of(output, step[1]), output if metrics else ())
 
-        _, (losses, outputs) = jax.lax.scan(body, learner.init(params).hidden, (inputs, targets))
-        found = {"loss": _averaged("loss", losses, mask)}
+        data = without_masked_nans(inputs, mask), targets
+        _, (losses, outputs) = jax.lax.scan(body, learner.init(params).hidden, data)
         if not batched:
             outputs, targets = jax.tree.map(lambda a: a[:, None], (outputs, targets))
-        for name, metric in metrics.items():
-            found[name] = _averaged(name, jnp.asarray(metric(outputs, targets, mask)), mask)
-        return found
+        values = {name: jnp.asarray(metric(outputs, targets, batch.mask)) for name, metric in metrics.items()}
+        return {name: _averaged(name, v, batch.mask) for name, v in {"loss": losses, **values}.items()}
 
     return run
 
 
-def _averaged(name: str, values: jax.Array, mask: jax.Array) -> tuple[PyTree, PyTree]:
+def _averaged(name: str, values: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     if values.shape == mask.shape:
         weight = mask
     elif values.shape == mask.shape[1:]:
@@ -141,14 +156,15 @@ def _averaged(name: str, values: jax.Array, mask: jax.Array) -> tuple[PyTree, Py
     return jnp.where(weight != 0, values * weight.astype(values.dtype), 0).sum(), weight.sum()
 
 
-def _per_window(weights: jax.Array, k: int) -> PyTree:
+def _per_window(weights: jax.Array, k: int) -> jax.Array:
     """The weight of each window of k steps, the last one shorter."""
+    # -T mod k steps of weight zero fill up the last window.
     return jnp.pad(weights, (0, -len(weights) % k)).reshape(-1, k).sum(1)
 
 
-def _renewed(a: jax.Array, number: jax.Array) -> PyTree:
+def _renewed(a: jax.Array, number: jax.Array) -> jax.Array:
     """Another key for each batch; a uint32 array of shape (2,) is what `jax.random.PRNGKey` makes."""
-    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+    if is_extended(a):
         fold = jax.random.fold_in
         for _ in range(a.ndim):
             fold = jax.vmap(fold, in_axes=(0, None))

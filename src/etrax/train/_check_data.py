@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 
 from .._compat import shape_struct
-from .._errors import ArgumentError as ArgumentError
+from .._errors import ArgumentError
 from ..compiler.ir import Leaf, PyTree, Role, format_path, leaves_with_paths
 from ..learn import Learner
+
+if TYPE_CHECKING:
+    from ._data import Dataset
 
 
 class DataShape(NamedTuple):
@@ -28,16 +31,16 @@ def as_tuple(learner: Learner, inputs: PyTree) -> PyTree:
     return (inputs,) if single else inputs
 
 
-def check_data(learner: Learner, data: PyTree, what: str) -> DataShape:
+def check_data(learner: Learner, data: Dataset, what: str) -> DataShape:
     """The layout of a data set of numpy arrays, or an error that names what does not fit."""
     expected = learner.facts.step.select(Role.INPUT)
-    found = leaves_with_paths(as_tuple(learner, data.inputs))
-    if len(found) != len(expected):
+    leaves = leaves_with_paths(as_tuple(learner, data.inputs))
+    if len(leaves) != len(expected):
         raise ArgumentError(
-            f"`{what}.inputs` holds {len(found)} array(s), but the step takes {len(expected)}: "
+            f"`{what}.inputs` holds {len(leaves)} array(s), but the step takes {len(expected)}: "
             "pass the tuple of the step's inputs (a single one may be passed bare)."
         )
-    named = [(format_path(leaf.path, "inputs"), leaf, a) for leaf, (_, a) in zip(expected, found, strict=True)]
+    named = [(format_path(leaf.path, "inputs"), leaf, a) for leaf, (_, a) in zip(expected, leaves, strict=True)]
     layout = _layout(named, what)
     for name, leaf, a in named:
         _check_input(f"`{what}.inputs` at {name}", leaf, a, layout)
@@ -69,7 +72,7 @@ def _layout(named: list[tuple[str, Leaf, np.ndarray]], what: str) -> DataShape:
     raise ArgumentError(f"`{what}.inputs` holds no array of shape (T, N, …), so the number of samples is not known.")
 
 
-def _check_input(name: str, leaf: Leaf, a: jax.Array, layout: DataShape) -> None:
+def _check_input(name: str, leaf: Leaf, a: np.ndarray, layout: DataShape) -> None:
     aval, lead = leaf.aval, (layout.steps, layout.samples)
     if a.ndim == 1 and not aval.shape:
         if a.shape[0] != layout.steps:
@@ -92,10 +95,10 @@ def _check_input(name: str, leaf: Leaf, a: jax.Array, layout: DataShape) -> None
         )
 
 
-def _check_mask(mask: jax.Array, layout: DataShape, what: str) -> None:
+def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: str) -> None:
     if mask is None:
         return
-    shape = mask.shape if hasattr(mask, "shape") else ()
+    shape = getattr(mask, "shape", ())  # of a tree of masks: none
     if shape != (layout.steps, layout.samples):
         raise ArgumentError(
             f"`{what}.mask` has shape {list(shape)}; expected ({layout.steps}, {layout.samples}): "
@@ -109,7 +112,7 @@ def _check_mask(mask: jax.Array, layout: DataShape, what: str) -> None:
         raise ArgumentError(f"`{what}.mask` is zero everywhere: no step counts.")
 
 
-def check_values(learner: Learner, params: PyTree) -> None:
+def check_values(learner: Learner, params: object) -> None:
     """A learner may be compiled from shapes alone; a run needs numbers."""
     for name, tree, how in (
         ("params", params, "pass `params=` to `fit`"),

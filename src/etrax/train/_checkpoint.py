@@ -11,7 +11,7 @@ from ..compiler.ir import PyTree
 from ..learn import Identity, describe_differences
 from ._batch import Live
 from ._records import Epoch
-from ._store import Store, named_leaves
+from ._store import Store, shapes_of
 from ._stored import CheckpointError, damaged, epochs_of
 
 FORMAT = 3
@@ -52,8 +52,9 @@ class Saver:
 
     def save(self, point: Point) -> None:
         history = [{k: v for k, v in vars(e).items() if k != "params"} for e in point.history]
-        meta = {"format": FORMAT, "jax": jax.__version__, "run": self._run(point), "best": point.best}
-        meta["history"] = history
+        meta = {
+            "format": FORMAT, "jax": jax.__version__, "run": self._run(point), "best": point.best, "history": history,
+        }  # fmt: skip
         try:
             self.store.write(len(history), _tree(point), meta)
         except CheckpointError as error:
@@ -65,18 +66,17 @@ class Saver:
 
     def load(self, like: Point) -> Point | None:
         """The last point, with the structure of `like`; None if there is none yet."""
-        found = self.store.read(_tree(like), lambda step, meta: self._check(step, meta, like))
-        if found is None:
+        stored = self.store.read(_tree(like), lambda step, meta: self._check(step, meta, like))
+        if stored is None:
             return None
-        number, meta, tree = found
+        number, meta, tree = stored
         history = epochs_of(self.store.directory / str(number), meta)
         return Point(best_params=tree.pop("best_params"), live=Live(**tree), best=meta.get("best"), history=history)
 
     def _run(self, point: Point) -> Identity:
-        arrays = {name: f"{a.dtype}{list(a.shape)}" for name, a in named_leaves(_tree(point))}
-        return self.settings | {ARRAYS: arrays}
+        return self.settings | {ARRAYS: shapes_of(_tree(point))}
 
-    def _check(self, step: Path, meta: PyTree, like: Point) -> None:
+    def _check(self, step: Path, meta: object, like: Point) -> None:
         where = str(self.store.directory)
         if not isinstance(meta, dict) or not isinstance(meta.get("run"), dict):
             raise damaged(step, "it does not say what run it is of")

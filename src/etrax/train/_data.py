@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import as_numbers, check_arrays, short
-from .._compat import shape_struct
-from .._errors import ArgumentTypeError
+from .._compat import is_extended, shape_struct
+from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import PyTree, describe, digest_of, leaves_with_paths
 from ..learn import Learner
-from ._check_data import ArgumentError, DataShape, as_tuple, check_data
+from ._batch import Batch
+from ._check_data import DataShape, as_tuple, check_data
 
 DIGESTED = 128 << 20  # bytes of an array that a digest reads
 
@@ -36,9 +36,8 @@ class Dataset(NamedTuple):
 
     def __repr__(self) -> str:
         """Shapes, not values."""
-        given = {"inputs": self.inputs, "targets": self.targets, "mask": self.mask}
-        held = [f"{name}: {describe(value, name)}" for name, value in given.items() if value is not None]
-        return f"Dataset({'; '.join(held)})"
+        described = [f"{name}: {describe(tree, name)}" for name, tree in self._asdict().items() if tree is not None]
+        return f"Dataset({'; '.join(described)})"
 
     @classmethod
     def labelled(cls, inputs: PyTree, labels: jax.Array, mask: jax.Array | np.ndarray | None = None) -> Dataset:
@@ -54,8 +53,7 @@ class Dataset(NamedTuple):
         if steps is None:
             raise ArgumentError("`Dataset.labelled` found no input of shape (T, N, …).")
 
-        def repeated(a: PyTree) -> PyTree:
-            a = a if _is_key(a) else np.asarray(a)
+        def repeated(a: np.ndarray) -> np.ndarray:
             if a.shape[:1] != (samples,):
                 raise ArgumentError(
                     f"`labels` has shape {list(a.shape)}, but `inputs` holds {samples} samples: one label for each."
@@ -102,11 +100,7 @@ def pad(sequences: Sequence[jax.Array], count: Literal["all", "last"] = "all") -
 
 
 class Batches:
-    """A checked data set, cut into batches of the size that the learner was compiled with.
-
-    Each batch is `(inputs, targets, mask)` with a mask (T, B). A learner without a batch axis takes one sample at a
-    time: arrays (T, …), and a mask (T, 1).
-    """
+    """A checked data set, cut into batches of the size that the learner was compiled with."""
 
     def __init__(self, learner: Learner, data: Dataset, what: str):
         if isinstance(data, type) or not all(hasattr(data, name) for name in Dataset._fields):
@@ -114,8 +108,7 @@ class Batches:
                 f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, or "
                 "`etrax.train.Dataset(inputs, targets, mask=None)`."
             )
-        found = {"inputs": data.inputs, "targets": data.targets, "mask": data.mask}
-        data = Dataset(*(_arrays(f"{what}.{name}", tree) for name, tree in found.items()))
+        data = Dataset(*(_arrays(f"{what}.{name}", getattr(data, name)) for name in Dataset._fields))
         self.learner = learner
         self.layout: DataShape = check_data(learner, data, what)
         self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
@@ -126,7 +119,7 @@ class Batches:
     def __len__(self) -> int:
         return -(-self.layout.samples // self.layout.batch)
 
-    def epoch(self, order: np.ndarray | None = None) -> Iterator[tuple[PyTree, PyTree, PyTree]]:
+    def epoch(self, order: np.ndarray | None = None) -> Iterator[Batch]:
         """All samples once, in the given order."""
         size, total = self.layout.batch, self.layout.samples
         order = np.arange(total) if order is None else order
@@ -137,45 +130,45 @@ class Batches:
             index = np.concatenate([chosen, np.full(size - len(chosen), chosen[0])])
             mask = self.mask[:, index]
             mask[:, len(chosen) :] = 0
-            if on_mesh:  # a process reads the samples of its own devices
-                yield self.learner.place_batch(self.inputs, self.targets, mask, index)
-                continue
-            yield (*jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets)), mask)
+            if on_mesh:  # a process reads only the samples that its devices need
+                yield Batch(*self.learner.place_batch(self.inputs, self.targets, mask, index))
+            else:
+                inputs, targets = jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets))
+                yield Batch(inputs, targets, mask)  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """What a record of a run says of its data; of large arrays a fixed choice of samples stands for all."""
         steps, samples = self.layout.steps, self.layout.samples
-        held = [(path, _some(a)) for path, a in leaves_with_paths((self.inputs, self.targets, self.mask))]
-        return f"{samples} samples of {steps} steps, digest {digest_of(held)}"
+        leaves = [(path, _some(a)) for path, a in leaves_with_paths((self.inputs, self.targets, self.mask))]
+        return f"{samples} samples of {steps} steps, digest {digest_of(leaves)}"
 
     def target_of_a_sample(self) -> tuple[PyTree, bool]:
         """The target of one step and sample as a shape, and whether the model has a batch axis, which is then 1."""
-        lead = (1,) if self.layout.batched else ()
-        found = jax.tree.map(shape_struct, self.targets)
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((*lead, *a.shape[2:]), a.dtype), found), self.layout.batched
+        batched = self.layout.batched
 
-    def _take(self, a: jax.Array, index: np.ndarray) -> PyTree:
+        def one(a: np.ndarray) -> jax.ShapeDtypeStruct:
+            struct = shape_struct(a)
+            return jax.ShapeDtypeStruct((*(1,) * batched, *struct.shape[2:]), struct.dtype)
+
+        return jax.tree.map(one, self.targets), batched
+
+    def _take(self, a: np.ndarray, index: np.ndarray) -> np.ndarray:
         if a.ndim == 1:  # shared by all samples
             return a
         return a[:, index] if self.layout.batched else a[:, index[0]]
 
 
-def _some(a: jax.Array) -> jax.Array | np.ndarray:
+def _some(a: np.ndarray) -> np.ndarray:
     """All of an array (T, N, …), or as many of its samples, spread evenly, as are read in a fraction of a second."""
-    if a.ndim < 2 or _is_key(a) or a.nbytes <= DIGESTED:
+    if a.ndim < 2 or is_extended(a) or a.nbytes <= DIGESTED:
         return a
     return a[:, np.linspace(0, a.shape[1] - 1, max(DIGESTED * a.shape[1] // a.nbytes, 1)).astype(int)]
 
 
-def _is_key(a: jax.Array) -> bool:
-    """Arrays of `jax.random` keys have no counterpart in numpy."""
-    return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
-
-
-def _arrays(what: str, tree: PyTree) -> PyTree:
-    """A tree of numpy arrays of numbers (or of keys)."""
+def _arrays(what: str, tree: object) -> PyTree:
+    """A tree of numpy arrays of numbers, or of keys, for which numpy has no type."""
     check_arrays(what, tree)
-    return jax.tree.map(lambda a: a if _is_key(a) else np.asarray(a), tree)
+    return jax.tree.map(lambda a: a if is_extended(a) else np.asarray(a), tree)
 
 
 def shuffled(key: jax.Array, epoch: int, samples: int) -> np.ndarray:

@@ -13,10 +13,9 @@ import numpy as np
 
 from .._arguments import struct_of
 from .._errors import ArgumentError, ArgumentTypeError
-from ..compiler.ir import PyTree
 
 
-def accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
+def accuracy(outputs: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Array:
     """One answer per sequence: is the class with the largest output, summed over the steps that count, the right one?
 
         ŷ_b = argmax_c Σ_t m_tb o_tbc
@@ -37,7 +36,7 @@ def accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
     return total.argmax(-1) == right
 
 
-def step_accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
+def step_accuracy(outputs: jax.Array, targets: jax.Array, mask: jax.Array) -> jax.Array:
     """One answer per step: is the class with the largest output the right one? Averaged over the steps that count.
 
     >>> import jax.numpy as jnp
@@ -49,20 +48,20 @@ def step_accuracy(outputs: PyTree, targets: PyTree, mask: jax.Array) -> PyTree:
     return outputs.argmax(-1) == _classes(outputs, targets)
 
 
-def _check(what: str, outputs: PyTree, targets: PyTree, mask: jax.Array) -> None:
+def _check(what: str, outputs: jax.Array, targets: jax.Array, mask: jax.Array) -> None:
     """One array each, (T, B, C), (T, B) or (T, B, C), and (T, B)."""
-    found = {"outputs": outputs, "targets": targets, "mask": mask}
-    for name, a in found.items():
+    arrays = {"outputs": outputs, "targets": targets, "mask": mask}
+    for name, a in arrays.items():
         if not isinstance(a, jax.Array | np.ndarray):
             raise ArgumentTypeError(f"`{what}` takes an array as `{name}`, got a {type(a).__name__}.")
         struct_of(f"`{name}`", a)
     fits = outputs.ndim == 3 and targets.shape in (outputs.shape, outputs.shape[:2]) and mask.shape == outputs.shape[:2]
     if not fits or not outputs.size or jnp.iscomplexobj(outputs):
-        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in found.items())
+        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in arrays.items())
         raise ArgumentError(
             f"`{what}` takes real outputs (T, B, C), targets (T, B) or (T, B, C) and a mask (T, B); got {shapes}."
         )
 
 
-def _classes(outputs: PyTree, targets: PyTree) -> PyTree:
+def _classes(outputs: jax.Array, targets: jax.Array) -> jax.Array:
     return targets.argmax(-1) if targets.ndim == outputs.ndim else targets

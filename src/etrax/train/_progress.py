@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .._errors import visible
 from ._records import Epoch
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 def reporter(progress: bool, epochs: int) -> Silent:
@@ -68,26 +71,25 @@ class Bar(Lines):
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
         ]
-        self.shown: Any = Progress(*columns, transient=True)
-        self.task: Any = None
+        self.bar = Progress(*columns, transient=True)
+        self.task: TaskID | None = None
 
     def __enter__(self) -> Bar:
-        self.shown.start()
+        self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.shown.stop()
+        self.bar.stop()
 
     def say(self, text: str) -> None:
-        self.shown.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+        self.bar.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     def batch(self, epoch: int, done: int, total: int, loss: float, rate: float) -> None:
         text = f"batch {done}/{total}  loss {loss:.4g}  {rate:,.0f} samples/s  {resident_memory()}"
-        name = f"epoch {epoch}/{self.epochs}"
-        whole = self.epochs * total
+        name, before = f"epoch {epoch}/{self.epochs}", (epoch - 1) * total
         if self.task is None:
-            self.task = self.shown.add_task(name, total=whole, completed=(epoch - 1) * total, done=text)
-        self.shown.update(self.task, description=name, completed=(epoch - 1) * total + done, done=text)
+            self.task = self.bar.add_task(name, total=self.epochs * total, completed=before, done=text)
+        self.bar.update(self.task, description=name, completed=before + done, done=text)
 
 
 def duration(seconds: float) -> str:
@@ -107,17 +109,13 @@ def duration(seconds: float) -> str:
 def resident_memory() -> str:
     """The memory that the process holds now; where the system does not tell, the most that it has held."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[1])
         import resource
-
-        return f"{pages * resource.getpagesize() / 1e6:,.0f} MB"
-    except (OSError, ImportError, IndexError, ValueError):
-        pass
-    try:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return f"{peak / (1e6 if sys.platform == 'darwin' else 1e3):,.0f} MB"
     except ImportError:  # Windows
         return ""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            size = int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):  # no Linux
+        unit = 1 if sys.platform == "darwin" else 1000
+        size = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{size / 1e6:,.0f} MB"

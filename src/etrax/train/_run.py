@@ -10,11 +10,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from .._arguments import short
-from ..compiler.ir import PyTree
+from .._arguments import check_whole, short
+from .._errors import ArgumentError
 from ..learn import Learner, NonFiniteError
 from ._batch import Live, Updated
-from ._check_data import ArgumentError
 from ._checkpoint import Point, Saver
 from ._data import Batches, shuffled
 from ._progress import Silent
@@ -30,17 +29,15 @@ class Monitor(NamedTuple):
     patience: int | None
 
     @classmethod
-    def of(cls, name: str | None, mode: str | None, patience: int | None, known: Sequence[str]) -> Monitor:
+    def of(cls, name: str | None, mode: str | None, patience: int | None, metrics: Sequence[str]) -> Monitor:
         """Checked against the names of a record's metrics; `val_loss` by default, where there is one."""
-        if patience is not None and (isinstance(patience, bool) or not isinstance(patience, int) or patience < 1):
-            raise ArgumentError(
-                f"`patience` is {short(patience)}; expected a whole number of epochs, at least 1, or None."
-            )
+        if patience is not None:
+            patience = check_whole("patience", patience, "epochs")
         if mode is not None and (not isinstance(mode, str) or mode not in ("min", "max")):
             raise ArgumentError(f"`mode` is {short(mode)}; expected 'min' or 'max'.")
-        if name is not None and (not isinstance(name, str) or name not in known):
-            raise ArgumentError(f"`monitor` is {short(name)}; this run measures {', '.join(known)}.")
-        if name is None and "val_loss" in known:
+        if name is not None and (not isinstance(name, str) or name not in metrics):
+            raise ArgumentError(f"`monitor` is {short(name)}; this run measures {', '.join(metrics)}.")
+        if name is None and "val_loss" in metrics:
             name = "val_loss"
         if name is None and patience is not None:
             raise ArgumentError("`patience` needs something to watch: pass `validation=`, or `monitor='loss'`.")
@@ -48,8 +45,8 @@ class Monitor(NamedTuple):
 
     def value(self, epoch: Epoch) -> float:
         """Less is better."""
-        found = epoch.metrics[self.name or "loss"]
-        return found if self.mode == "min" else -found
+        value = epoch.metrics[self.name or "loss"]
+        return value if self.mode == "min" else -value
 
 
 @dataclass
@@ -62,7 +59,7 @@ class Run:
 
     learner: Learner
     update: Callable[..., Updated]
-    measure: Callable[[PyTree, Batches], dict[str, float]]
+    measure: Callable[[object, Batches], dict[str, float]]
     data: Batches
     validation: Batches | None
     key: jax.Array | None
@@ -77,15 +74,15 @@ class Run:
     def __post_init__(self) -> None:
         self.live = self.point.live
 
-    def until(self, epochs: int, shown: Silent) -> Result:
+    def until(self, epochs: int, display: Silent) -> Result:
         """Go on until the given number of epochs is reached, or something else ends the run."""
         if self.point.history:
-            shown.say(f"going on after epoch {len(self.point.history)}")
+            display.say(f"going on after epoch {len(self.point.history)}")
         reason = self._ended(epochs)
         try:
             while reason is None:
-                record = self._epoch(shown)
-                shown.epoch(record, (epochs - record.epoch) * (record.seconds - (self.compiling or 0.0)))
+                record = self._epoch(display)
+                display.epoch(record, (epochs - record.epoch) * (record.seconds - (self.compiling or 0.0)))
                 self.compiling = 0.0
                 reason = "callback" if self._told_to_stop(record) else self._ended(epochs)
         except KeyboardInterrupt:
@@ -99,8 +96,8 @@ class Run:
     def _told_to_stop(self, record: Epoch) -> bool:
         if self.callback is None:
             return False
-        told = self.callback(replace(record, metrics=dict(record.metrics), params=self.point.live.params))
-        return isinstance(told, bool | np.bool_) and bool(told)
+        answer = self.callback(replace(record, metrics=dict(record.metrics), params=self.point.live.params))
+        return isinstance(answer, bool | np.bool_) and bool(answer)
 
     def _ended(self, epochs: int) -> str | None:
         done, best = len(self.point.history), self.point.best
@@ -113,9 +110,9 @@ class Run:
         best = live.params if point.best is None else point.best_params
         return Result(best, live.params, live.opt_state, point.history, point.best, reason)
 
-    def _epoch(self, shown: Silent) -> Epoch:
+    def _epoch(self, display: Silent) -> Epoch:
         began, number = perf_counter(), len(self.point.history) + 1
-        loss = self._train(number, shown)
+        loss = self._train(number, display)
         trained = perf_counter() - began
         metrics = {"loss": loss}
         if self.train_metrics:
@@ -125,27 +122,22 @@ class Run:
         rate, step = self.data.layout.samples / trained, self.point.step + len(self.data)
         record = Epoch(number, step, metrics, perf_counter() - began, rate)
         point = self._next(record)
-        if self.saver is not None:
-            self._save(point)
-        self.point = point
-        return record
-
-    def _save(self, point: Point) -> None:
-        assert self.saver is not None
         try:
-            self.saver.save(point)
+            if self.saver is not None:
+                self.saver.save(point)
         except CheckpointError as error:
             self.point = point  # the epoch is finished, if only in memory
             error.result = self.result("unsaved")
             raise
+        self.point = point
+        return record
 
-    def _train(self, number: int, shown: Silent) -> float:
+    def _train(self, number: int, display: Silent) -> float:
         """All batches once; returns the mean loss."""
         layout, total, weight, began = self.data.layout, 0.0, 0.0, perf_counter()
         order = None if self.key is None else shuffled(self.key, number, layout.samples)
-        for i, (inputs, targets, mask) in enumerate(self.data.epoch(order), start=1):
-            step = self.point.step + i
-            out = self.update(self.live, step, inputs, targets, mask, batched=layout.batched)
+        for i, batch in enumerate(self.data.epoch(order), start=1):
+            out = self.update(self.live, self.point.step + i, batch, batched=layout.batched)
             if not out.finite:
                 raise self._diverged(number, i, out)
             self.live = out.live
@@ -153,17 +145,17 @@ class Run:
             if self.compiling is None:
                 self.compiling = perf_counter() - began
             rate = min(i * layout.batch, layout.samples) / (perf_counter() - began)
-            shown.batch(number, i, len(self.data), total / weight if weight else 0.0, rate)
+            display.batch(number, i, len(self.data), total / weight if weight else 0.0, rate)
         return total / weight
 
     def _diverged(self, epoch: int, batch: int, out: Updated) -> Diverged:
         what = "the parameters became NaN" if np.isfinite(out.loss) else f"the loss is {float(out.loss)}"
         where = "Compile with `check_finite=True` to be told the step and the parameter."
         try:
-            if out.state:
+            if out.state is not None:
                 self.learner.check(out.state)
-        except NonFiniteError as found:
-            where = str(found)
+        except NonFiniteError as error:
+            where = str(error)
         return Diverged(
             f"{what} in epoch {epoch}, batch {batch} of {len(self.data)}. {where} The parameters before that batch are "
             "in `.result.last_params` of this error. Try a smaller learning rate, or clip gradients "
@@ -177,7 +169,7 @@ class Run:
         if self.monitor.name is not None:
             value = self.monitor.value(record)
             # NaN is never better, and is replaced by anything that is a number.
-            held = None if best is None else self.monitor.value(history[best - 1])
-            if held is None or value < held or (held != held and value == value):
+            least = None if best is None else self.monitor.value(history[best - 1])
+            if least is None or value < least or (least != least and value == value):
                 best, best_params = record.epoch, self.live.params
         return Point(self.live, best_params, best, history)

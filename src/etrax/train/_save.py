@@ -13,7 +13,7 @@ from .._arguments import check_arrays, check_path, foreign
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import PyTree
 from ..learn import Identity, Learner, check_accept, check_learner, describe_differences, identity_of
-from ._store import Store, named_leaves
+from ._store import Store, shapes_of
 from ._stored import CheckpointError, damaged
 
 FORMAT = "etrax.save 2"
@@ -25,7 +25,7 @@ def save(
     directory: str | Path, *, params: PyTree = None, opt_state: PyTree = None, state: PyTree = None,
     learner: Learner | None = None,
 ) -> None:  # fmt: skip
-    """Save what is given in a directory, whole or not at all; the last two saves are kept.
+    """Save what is given in a directory, completely or not at all; the last two saves are kept.
 
     `learner` writes down what the values belong to (its model, rule, and the names of parameters and states), so that
     `restore` can tell; parameters and state must then be those of this learner.
@@ -36,18 +36,18 @@ def save(
     >>> state, _ = learner.step(learner.params, learner.init(), jnp.ones(3))
     >>> directory = tempfile.mkdtemp()
     >>> etrax.save(directory, params=learner.params, state=state, learner=learner)
-    >>> found = etrax.restore(directory, like={"params": learner.params, "state": learner.init()}, learner=learner)
-    >>> int(found["state"].step)
+    >>> restored = etrax.restore(directory, like={"params": learner.params, "state": learner.init()}, learner=learner)
+    >>> int(restored["state"].step)
     1
     """
-    given = {"params": params, "opt_state": opt_state, "state": state}
-    tree = _checked({name: value for name, value in given.items() if value is not None})
+    parts = {"params": params, "opt_state": opt_state, "state": state}
+    tree = _checked({name: value for name, value in parts.items() if value is not None})
     if not tree:
         raise ArgumentError("`save` was given nothing: pass `params=`, `opt_state=` or `state=`.")
     belongs = {} if learner is None else _checked_identity(learner, tree)
     with Store(directory, "directory") as store:
         latest = store.latest()
-        meta = {"format": FORMAT, "jax": jax.__version__, "arrays": _shapes(tree), "learner": belongs}
+        meta = {"format": FORMAT, "jax": jax.__version__, "arrays": shapes_of(tree), "learner": belongs}
         try:
             store.write(0 if latest is None else latest + 1, tree, meta)
         except CheckpointError as error:
@@ -83,33 +83,29 @@ def restore(
     if learner is not None:
         check_learner(learner)
 
-    def check(step: Path, meta: PyTree) -> None:
+    def check(step: Path, meta: object) -> None:
         if not isinstance(meta, dict) or not isinstance(meta.get("format"), str):
             raise CheckpointError(f"{where!r} was not written by `etrax.save`.")
         if meta["format"] not in (FORMAT, OLD_FORMAT):
             raise CheckpointError(f"{where!r} was written by another version of Etrax ({foreign(meta['format'])!r}).")
         if not isinstance(meta.get("arrays"), dict) or not isinstance(meta.get("learner"), dict):
             raise damaged(step, "it does not say what it holds")
-        if lines := describe_differences(meta["arrays"], dict(_shapes(tree)), (), (), None):
-            raise CheckpointError(f"{where!r} holds something else than `like`:\n{lines}")
+        if lines := describe_differences(meta["arrays"], dict(shapes_of(tree)), (), (), None):
+            raise CheckpointError(f"{where!r} does not hold what `like` describes:\n{lines}")
         if learner is not None:
             _check_belongs(where, meta, learner, accepted)
 
     with Store(directory, "directory") as store:
-        found = store.read(tree, check)
-    if found is None:
+        stored = store.read(tree, check)
+    if stored is None:
         raise CheckpointError(f"nothing has been saved in {where!r}.")
-    return found[2]
+    return stored[2]
 
 
-def _checked(tree: dict[str, PyTree]) -> dict[str, PyTree]:
+def _checked(tree: Mapping[str, object]) -> dict[str, PyTree]:
     for name, value in tree.items():
         check_arrays(name, value)
-    return trees.map(jnp.asarray, tree)
-
-
-def _shapes(tree: Mapping[str, PyTree]) -> dict[str, str]:
-    return {name: f"{a.dtype}{list(a.shape)}" for name, a in named_leaves(tree)}
+    return trees.map(jnp.asarray, dict(tree))
 
 
 def _checked_identity(learner: Learner, tree: Mapping[str, PyTree]) -> Identity:
@@ -129,7 +125,7 @@ def _check_belongs(where: str, meta: Mapping[str, PyTree], learner: Learner, acc
     if not meta["learner"] or meta["format"] == OLD_FORMAT:
         why = "without `learner=`" if not meta["learner"] else "by a version of Etrax that did not write down its model"
         raise CheckpointError(
-            f"{where!r} was saved {why}, so that nothing says what its values belong to. Leave `learner` out of "
+            f"{where!r} was saved {why}, so it does not say what its values belong to. Leave `learner` out of "
             "`restore` to take them by their names and shapes."
         )
     if lines := describe_differences(meta["learner"], identity_of(learner), accept, WORDS, meta.get("jax")):

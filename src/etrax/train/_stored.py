@@ -1,4 +1,4 @@
-"""What is found in a checkpoint directory is data from elsewhere: held against what is expected before it is used."""
+"""The content of a checkpoint directory is data from elsewhere: it is compared with what is expected before use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from .._arguments import foreign
 from .._errors import EtraxError
-from ..compiler.ir import PyTree, digest_of, leaves_with_paths
+from ..compiler.ir import digest_of, leaves_with_paths
 from ._records import Epoch
 
 META_BYTES = 64 << 20  # the record of a run: some hundred bytes per epoch
@@ -43,7 +43,7 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
     """
     pending, total = [part or step], 0
     if step.is_symlink() or step.is_file():
-        raise damaged(step, "it is a link" if step.is_symlink() else "it is no directory")
+        raise damaged(step, "it is a link" if step.is_symlink() else "it is not a directory")
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
@@ -57,42 +57,41 @@ def check_files(step: Path, allowed: int, part: Path | None = None, but: str | N
                     raise damaged(step, f"it holds more than {allowed:,} bytes, which is more than this run can have")
 
 
-def room_for(arrays: Mapping[str, PyTree]) -> int:
+def room_for(arrays: Mapping[str, jax.Array]) -> int:
     """What a checkpoint of these arrays may take at most."""
     return 2 * sum(a.nbytes + ARRAY_BYTES for a in arrays.values())
 
 
-def check_arrays(step: Path, found: Mapping[str, PyTree], want: Mapping[str, PyTree]) -> None:
+def check_arrays(step: Path, stored: Mapping[str, object], expected: Mapping[str, jax.Array]) -> None:
     """Shapes, types and chunks as stored, before memory is taken for any of them."""
-    if set(found) != set(want):
-        raise damaged(step, f"it holds {len(found)} arrays where {len(want)} are expected, or under other names")
-    for name, a in want.items():
-        stored = found[name]
-        shape, dtype = getattr(stored, "shape", None), getattr(stored, "dtype", None)
-        chunks = getattr(getattr(stored, "storage", None), "chunk_shape", None) or ()
+    if set(stored) != set(expected):
+        raise damaged(step, f"it holds {len(stored)} arrays where {len(expected)} are expected, or under other names")
+    for name, a in expected.items():
+        shape, dtype = getattr(stored[name], "shape", None), getattr(stored[name], "dtype", None)
+        chunks = getattr(getattr(stored[name], "storage", None), "chunk_shape", None) or ()
         if shape is None or tuple(shape) != a.shape or dtype != a.dtype:
             raise damaged(step, f"array {name} is {dtype}{shape}, its record says {a.dtype}{list(a.shape)}")
         if any(c > max(n, 1) for c, n in zip(chunks, a.shape, strict=True)):
             raise damaged(step, f"array {name} of shape {list(a.shape)} is stored in chunks of {list(chunks)}")
 
 
-def digest(meta: Mapping[str, PyTree], arrays: Mapping[str, PyTree]) -> str:
+def digest(meta: Mapping[str, object], arrays: Mapping[str, jax.Array]) -> str:
     """SHA-256 of all that a checkpoint says, array for array and bit for bit."""
     plain = json.loads(json.dumps({k: v for k, v in meta.items() if k != "digest"}))
-    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    total = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for name in sorted(arrays):
-        value = np.asarray(_whole(arrays[name]))
-        found.update(f"{name} {value.dtype} {value.shape}".encode())
-        found.update(np.ascontiguousarray(value).tobytes())
-    return found.hexdigest()
+        value = np.asarray(_gathered(arrays[name]))
+        total.update(f"{name} {value.dtype} {value.shape}".encode())
+        total.update(np.ascontiguousarray(value).tobytes())
+    return total.hexdigest()
 
 
-def digest_of_values(tree: PyTree) -> str:
+def digest_of_values(tree: object) -> str:
     """What a record of a run says of the numbers of a tree."""
-    return f"digest {digest_of([(path, _whole(a)) for path, a in leaves_with_paths(tree)])}"
+    return f"digest {digest_of([(path, _gathered(a)) for path, a in leaves_with_paths(tree)])}"
 
 
-def _whole(a: PyTree) -> PyTree:
+def _gathered(a: jax.Array) -> jax.Array | np.ndarray:
     """All of an array, of which other processes may have parts."""
     if not isinstance(a, jax.Array) or a.is_fully_addressable or a.is_fully_replicated:
         return a
@@ -104,7 +103,7 @@ def _whole(a: PyTree) -> PyTree:
 def flush(step: Path) -> None:
     """Bring a checkpoint to the disk itself, so that it outlives a loss of power."""
     for directory, _, files in os.walk(step):
-        for name in (*files, "."):
+        for name in (*files, "."):  # the directory too: it says under which names the files are found
             handle = os.open(Path(directory) / name, os.O_RDONLY)
             try:
                 os.fsync(handle)
@@ -112,12 +111,12 @@ def flush(step: Path) -> None:
                 os.close(handle)
 
 
-def epochs_of(step: Path, meta: Mapping[str, PyTree]) -> tuple[Epoch, ...]:
+def epochs_of(step: Path, meta: Mapping[str, object]) -> tuple[Epoch, ...]:
     """The records of the finished epochs, each field of the type that it must have."""
     history = meta.get("history")
     if not isinstance(history, list) or not history:
         raise damaged(step, "it has no history")
-    found = []
+    epochs: list[Epoch] = []
     for number, e in enumerate(history, start=1):
         try:
             metrics = {str(k): float(v) for k, v in e["metrics"].items()}
@@ -128,8 +127,8 @@ def epochs_of(step: Path, meta: Mapping[str, PyTree]) -> tuple[Epoch, ...]:
             raise damaged(step, f"its record of epoch {number} cannot be read") from error
         if record.epoch != number:
             raise damaged(step, f"its record of epoch {number} is one of epoch {record.epoch}")
-        found.append(record)
+        epochs.append(record)
     best = meta.get("best")
-    if best is not None and not (type(best) is int and 1 <= best <= len(found)):
-        raise damaged(step, f"its best epoch is {foreign(best)} of {len(found)}")
-    return tuple(found)
+    if best is not None and not (type(best) is int and 1 <= best <= len(epochs)):
+        raise damaged(step, f"its best epoch is {foreign(best)} of {len(epochs)}")
+    return tuple(epochs)

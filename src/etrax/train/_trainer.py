@@ -12,14 +12,16 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from .._arguments import check_arrays, check_flag, check_key, short
-from .._errors import ArgumentTypeError
-from ..compiler.ir import PyTree, Role, format_path
+from .._arguments import check_arrays, check_flag, check_function, check_key, check_whole, short
+from .._compat import is_extended
+from .._errors import ArgumentError, ArgumentTypeError
+from ..compiler.ir import LossFunction, PyTree, Role, format_path
 from ..learn import (
     Identity,
     Learner,
     Optimizer,
     check_accept,
+    check_learner,
     check_opt_state,
     check_optimizer,
     check_window,
@@ -27,8 +29,8 @@ from ..learn import (
     digest_of_optimizer,
     identity_of,
 )
-from ._batch import LossFunction, begin, evaluator, updater
-from ._check_data import ArgumentError, check_values
+from ._batch import Gradient, Metric, begin, evaluator, updater
+from ._check_data import check_values
 from ._checkpoint import Point, Saver
 from ._data import Batches, Dataset
 from ._progress import reporter
@@ -41,7 +43,6 @@ WORDS = (
     "model", "hidden", "rule", "window", "update", "gradient", "loss", "optimizer", "data", "batch size", "validation",
     "evaluated", "key", "monitor",
 )  # fmt: skip
-Metric = Callable[[PyTree, PyTree, jax.Array], jax.Array]
 
 
 class Trainer:
@@ -82,7 +83,7 @@ class Trainer:
 
     def __init__(
         self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, *, window: int = 1,
-        update: Literal["window", "sequence"] = "window", gradient: Callable[..., PyTree] | None = None,
+        update: Literal["window", "sequence"] = "window", gradient: Gradient | None = None,
         metrics: Mapping[str, Metric] | None = None, evaluated: Learner | None = None,
     ):  # fmt: skip
         self.learner, self.optimizer, self.window, self.update = learner, optimizer, check_window(window), update
@@ -92,7 +93,7 @@ class Trainer:
             )
         self.metrics, self.gradient = dict(metrics or {}), gradient
         self.loss_fn, self.evaluated = loss_fn, evaluated
-        _check_made_of(learner, optimizer, loss_fn, update, gradient, self.metrics)
+        _check_arguments(learner, optimizer, loss_fn, update, gradient, self.metrics)
         self._update = updater(learner, optimizer, loss_fn, window, update, gradient)
         _check_twin(learner, evaluated)
         self._evaluate = evaluator(evaluated or learner, loss_fn, self.metrics)
@@ -120,17 +121,16 @@ class Trainer:
           constants), its states at the start, the rule, the window, the loss, the optimizer (its learning rate
           included), the data and others. `accept=["optimizer"]` goes on in spite of it; the error names the words.
 
-        Ctrl-C raises `Interrupted`, a loss or parameter that is no number `Diverged`; both carry a `result`.
+        Ctrl-C raises `Interrupted`, a loss or parameter that is not a number raises `Diverged`; both carry a `result`.
         """
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise ArgumentError(f"`epochs` is {short(epochs)}; expected a whole number, at least 1.")
+        epochs = check_whole("epochs", epochs, "epochs")
         train_metrics = validation is None and bool(self.metrics) if train_metrics is None else train_metrics
         for name, flag in (("shuffle", shuffle), ("train_metrics", train_metrics), ("progress", progress)):
             check_flag(name, flag)
         if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and str(checkpoint)):
             raise ArgumentTypeError(f"`checkpoint` is {short(checkpoint)}; expected the name of a directory.")
-        if callback is not None and not callable(callback):
-            raise ArgumentError(f"`callback` is a {type(callback).__name__}; expected a function of one record.")
+        if callback is not None:
+            check_function("callback", callback, "one record")
         batches = Batches(self.learner, data, "data")
         held_out = None if validation is None else Batches(self.learner, validation, "validation")
         names = ["loss", *(self.metrics if train_metrics else ())]
@@ -138,47 +138,48 @@ class Trainer:
         watch = Monitor.of(monitor, mode, patience, names)
         key = check_key("`fit`", key)
         start = self._start(params, opt_state, watch)
-        accepted, place = check_accept(accept, WORDS), nullcontext()
+        accepted, checkpoints = check_accept(accept, WORDS), nullcontext()
         if checkpoint is not None:
             settings = self._settings(start, batches, held_out, key if shuffle else None, watch)
-            place = Saver(checkpoint, settings, accepted)
-        with place as saver:
+            checkpoints = Saver(checkpoint, settings, accepted)
+        with checkpoints as saver:
             point = (saver.load(start) if saver else None) or start
             run = Run(
                 self.learner, self._update, self._measured, batches, held_out, key if shuffle else None,
                 watch, train_metrics, callback, saver, point,
             )  # fmt: skip
             if self.gradient is None:
-                self.learner.warn(next(batches.epoch())[0], self.window)  # what the rule has to say of such data
-            with reporter(progress and jax.process_index() == 0, epochs) as shown:
-                return run.until(epochs, shown)
+                self.learner.warn(next(batches.epoch()).inputs, self.window)  # what the rule has to say of such data
+            with reporter(progress and jax.process_index() == 0, epochs) as display:
+                return run.until(epochs, display)
 
     def evaluate(self, params: PyTree, data: Dataset) -> dict[str, float]:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
+        self._check_params(params)
+        return self._measured(params, Batches(self.learner, data, "data"))
+
+    def _check_params(self, params: object) -> None:
         check_values(self.learner, params)
         check_arrays("params", params)
         self.learner.program.params(params)
-        return self._measured(params, Batches(self.learner, data, "data"))
 
-    def _measured(self, params: PyTree, batches: Batches) -> dict[str, float]:
+    def _measured(self, params: object, batches: Batches) -> dict[str, float]:
         sums: dict[str, list[float]] = {}
-        for inputs, targets, mask in batches.epoch():
-            found = self._evaluate(params, inputs, targets, mask, batched=batches.layout.batched)
-            for name, pair in jax.device_get(found).items():
+        for batch in batches.epoch():
+            of_batch = jax.device_get(self._evaluate(params, batch, batched=batches.layout.batched))
+            for name, (value, weight) in of_batch.items():
                 total = sums.setdefault(name, [0.0, 0.0])
-                total[0], total[1] = total[0] + float(pair[0]), total[1] + float(pair[1])
+                total[0], total[1] = total[0] + float(value), total[1] + float(weight)
         return {name: sums[name][0] / sums[name][1] for name in ("loss", *self.metrics)}
 
-    def _start(self, params: PyTree, opt_state: PyTree, watch: Monitor) -> Point:
+    def _start(self, params: object, opt_state: object, watch: Monitor) -> Point:
         params = self.learner.params if params is None else params
-        check_values(self.learner, params)
-        check_arrays("params", params)
-        self.learner.init(params)  # checks their structure
+        self._check_params(params)
         params = _strong(params)
         if opt_state is not None:
             check_arrays("opt_state", opt_state)
             check_opt_state(self.optimizer, params, opt_state)
-        live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient))
+        live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient is None))
         params, opt_state = self.learner.place(live.params, live.opt_state)
         live = live._replace(params=params, opt_state=opt_state)
         return Point(live, live.params if watch.name else None)
@@ -188,11 +189,11 @@ class Trainer:
     ) -> Identity:
         """What must not change between an interrupted run and the one that goes on, each by its word in `WORDS`."""
         name = getattr(self.gradient, "__qualname__", type(self.gradient).__name__)
-        same = identity_of(self.learner)
+        identity = identity_of(self.learner)
         return {
-            "model": same["model"],
+            "model": identity["model"],
             "hidden": digest_of_values(self.learner.hidden),
-            "rule": same["rule"],
+            "rule": identity["rule"],
             "window": self.window,
             "update": self.update,
             "gradient": None if self.gradient is None else name,
@@ -207,23 +208,17 @@ class Trainer:
         }
 
 
-def _strong(tree: PyTree) -> PyTree:
+def _strong(tree: object) -> PyTree:
     """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile."""
-    return jax.tree.map(lambda a: a if _is_key(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
+    return jax.tree.map(lambda a: a if is_extended(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
 
 
-def _is_key(a: jax.Array) -> bool:
-    return hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
-
-
-def _check_made_of(
-    learner: object, optimizer: object, loss_fn: object, update: object, gradient: object, metrics: Mapping[str, PyTree]
+def _check_arguments(
+    learner: object, optimizer: object, loss_fn: object, update: object, gradient: object, metrics: Mapping[str, object]
 ) -> None:
-    if not isinstance(learner, Learner):
-        raise ArgumentError(f"`learner` is a {type(learner).__name__}; pass what `etrax.compile` returns.")
+    check_learner(learner)
     check_optimizer(optimizer)
-    if not callable(loss_fn):
-        raise ArgumentError(f"`loss_fn` is a {type(loss_fn).__name__}; expected a function of (output, target).")
+    check_function("loss_fn", loss_fn, "(output, target)")
     if not isinstance(update, str) or update not in ("window", "sequence"):
         raise ArgumentError(f"`update` is {short(update)}; expected 'window' or 'sequence'.")
     if gradient is not None and not callable(gradient):
@@ -253,20 +248,20 @@ def _check_twin(learner: Learner, evaluated: object) -> None:
     if not isinstance(evaluated, Learner):
         raise ArgumentError(f"`evaluated` is a {type(evaluated).__name__}; pass what `etrax.compile` returns.")
     for role in (Role.PARAM, Role.INPUT):
-        own, other = ([(a.path, a.aval.shape) for a in x.facts.step.select(role)] for x in (learner, evaluated))
-        if own != other:
-            path = next(a for a in [*own, *other] if a not in own or a not in other)[0]
+        here, there = ([(a.path, a.aval.shape) for a in x.facts.step.select(role)] for x in (learner, evaluated))
+        if here != there:
+            path = next(a for a in [*here, *there] if a not in here or a not in there)[0]
             raise ArgumentError(
                 f"`evaluated` is a learner of another model: the {role.value} {format_path(path, role.value)} is not "
                 "the same in both. Compile the same module, with the same example inputs."
             )
 
 
-def _takes_three(function: Callable[..., PyTree]) -> bool:
+def _takes_three(function: Callable[..., object]) -> bool:
     try:
         inspect.signature(function).bind(None, None, None)
     except TypeError:
         return False
     except ValueError:  # compiled functions may not say what they take
-        return True
+        pass
     return True

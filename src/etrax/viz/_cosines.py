@@ -38,11 +38,11 @@ def cosines(
     >>> etrax.viz.cosines(at).axes[0].get_legend_handles_labels()[1]
     ['u (approximate)', 'w (approximate)']
     """
-    whole = isinstance(comparisons, Mapping) and all(isinstance(c, Comparison) for c in comparisons.values())
-    if whole and not all(isinstance(x, Real) for x in comparisons):
+    legal = isinstance(comparisons, Mapping) and all(isinstance(c, Comparison) for c in comparisons.values())
+    if legal and not all(isinstance(x, Real) for x in comparisons):
         raise ArgumentError("`cosines` takes a dictionary from numbers (the places on the axis) to comparisons.")
     check_flag("log", log)
-    if not whole or not comparisons:
+    if not legal or not comparisons:
         raise ArgumentError(
             "`cosines` needs at least one comparison, such as `{1: etrax.testing.compare(..., window=1)}`."
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .._arguments import MOST, check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError
-from ..compiler.ir import Path, PyTree, format_path, is_at
+from ..compiler.ir import Path, format_path, is_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,15 +26,15 @@ class VizError(MissingPackageError):
     """matplotlib is not installed."""
 
 
-def as_paths(what: str, asked: PyTree, known: Iterable[Path]) -> list[Path]:
-    """A list of paths, each a tuple of keys, one key, or the name of a known path as reports write it."""
+def as_paths(what: str, asked: Sequence[Path], paths: Iterable[Path]) -> list[Path]:
+    """What is asked for as paths: each a tuple of keys, one key, or the name of one of `paths` as reports write it."""
     listed = isinstance(asked, Sequence) and not isinstance(asked, str | bytes)
     if not listed or not asked or not all(_is_path(p) for p in asked):
         raise ArgumentTypeError(
             f"`{what}` is {short(asked)}; expected a list of paths or names, such as `[('rnn', 'w')]` or `['rnn.w']`."
         )
-    known = list(known)
-    return [next((k for k in known if is_at(k, p)), p if isinstance(p, tuple) else (p,)) for p in asked]
+    paths = list(paths)
+    return [next((k for k in paths if is_at(k, p)), p if isinstance(p, tuple) else (p,)) for p in asked]
 
 
 def _is_path(p: object) -> bool:
@@ -45,27 +47,21 @@ def check_recording(recording: object) -> None:
 
 
 def panels(count: int, ax: Axes | None, height: float = ROW) -> tuple[Figure, list[Axes]]:
-    """Axes below each other that share their time, or the one that was given."""
-    figure_class = _figure_class()
-    if ax is not None:
-        if not hasattr(ax, "get_figure") or isinstance(ax, type):
-            raise ArgumentTypeError(f"`ax` is {short(ax)}; expected matplotlib axes, or None.")
-        if count != 1:
-            raise ArgumentError(f"`ax` holds one picture, but {count} are to be drawn: choose one, or leave out `ax`.")
-        return ax.get_figure(root=True), [ax]  # type: ignore[return-value]
-    figure = figure_class(figsize=(WIDTH, max(height * count + 0.5, 2.4)), layout="constrained")
-    found = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-    return figure, list(found)
-
-
-def _figure_class() -> PyTree:
+    """Axes below each other that share their time, or `ax` alone."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise VizError(
             "`etrax.viz` draws with matplotlib, which is not installed: `pip install 'etrax[viz]'`."
         ) from error
-    return Figure
+    if ax is not None:
+        if not hasattr(ax, "get_figure") or isinstance(ax, type):
+            raise ArgumentTypeError(f"`ax` is {short(ax)}; expected matplotlib axes, or None.")
+        if count != 1:
+            raise ArgumentError(f"`ax` holds one picture, but {count} are to be drawn: choose one, or leave out `ax`.")
+        return ax.get_figure(root=True), [ax]  # type: ignore[return-value]
+    figure = Figure(figsize=(WIDTH, max(height * count + 0.5, 2.4)), layout="constrained")
+    return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def whole_steps(ax: Axes, axis: str = "x") -> None:
@@ -94,7 +90,7 @@ def few(count: int, most: int) -> list[int]:
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
-def units_of(array: PyTree, sample: int | None) -> PyTree:
+def units_of(array: np.ndarray, sample: int | None) -> np.ndarray:
     """(T, …) → (T, units), at one index of the batch if there is one to choose."""
     if array.ndim == 0 or not array.size:
         raise ArgumentError(f"there is nothing to draw: the array has shape {list(array.shape)} (time first).")

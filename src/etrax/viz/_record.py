@@ -1,6 +1,6 @@
 """A learner watched over a sequence: hidden states, outputs and traces at every step.
 
-A trace is kept in whatever form its rule has for it. What it stands for is dh/dθ, and what every rule can do with it is
+A trace has whatever form its rule gives it. What it stands for is dh/dθ, and what every rule can do with it is
 credit: g · ε for a gradient g of the hidden state. With ones for g this is, for one hidden state h and every number
 of a parameter θ,
 
@@ -26,7 +26,7 @@ from ..compiler.ir import Path, PyTree, Role, format_path
 from ..compiler.opened import Weights
 from ..learn import Learner, LearnerState, check_learner
 from ..rules import diagonal_transport
-from ..runtime import CreditElsewhere, Transport, evolve, run_window
+from ..runtime import FusedCredit, Transport, evolve, run_window
 from ._panels import as_paths
 
 
@@ -57,18 +57,18 @@ class Recording:
     def __repr__(self) -> str:
         """Shapes, not values."""
         parts = (("states", self.states, "hidden"), ("outputs", self.outputs, "output"))
-        held = [
+        shapes = [
             f"{what}: {_shapes({format_path(p, root): a for p, a in of.items()})}" for what, of, root in parts if of
         ]
         pairs = {f"{format_path(p, 'params')} on {format_path(s, 'hidden')}": a for (p, s), a in self.traces.items()}
-        held += [f"traces: {_shapes(pairs)}"] if pairs else []
-        return f"Recording({self.rule}, {len(self.time)} steps; {'; '.join(held)})"
+        shapes += [f"traces: {_shapes(pairs)}"] if pairs else []
+        return f"Recording({self.rule}, {len(self.time)} steps; {'; '.join(shapes)})"
 
     @property
     def time(self) -> np.ndarray:
         """The number of each step, counted from 1."""
-        found = next(iter((*self.states.values(), *self.outputs.values())))
-        return self.step + 1 + np.arange(len(found))
+        steps = len(next(iter((*self.states.values(), *self.outputs.values()))))
+        return self.step + 1 + np.arange(steps)
 
 
 def record(
@@ -78,8 +78,8 @@ def record(
     """Run a learner over a sequence, without learning, and keep what it holds after every step.
 
     `inputs` are time-major, as for `value_and_grad`. Traces take T × |θ| numbers for every state: name the `parameters`
-    and `states` whose traces you want, by path or as a report names them ("rnn.w"); by default all are kept, with
-    `parameters=[]` none. Traces are summed over the positions of a state; `sample` takes those at one index of its
+    and `states` whose traces you want, by path or as a report names them ("rnn.w"); by default all are recorded,
+    with `parameters=[]` none. Traces are summed over the positions of a state; `sample` takes those at one index of its
     first axis, the batch.
 
     >>> import etrax, etrax.viz, jax.numpy as jnp
@@ -96,7 +96,8 @@ def record(
         check_arrays("state.hidden", state.hidden)
     facts = learner.facts
     transport, start = _readable(learner, state)
-    chosen = _chosen("parameters", parameters, [leaf.path for leaf in facts.step.select(Role.PARAM)])
+    names = [leaf.path for leaf in facts.step.select(Role.PARAM)]
+    chosen = _chosen("parameters", parameters, names)
     probes = {i: _probe(learner, i, sample) for i in _probed(learner, states)} if chosen else {}
     params = learner.params if params is None else params
     check_arrays("params", params)
@@ -106,39 +107,30 @@ def record(
         raise ArgumentError("`record` needs inputs, which say how many steps there are; this step takes none.")
 
     @jax.jit
-    def run(params: PyTree, hidden: PyTree, trace: PyTree, x: list[jax.Array]) -> PyTree:
+    def run(params: object, hidden: object, trace: object, x: list[jax.Array]) -> PyTree:
         p = learner.program.params(params)
         w = learner.program.weights(p)
 
-        def body(carry: PyTree, now: PyTree) -> tuple[PyTree, PyTree]:
-            x, ahead = now
-            held, trace, outs = evolve(facts, transport, p, w, carry[0], carry[1], [a[None] for a in x])
-            found = {i: _read(learner, transport, p, w, held, trace, ahead, g) for i, g in probes.items()}
-            kept = {i: [found[i][k] for k in chosen] for i in found}
-            return (held, trace), (held, [o[0] for o in outs], kept)
+        def body(carry: tuple[list[jax.Array], PyTree], step: tuple[list[jax.Array], list[jax.Array]]) -> tuple:
+            x, ahead = step
+            h, trace, outs = evolve(facts, transport, p, w, carry[0], carry[1], [a[None] for a in x])
+            traces = {i: _read(learner, transport, p, w, h, trace, ahead, g) for i, g in probes.items()}
+            return (h, trace), (h, [o[0] for o in outs], {i: [rows[k] for k in chosen] for i, rows in traces.items()})
 
         # A trace is read as the next step would read it; the last one is read with the last input once more.
         ahead = [jnp.concatenate([a[1:], a[-1:]]) for a in x]
         return lax.scan(body, (learner.program.states(hidden), trace), (x, ahead))[1]
 
-    held, outs, read = run(params, learner.hidden if state is None else state.hidden, start, x)
-    return _recording(learner, held, outs, read, chosen, 0 if state is None else int(state.step))
-
-
-def _recording(learner: Learner, held: PyTree, outs: PyTree, read: PyTree, chosen: list[int], step: int) -> Recording:
-    facts = learner.facts
-    names = [leaf.path for leaf in facts.step.select(Role.PARAM)]
-    found = {
-        (names[k], facts.states[i].path): np.asarray(a)
-        for i, rows in read.items()
-        for k, a in zip(chosen, rows, strict=True)
-    }
+    h, outs, read = run(params, learner.hidden if state is None else state.hidden, start, x)
+    traces = {
+        (names[k], facts.states[i].path): np.asarray(read[i][n]) for n, k in enumerate(chosen) for i in read
+    }  # fmt: skip
     return Recording(
         str(learner.rule),
-        {leaf.path: np.asarray(a) for leaf, a in zip(facts.states, held, strict=True)},
+        {leaf.path: np.asarray(a) for leaf, a in zip(facts.states, h, strict=True)},
         {leaf.path: np.asarray(a) for leaf, a in zip(facts.step.select(Role.OUTPUT), outs, strict=True)},
-        {key: a for key, a in sorted(found.items(), key=lambda item: names.index(item[0][0])) if a.any()},
-        step,
+        {key: a for key, a in sorted(traces.items(), key=lambda item: names.index(item[0][0])) if a.any()},
+        0 if state is None else int(state.step),
     )
 
 
@@ -160,32 +152,32 @@ def _readable(learner: Learner, state: LearnerState | None) -> tuple[Transport, 
 
 
 def _read(
-    learner: Learner, transport: Transport, p: list[jax.Array], w: Weights, held: list[jax.Array], trace: PyTree,
+    learner: Learner, transport: Transport, p: list[jax.Array], w: Weights, h: list[jax.Array], trace: object,
     x: list[jax.Array], g: PyTree,
 ) -> list[jax.Array]:  # fmt: skip
     """g · ε for every parameter: a window of one step with no loss, in which g is what comes back to its entry."""
 
-    def no_loss(outs: list[jax.Array], _: PyTree) -> tuple[PyTree, PyTree]:
+    def no_loss(outs: list[jax.Array], _: object) -> tuple[jax.Array, tuple[()]]:
         return jnp.zeros(()), ()
 
-    in_product = transport.elsewhere.in_product
+    in_product = transport.fused.in_product
     reader = replace(
         transport,
         credit=lambda trace, _, window: transport.credit(trace, g, window),
         move=lambda trace, window: (),
         signal=None,
         future=None,
-        elsewhere=CreditElsewhere(lambda trace, _, window: in_product(trace, g, window)),
+        fused=FusedCredit(lambda trace, _, window: in_product(trace, g, window)),
     )
-    found = run_window(learner.facts, reader, p, w, held, trace, [a[None] for a in x], (), no_loss)
-    return jax.tree.leaves(learner.program.param_grads(p, found.grads))
+    window = run_window(learner.facts, reader, p, w, h, trace, [a[None] for a in x], (), no_loss)
+    return jax.tree.leaves(learner.program.param_grads(p, window.grads))
 
 
 def _probed(learner: Learner, states: Sequence[Path] | None) -> list[int]:
     """Numbers of the hidden states whose traces are asked for."""
-    found = sorted(learner.facts.group_of_leaf)
-    paths = [learner.facts.states[i].path for i in found]
-    return [found[k] for k in _chosen("states", states, paths)]
+    leaves = sorted(learner.facts.group_of_leaf)
+    paths = [learner.facts.states[i].path for i in leaves]
+    return [leaves[k] for k in _chosen("states", states, paths)]
 
 
 def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, np.ndarray]:
@@ -204,15 +196,16 @@ def _probe(learner: Learner, leaf: int, sample: int | None) -> dict[int, np.ndar
     return g
 
 
-def _chosen(what: str, asked: Sequence[Path] | None, known: list[Path]) -> list[int]:
+def _chosen(what: str, asked: Sequence[Path] | None, paths: list[Path]) -> list[int]:
+    """Numbers of the paths that are asked for: all by default."""
     if asked is None:
-        return list(range(len(known)))
+        return list(range(len(paths)))
     if isinstance(asked, list | tuple) and not asked:
         return []
     root = "params" if what == "parameters" else "hidden"
-    paths = as_paths(what, asked, known)
-    for path in paths:
-        if path not in known:
-            names = ", ".join(format_path(k, root) for k in known)
+    wanted = as_paths(what, asked, paths)
+    for path in wanted:
+        if path not in paths:
+            names = ", ".join(format_path(p, root) for p in paths)
             raise ArgumentError(f"`{what}` has no {format_path(path, root)}; there are {names}.")
-    return [known.index(path) for path in paths]
+    return [paths.index(path) for path in wanted]

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._arguments import as_numbers, check_whole
 from .._errors import ArgumentError
-from ..compiler.ir import Path, PyTree
+from ..compiler.ir import Path
 from ._panels import COLOURS, STEPS, as_paths, check_recording, few, name, panels, units_of, whole_steps
 from ._record import Recording
 
@@ -37,8 +37,8 @@ def states(
     paths = list(recording.states) if states is None else as_paths("states", states, recording.states)
     for path in paths:
         if path not in recording.states:
-            known = ", ".join(name(p, "hidden") for p in recording.states)
-            raise ArgumentError(f"the recording has no state {name(path, 'hidden')}; it has {known}.")
+            names = ", ".join(name(p, "hidden") for p in recording.states)
+            raise ArgumentError(f"the recording has no state {name(path, 'hidden')}; it has {names}.")
     figure, axes = panels(len(paths), ax)
     for path, one in zip(paths, axes, strict=True):
         values = units_of(recording.states[path], sample)
@@ -55,7 +55,7 @@ def states(
 
 
 def raster(
-    spikes: PyTree, *, state: Path | None = None, sample: int | None = None, ax: Axes | None = None
+    spikes: Recording | np.ndarray, *, state: Path | None = None, sample: int | None = None, ax: Axes | None = None
 ) -> Figure:  # fmt: skip
     """A mark for every spike: time to the right, a row for each neuron. Whatever is not zero is a spike.
 
@@ -86,12 +86,12 @@ def raster(
 
 
 def _spikes(recording: Recording, state: Path | None) -> np.ndarray:
-    known = recording.outputs | recording.states
-    path = None if state is None else as_paths("state", [state], known)[0]
-    if path is None or path not in known:
-        names = ", ".join(dict.fromkeys(name(p, "output") for p in known))
+    arrays = recording.outputs | recording.states
+    path = None if state is None else as_paths("state", [state], arrays)[0]
+    if path is None or path not in arrays:
+        names = ", ".join(dict.fromkeys(name(p, "output") for p in arrays))
         asked = "none was named" if path is None else f"there is no {name(path, 'hidden')}"
         raise ArgumentError(
             f"`raster` needs the path of a `state` or an output that holds spikes: {asked}; there are {names}."
         )
-    return recording.states.get(path, known[path])
+    return arrays[path]

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._arguments import check_whole
 from .._errors import ArgumentError
-from ..compiler.ir import Path, PyTree
+from ..compiler.ir import Path
 from ._panels import STEPS, as_paths, check_recording, few, name, panels, whole_steps
 from ._record import Recording
 
@@ -46,9 +46,9 @@ def traces(
 
 
 def _heat_map(figure: Figure, ax: Axes, recording: Recording, key: tuple[Path, Path], rows: int) -> None:
-    found = recording.traces[key]
-    found = np.abs(found) if np.iscomplexobj(found) else found
-    flat = found.reshape(len(found), -1)
+    trace = recording.traces[key]
+    trace = np.abs(trace) if np.iscomplexobj(trace) else trace
+    flat = trace.reshape(len(trace), -1)
     shown = few(flat.shape[1], rows)
     top = float(np.abs(flat).max()) or 1.0
     time = recording.time
@@ -70,20 +70,22 @@ def _heat_map(figure: Figure, ax: Axes, recording: Recording, key: tuple[Path, P
     bar.ax.tick_params(labelsize=8)
 
 
-def _chosen(recording: Recording, parameters: PyTree, states: PyTree) -> list[tuple[Path, Path]]:
+def _chosen(
+    recording: Recording, parameters: Sequence[Path] | None, states: Sequence[Path] | None
+) -> list[tuple[Path, Path]]:
     asked = {"parameters": parameters, "states": states}
-    known = zip(*recording.traces, strict=True) if recording.traces else [(), ()]
+    traced = zip(*recording.traces, strict=True) if recording.traces else [(), ()]
     wanted = [
         None if w is None else as_paths(what, w, paths)
-        for (what, w), paths in zip(asked.items(), known, strict=True)
+        for (what, w), paths in zip(asked.items(), traced, strict=True)
     ]  # fmt: skip
-    found = [
+    chosen = [
         key for key in recording.traces if all(w is None or k in w for k, w in zip(key, wanted, strict=True))
     ]  # fmt: skip
-    if not found:
-        held = "; ".join(f"{name(p, 'params')} on {name(s, 'hidden')}" for p, s in recording.traces)
+    if not chosen:
+        names = "; ".join(f"{name(p, 'params')} on {name(s, 'hidden')}" for p, s in recording.traces)
         raise ArgumentError(
-            f"`traces` finds nothing to draw: under {recording.rule} the recording holds {held or 'no trace'}"
-            + (", so choose from these." if held else ".")
+            f"`traces` finds nothing to draw: under {recording.rule} the recording holds {names or 'no trace'}"
+            + (", so choose from these." if names else ".")
         )
-    return found
+    return chosen

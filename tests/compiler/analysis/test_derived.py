@@ -10,9 +10,7 @@ from tests.learn.oracle import bptt, relative_error
 import etrax
 from etrax.compiler.analysis import StateNode, derived_states
 from etrax.compiler.ir import leaves_with_paths
-from etrax.rules import diagonal_transport
-from etrax.runtime import carried_relations
-from etrax.runtime._probes import plan_probes
+from etrax.runtime import by_position_transport, carried_relations, plan_of, plan_probes, reduced_view
 
 B, I, H, T = 2, 3, 4, 6
 
@@ -118,7 +116,9 @@ def test_found(name):
         assert gone == model.gone
     unread = {leaf.path[0] for i, leaf in enumerate(facts.states) if StateNode(i) not in facts.live}
     kept = len(model.hidden) - len(gone | unread)
-    assert len(jax.tree.leaves(diagonal_transport(facts).init())) == kept * len(carried_relations(facts))
+    plan = plan_of(plan_probes(reduced_view(facts), carried_relations(facts)), None)
+    assert [layout.size for layout in plan.reader.layouts if layout.slots] == [kept] * len(plan.groups)
+    assert len(jax.tree.leaves(by_position_transport(plan).init())) <= kept * len(plan.relations)
 
 
 @pytest.mark.parametrize("window", [1, 4])
@@ -155,7 +155,7 @@ def _unreduced(model, rule, window):
 
 def test_states_that_do_not_act_on_each_other_have_no_block():
     facts = Model("alif").compiled("d_rtrl").facts
-    (layout,) = plan_probes(facts, carried_relations(facts), reduced=True).layouts
+    (layout,) = plan_probes(reduced_view(facts), carried_relations(facts)).layouts
     names = [facts.states[s.leaf].path[0] for s in layout.slots]
     links = {(a, b) for i, b in enumerate(names) for j, a in enumerate(names) if layout.links[i, j]}
     # v and a act on each other through z, and on y; y acts on itself alone

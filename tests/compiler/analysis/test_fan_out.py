@@ -8,7 +8,7 @@ import pytest
 import etrax
 from etrax.compiler.analysis import FanOut, analyse, traced_relations
 from etrax.frontends import bind
-from etrax.runtime import plan_probes
+from etrax.runtime import plan_probes, whole_view
 
 B, I = 3, 4
 ALL = FanOut(np.inf, np.inf)
@@ -80,7 +80,7 @@ def test_pairs_hold_the_whole_jacobian(name):
     copies = relation.copies
     assert copies is not None and copies.pushes == pushes
     assert copies.pairs == (relation.places >= 0).sum()
-    probes = plan_probes(facts, [relation])
+    probes = plan_probes(whole_view(facts), [relation])
     _, ((row,),) = jax.jit(probes)([w, h, x], [w], {relation.site: y})
     rows = np.asarray(row).reshape(B, -1)
     found = np.zeros_like(dense)

@@ -35,6 +35,10 @@ def _op(f, g=lambda x: x):
     return step
 
 
+def _loop(f):
+    return lambda a: jax.lax.fori_loop(0, 3, lambda _, c: f(c, a), jnp.zeros_like(a))
+
+
 # name: (model, data of w, data of u) for inputs of any sign, then for inputs that are never negative
 CASES = {
     "relu": (_op(jax.nn.relu), (False, True), (True, True)),
@@ -51,6 +55,14 @@ CASES = {
     "one hot": (_op(jax.nn.relu, lambda x: jax.nn.one_hot(jnp.argmax(x), H)), (True, True), (True, True)),
     "branch": (
         _op(lambda a: jax.lax.cond(a.sum() > 0, jax.nn.relu, jnp.exp, a), jnp.abs),
+        (True, True),
+        (True, True),
+    ),
+    "a loop that adds": (_op(_loop(lambda c, a: c + jnp.abs(a)), jnp.abs), (True, True), (True, True)),
+    "a loop that subtracts": (_op(_loop(lambda c, a: c - jnp.abs(a)), jnp.abs), (True, False), (True, False)),
+    "a loop that turns the sign": (_op(_loop(lambda c, a: jnp.abs(a) - c), jnp.abs), (True, False), (True, False)),
+    "a loop over slices": (
+        _op(lambda a: jax.lax.scan(lambda c, r: (c - 1.0, r * r), 0.0, a)[1], jnp.abs),
         (True, True),
         (True, True),
     ),

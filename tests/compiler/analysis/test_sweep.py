@@ -54,7 +54,7 @@ def check_same(step):
             np.testing.assert_array_equal(as_matrix(found, n, size), as_matrix(dep, n, size))
             assert (found.cause is None) == (dep.cause is None)
             assert found.cause is None or str(found.cause) == str(dep.cause)
-        shown = lambda problems: {(str(p.cause), p.text, p.sources, p.kept) for p in problems}
+        shown = lambda problems: {(str(p.cause), p.text, p.sources, p.precision) for p in problems}
         assert shown(edges.problems) == shown(problems)
 
 

@@ -8,6 +8,7 @@ from jax import lax
 
 from etrax.compiler.dataflow import uniformity
 
+ONES = np.ones((4, 6))
 # f(parameter vector, parameter scalar, data) and the claim about its result: fixed, axes along which it is uniform.
 CLAIMS = [
     (lambda p, s, x: s * jnp.ones((4, 6)), True, (True, True)),
@@ -31,6 +32,16 @@ CLAIMS = [
     (lambda p, s, x: jnp.cumsum(jnp.full((4, 6), s), 1), True, (False, False)),
     (lambda p, s, x: lax.stop_gradient(x)[:, :2].sum(0), False, (False,)),
     (jax.jit(lambda p, s, x: jnp.maximum(jnp.full((4, 6), s), x[0, 0])), False, (True, True)),
+    # Loops and branches.
+    (lambda p, s, x: lax.fori_loop(0, 3, lambda i, c: c * s, ONES), True, (True, True)),
+    (lambda p, s, x: lax.fori_loop(0, 3, lambda i, c: c + p, ONES), True, (True, False)),
+    (lambda p, s, x: lax.fori_loop(0, 3, lambda i, c: c * x, 0 * ONES), False, (True, True)),
+    (lambda p, s, x: lax.scan(lambda c, _: (c * s, c), jnp.ones(6), None, 4)[1], True, (False, True)),
+    (lambda p, s, x: lax.scan(lambda c, r: (c + r.sum(), None), jnp.zeros(3), x)[0], False, (True,)),
+    (lambda p, s, x: lax.scan(lambda c, _: ((c[1], x), None), (ONES, ONES), None, 3)[0][0], False, (False, False)),
+    (lambda p, s, x: lax.while_loop(lambda c: c[0, 0] < abs(x).sum(), lambda c: 2 * c + 1, ONES), False, (True, True)),
+    (lambda p, s, x: lax.cond(x[0, 0] > 0, lambda: s * ONES, lambda: ONES), False, (True, True)),
+    (lambda p, s, x: lax.cond(s > 0, lambda: s * ONES, lambda: p * ONES), True, (True, False)),
 ]
 
 

@@ -310,24 +310,24 @@ def test_family(name, monkeypatch):
     same = lambda a, b: np.testing.assert_allclose(
         np.asarray(a).reshape(-1), np.asarray(b).reshape(-1), rtol=1e-12, atol=1e-12
     )
-    if rule.moved is not None:
+    if rule.kernels.move is not None:
         old = jnp.asarray(rng.standard_normal((2, *rule.trace_shape(call))))
         block = [[p, None], [g, p]]
-        moved = jax.jit(lambda u: rule.moved(call, fixed, block, tuple(old), u, (c, 2 * c)))(u)
+        moved = jax.jit(lambda u: rule.kernels.move(call, fixed, block, tuple(old), u, (c, 2 * c)))(u)
         at = lambda v: np.asarray(rule.spread(call, fixed, v))
         fresh = np.asarray(rule.outer(call, fixed, u, c))
         keep = np.asarray(rule.outer(call, fixed, [jnp.ones_like(a) for a in u], jnp.ones_like(c))) != 0
         same(moved[0] * keep, (at(p) * old[0] + fresh) * keep)
         same(moved[1] * keep, (at(g) * old[0] + at(p) * old[1] + 2 * fresh) * keep)
-    plan = rule.plan(call, fixed)
-    if plan is not None:
-        planned = lambda values: plan(w)(*(values[i] for i in rule.varying(call)))
-        same(planned(operands[0]), y(w, 0))
+    product = rule.kernels.product(call, fixed)
+    if product is not None:
+        computed = lambda values: product(w)(*(values[i] for i in rule.varying(call)))
+        same(computed(operands[0]), y(w, 0))
         data = rule.varying(call)[0]
         pull = lambda f: jax.vjp(
             lambda x: f([x if i == data else v for i, v in enumerate(operands[0])]), operands[0][data]
         )
-        same(pull(planned)[1](g)[0], pull(lambda values: rule.rows_moved_last(run_equation(eqn, values)[0]))[1](g)[0])
+        same(pull(computed)[1](g)[0], pull(lambda values: rule.rows_moved_last(run_equation(eqn, values)[0]))[1](g)[0])
     trace, applied, grad, scaled, single, totals = pieces(u)
     assert trace.shape == tuple(rule.trace_shape(call))
     assert applied.shape == grad.shape == call.w.shape
@@ -368,7 +368,8 @@ def test_columns(name):
     def both(u, c, g, back):
         trace = rule.outer(wide, [], u, c)
         assert trace.shape == tuple(rule.trace_shape(wide))
-        return site_math.copies_added(copies, rule.apply(wide, [], trace, g)), rule.grad(call, [], u, back)
+        added = site_math.copies_added(copies, rule.apply(wide, [], trace, g), columns.weight)
+        return added, rule.grad(call, [], u, back)
 
     found, want = Evaluator()(both, u, c, g, back)
     assert found.shape == want.shape

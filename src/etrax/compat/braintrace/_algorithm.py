@@ -91,6 +91,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         """Parameters, hidden states and the others, as the model has them now: creating states makes new objects."""
         states = self.path_to_states
         ids = tuple(map(id, states.values()))
+        # Splitting walks all states, so it is done once for the same objects.
         if self._split is None or self._split[0] != ids:
             parts = states.split(brainstate.ParamState, brainstate.HiddenState, ...)
             self._split = ids, cast(tuple[States, States, States], parts)
@@ -200,7 +201,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         kind = HookedStateful if hooked else Stateful
         online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
-        del online.trace  # the traces are states of this module
+        del online.trace  # the traces are states of this module, one for each array
         self._executor.adopt(lambda: learner.graph)
 
     def _assert_compiled(self) -> Stateful:
@@ -218,6 +219,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             self._compile(self._example_of_now())
             self._split = None
         leaves = jax.tree_util.tree_flatten_with_path(self._fresh())[0]
+        # New state objects: those that are created under `vmap_new_states` get the mapped axis.
         self.etrace_bwg = {jax.tree_util.keystr(path): EligibilityTrace(leaf) for path, leaf in leaves}
         self.running_index.value = 0
 
@@ -289,7 +291,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         }
 
     def _trace(self) -> PyTree:
-        tree = jax.tree.structure(self._fresh())
+        tree = jax.tree.structure(self._fresh())  # under `jit` its zeros are dead code
         return jax.tree.unflatten(tree, [state.value for state in self.etrace_bwg.values()])
 
     def update(self, *args: object, modulator: object = None, **kwargs: object) -> PyTree:
@@ -297,6 +299,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.calls += 1
         online = self._assert_compiled()
         if self.resized():
+            # Traces that are made inside a transformation would be lost with it.
             if not all(map(is_concrete, jax.tree.leaves(online.learner.bound.read()))):
                 raise CompilationError(
                     "the states have been created anew with another batch size: call `init_etrace_state()` or "
@@ -356,6 +359,7 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
         return cast(ETraceAlgorithm, self.module).param_states
 
     def _check_windows(self, chunk: int, gradients: bool) -> None:
+        super()._check_windows(chunk, gradients)
         if chunk > 1:
             raise ArgumentError(
                 f"`chunk_size` is {chunk}, but this learner is mapped (vmap) over the first axis, which is time in a "

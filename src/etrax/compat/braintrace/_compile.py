@@ -131,6 +131,7 @@ def _compile_mapped(
 
     one = jax.tree.map(sample, inputs)
 
+    # States that are created in here get the mapped axis; parameters exist already, and have none.
     @brainstate.transform.vmap_new_states(state_tag="new", axis_size=batch_size)
     def create() -> None:
         brainstate.nn.init_all_states(model)

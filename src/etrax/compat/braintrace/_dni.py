@@ -35,7 +35,7 @@ class SyntheticGradient(brainstate.nn.Module):
         self.biases: dict[int, brainstate.ParamState] = {}
         with brainstate.random.seed_context(seed):
             for k, shape in self.group_shapes.items():
-                n = shape[-2] * shape[-1]
+                n = shape[-2] * shape[-1]  # positions × states of one sample
                 self.weights[k] = brainstate.ParamState(jnp.float32(scale) * brainstate.random.randn(n, n))
                 self.biases[k] = brainstate.ParamState(jnp.zeros(n, jnp.float32))
 
@@ -141,7 +141,7 @@ def train_synthetic_gradient(
     if chunk_size < 1 or len(inputs) % chunk_size:
         raise ArgumentError(f"`chunk_size` ({chunk_size}) must be a multiple of one that divides {len(inputs)} steps.")
     fit = _Fit(learner, chunk_size, loss_fn or (lambda out: (out**2).sum()), optimizer, lr)
-    varshape = learner.graph.hidden_groups[0].varshape
+    varshape = learner.graph.hidden_groups[0].varshape  # of more than one axis, the first is the batch
     if batch_size is None and len(varshape) > 1:
         batch_size = varshape[0]
     windows = inputs.reshape(-1, chunk_size, *inputs.shape[1:])
@@ -186,6 +186,7 @@ class _Fit:
             out = brainstate.transform.for_loop(model, xs) if self.chunk > 1 else model(xs[0])
             at_exit = self.grouped(self.values())
             later = jax.lax.stop_gradient(synthesizer.apply(synthesizer.param_values(), at_exit))
+            # Its derivative in the states at the exit is the estimate: what later losses owe to them.
             return self.loss_fn(out) + sum((later[k] * at_exit[k]).sum() for k in at_exit)
 
         grad = cast(Callable[[], Mapping[Path, PyTree]], brainstate.transform.grad(loss, learner.hidden_states))

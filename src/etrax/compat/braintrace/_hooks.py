@@ -69,11 +69,12 @@ class Absent:
             "(docs/tutorials/own_rule.md)."
         )
 
+    # Python looks for these on the class, so that `__getattr__` does not serve them.
     __iter__ = __len__ = __getitem__ = __contains__ = __bool__ = __call__ = __array__ = __jax_array__ = _fail
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __neg__ = _fail
 
     def __getattr__(self, name: str):
-        if name.startswith("__"):
+        if name.startswith("__"):  # libraries ask for protocols that an object may lack
             raise AttributeError(name)
         self._fail()
 
@@ -130,6 +131,7 @@ def gradient_hook(solver: Solver, online: Stateful, index: jax.Array) -> Callabl
         )
         return _leaves(online, changed, grads, cotangents), None
 
+    # `index` is an argument, since a derivative may not close over values of the transformation around it.
     passed = jax.custom_vjp(same)
     passed.defvjp(lambda leaves, index: (passed(leaves, index), (leaves, index)), back)
     return lambda leaves: passed(leaves, jnp.asarray(index))

@@ -30,6 +30,7 @@ def _product(function: Callable[..., jax.Array], *operands: ArrayLike) -> tuple[
 
 def _finish(value: jax.Array, unit: u.Unit, bias: ArrayLike | None, bias_fn: WeightFn = None) -> jax.Array:
     if bias is not None:
+        # `bias_fn` is a function of plain numbers, so the bias is converted before it.
         number = cast(jax.Array, u.Quantity(bias).to_decimal(unit))
         value = value + _through(bias_fn, number)
     return u.maybe_decimal(value * unit)
@@ -141,7 +142,7 @@ def conv(
 
     def along_channels(b: jax.Array) -> jax.Array:
         b = _through(bias_fn, b)
-        axes = [i for i in range(value.ndim) if i != numbers.out_spec[1]]
+        axes = [i for i in range(value.ndim) if i != numbers.out_spec[1]]  # out_spec is (batch, channels, space...)
         return jnp.expand_dims(b, axes) if b.ndim == 1 else b
 
     return _finish(value, unit, bias, along_channels)

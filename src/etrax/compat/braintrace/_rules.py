@@ -19,6 +19,7 @@ from ._config import ETraceConfig
 
 def rule_of(config: ETraceConfig, feedback_key: jax.Array | None = None, projection_key: int | jax.Array = 42) -> Rule:
     """The rule that a configuration names; one that Etrax has no rule for is refused."""
+    # Another signal, or a filter of the trace, is served along the diagonal Jacobian only.
     plain = config.learning_signal == "symmetric" and config.trace_filter == "none"
     along_jacobian = config.trace_factorization == "per_param" and config.temporal_recursion == "jacobian"
     kappa = config.kappa or 0.0
@@ -54,6 +55,7 @@ def bootstrapped(apply: Callable[[PyTree, list[jax.Array]], dict[int, jax.Array]
 
     def transport(facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None) -> Transport:
         every = frozenset(range(len(facts.sites))) if sites is None else sites
+        # A weight with a trace hears of later losses through it: the estimate would count them twice.
         traced = frozenset(j for j in every if any(r.site == j and r.representable for r in facts.relations))
 
         def at_exit(values: PyTree, states: Sequence[jax.Array]) -> dict[int, jax.Array]:

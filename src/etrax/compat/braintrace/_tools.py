@@ -24,6 +24,7 @@ class GradExpon(brainstate.nn.Module):
     def __init__(self, grad_shape: PyTree, tau_or_decay: u.Quantity | float):
         super().__init__()
         if isinstance(tau_or_decay, u.Quantity):
+            # Decay over one time step of the environment.
             self.decay = jnp.exp(-1.0 / u.maybe_decimal(tau_or_decay / brainstate.environ.get_dt()))
         elif isinstance(tau_or_decay, float):
             assert 0 < tau_or_decay < 1, f"`tau_or_decay` must be between 0 and 1; got {tau_or_decay}"

@@ -33,12 +33,29 @@ ZEROS, ORTHOGONAL, XAVIER, KAIMING = init.ZeroInit(), init.Orthogonal(), init.Xa
 Initializer: TypeAlias = Callable[..., ArrayLike] | ArrayLike
 
 
-def _param(given, shape, batch_size: int | None = None):
-    return init.param(given, shape, batch_size, allow_none=False)
+def _param(initial, shape, batch_size: int | None = None):
+    """The initial value: what an initialiser makes of the shape, or the value itself."""
+    return init.param(initial, shape, batch_size, allow_none=False)
 
 
 def _joined(*arrays: ArrayLike) -> jax.Array:
     return u.math.concatenate(arrays, axis=-1)
+
+
+class _WithStates:
+    """The life of the hidden states `names`, each of the shape of the output."""
+
+    names: tuple[str, ...] = ("h",)
+    out_size: int | Sequence[int]
+    state_init: Initializer
+
+    def init_state(self, batch_size: int | None = None, **_: object) -> None:
+        for name in self.names:
+            setattr(self, name, brainstate.HiddenState(_param(self.state_init, self.out_size, batch_size)))
+
+    def reset_state(self, batch_size: int | None = None, **_: object) -> None:
+        for name in self.names:
+            getattr(self, name).value = _param(self.state_init, self.out_size, batch_size)
 
 
 class LoRA(brainstate.nn.LoRA):
@@ -60,6 +77,7 @@ class Embedding(brainstate.nn.Embedding):
     """Rows of a table. Where no option changes the gradient it is a plain look-up."""
 
     def update(self, indices: ArrayLike) -> jax.Array:
+        # A plain look-up is a weight op that Etrax has a trace for.
         plain = self.max_norm is None and self.padding_idx is None and not (self.freeze or self.scale_grad_by_freq)
         return jnp.take(self.weight.value, cast(jax.Array, indices), axis=0) if plain else super().update(indices)
 
@@ -81,12 +99,16 @@ class GroupedLinear(brainstate.nn.Module):
 
     def update(self, x: jax.Array) -> jax.Array:
         values = self.weight.value
+        # `grouped_matmul` takes one batch axis.
         flat = x if x.ndim <= 3 else x.reshape(-1, self.num_groups, self.in_features)
         return grouped_matmul(flat, values["weight"], values.get("bias")).reshape(*x.shape[:-1], self.out_features)
 
 
-class LeakyRateReadout(brainstate.nn.Module):
+class LeakyRateReadout(_WithStates, brainstate.nn.Module):
     """A leaky readout, r ← exp(−dt/τ) r + x W; `dt` is that of `brainstate.environ`."""
+
+    names = ("r",)
+    r: brainstate.HiddenState
 
     def __init__(self, in_size, out_size, tau=5.0 * u.ms, w_init=KAIMING, r_init=ZEROS, name: str | None = None):
         super().__init__(name=name)  # pyright: ignore[reportCallIssue]
@@ -94,24 +116,17 @@ class LeakyRateReadout(brainstate.nn.Module):
         self.in_size, self.out_size = ins, outs
         self.tau = _param(tau, self.out_size)
         self.decay = u.math.exp(-1.0 / u.maybe_decimal(self.tau / brainstate.environ.get_dt()))
-        self.r_init = r_init
+        self.r_init = self.state_init = r_init
         self.W = brainstate.ParamState(_param(w_init, (ins[0], outs[0])))
-
-    def init_state(self, batch_size: int | None = None, **_: object) -> None:
-        self.r = brainstate.HiddenState(_param(self.r_init, self.out_size, batch_size))
-
-    def reset_state(self, batch_size: int | None = None, **_: object) -> None:
-        self.r.value = _param(self.r_init, self.out_size, batch_size)
 
     def update(self, x: jax.Array) -> jax.Array:
         self.r.value = r = self.decay * self.r.value + x @ self.W.value
         return r
 
 
-class _Cell(brainstate.nn.RNNCell):
-    """Sizes, activation and the life of the states `names`; arguments in the order that the peer has them."""
+class _Cell(_WithStates, brainstate.nn.RNNCell):
+    """Sizes and linear maps; arguments of the cells are in the order that the peer has them."""
 
-    names: tuple[str, ...] = ("h",)
     h: brainstate.HiddenState
 
     def __init__(self, in_size, out_size, state_init, name: str | None = None):
@@ -122,19 +137,11 @@ class _Cell(brainstate.nn.RNNCell):
     def linear(self, n_in: int, inits: tuple) -> Linear:
         return Linear(n_in, self.n_out, w_init=inits[0], b_init=inits[1])
 
-    def init_state(self, batch_size: int | None = None, **_: object) -> None:
-        for state in self.names:
-            setattr(self, state, brainstate.HiddenState(_param(self.state_init, self.out_size, batch_size)))
 
-    def reset_state(self, batch_size: int | None = None, **_: object) -> None:
-        for state in self.names:
-            getattr(self, state).value = _param(self.state_init, self.out_size, batch_size)
-
-
-def _activation(given: str | Callable) -> Callable:
-    found = getattr(brainstate.nn, given) if isinstance(given, str) else given
-    assert callable(found), "the activation must be a function, or the name of one in brainstate.nn"
-    return found
+def _activation(activation: str | Callable) -> Callable:
+    function = getattr(brainstate.nn, activation) if isinstance(activation, str) else activation
+    assert callable(function), "the activation must be a function, or the name of one in brainstate.nn"
+    return function
 
 
 class ValinaRNNCell(_Cell):
@@ -230,6 +237,7 @@ class URLSTMCell(_Gated):
 
     def __init__(self, in_size, out_size, w_init=XAVIER, state_init=ZEROS, activation="tanh", name: str | None = None):
         super().__init__(in_size, out_size, w_init, None, state_init, activation, name)
+        # A bias whose sigmoid is uniform between 1/n and 1 - 1/n.
         gate = brainstate.random.uniform(1 / self.n_out, 1 - 1 / self.n_out, (self.n_out,))
         self.bias = brainstate.ParamState(-jnp.log(1 / gate - 1))
 
@@ -304,9 +312,12 @@ def _nonzero(uniform: jax.Array) -> jax.Array:
     return jnp.maximum(uniform, jnp.finfo(uniform.dtype).tiny)
 
 
-class LRUCell(brainstate.nn.Module):
+class LRUCell(_WithStates, brainstate.nn.Module):
     """The linear recurrent unit, its complex state as two real ones (h_re, h_im), its matrices as linear maps."""
 
+    names, state_init = ("h_re", "h_im"), ZEROS
+    h_re: brainstate.HiddenState
+    h_im: brainstate.HiddenState
     B_re: Linear
     B_im: Linear
     C_re: Linear
@@ -327,13 +338,6 @@ class LRUCell(brainstate.nn.Module):
             for part in ("re", "im"):
                 setattr(self, f"{name}_{part}", Linear(*shape, w_init=_of_unit_variance, b_init=None))
         self.D = brainstate.ParamState(brainstate.random.randn(d_model))
-
-    def init_state(self, batch_size: int | None = None, **_: object) -> None:
-        self.h_re = brainstate.HiddenState(_param(ZEROS, self.d_hidden, batch_size))
-        self.h_im = brainstate.HiddenState(_param(ZEROS, self.d_hidden, batch_size))
-
-    def reset_state(self, batch_size: int | None = None, **_: object) -> None:
-        self.h_re.value = self.h_im.value = _param(ZEROS, self.d_hidden, batch_size)
 
     def update(self, inputs: jax.Array) -> jax.Array:
         radius, angle = jnp.exp(-jnp.exp(self.nu_log.value)), jnp.exp(self.theta_log.value)

@@ -28,7 +28,7 @@ from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients
 from ._memo import memoised as memoised
-from ._momentary import momentary_states as momentary_states
+from ._memoryless import memoryless_states as memoryless_states
 from ._nodes import Node as Node
 from ._nodes import OpNode as OpNode
 from ._nodes import OutputNode as OutputNode

@@ -64,10 +64,10 @@ class _Shown:
             mask = ends[target] if target in ends else new[target]
             for source, dep in self.into.get(target, ()):
                 shown = _sources(dep, mask)
-                known = new.get(source)
-                if known is not None and not (shown & ~known).any():
+                elements = new.get(source)
+                if elements is not None and not (shown & ~elements).any():
                     continue
-                new[source] = shown if known is None else known | shown
+                new[source] = shown if elements is None else elements | shown
                 if isinstance(source, OpNode):  # in the same step; a state is read in the next
                     todo.append(source)
         if self.levels and all(int(new[n].sum()) == int(before[n].sum()) if n in before else False for n in new):
@@ -96,10 +96,10 @@ def _sources(dep: Dep, mask: np.ndarray) -> np.ndarray:
         blocks[dep.part.labels[mask]] = True
         mask = blocks
     table = np.append(mask, False)  # -1 is no block
-    found = table[dep.maps[0].reshape(-1)]
+    sources = table[dep.maps[0].reshape(-1)]
     for m in dep.maps[1:]:
-        found |= table[m.reshape(-1)]
-    return found
+        sources |= table[m.reshape(-1)]
+    return sources
 
 
 def traced_elements(
@@ -110,7 +110,7 @@ def traced_elements(
     `edges` are those of the cut step, if none are given. Without `moved`, only what an op drives in its own step.
     """
     edges = facts.edges if edges is None else edges
-    found: dict[int, np.ndarray] = {}
+    elements_of: dict[int, np.ndarray] = {}
     for r in relations:
         group = facts.groups[r.group]
         masks = {i: np.zeros(facts.states[i].aval.size, bool) for i in group.leaves}
@@ -125,8 +125,8 @@ def traced_elements(
         if moved:
             _move(edges, group, masks)
         for i, mask in masks.items():
-            found[i] = found[i] | mask if i in found else mask
-    return found
+            elements_of[i] = elements_of[i] | mask if i in elements_of else mask
+    return elements_of
 
 
 def _move(edges: Edges, group: Group, masks: dict[int, np.ndarray]) -> None:
@@ -137,10 +137,10 @@ def _move(edges: Edges, group: Group, masks: dict[int, np.ndarray]) -> None:
         for target, dep in edges.out(StateNode(leaf)).items():
             if not isinstance(target, StateNode) or target.index not in masks:
                 continue
-            known = masks[target.index]
+            mask = masks[target.index]
             new = _targets(dep, masks[leaf], group.place_of(leaf), group.place_of(target.index))
-            if (new & ~known).any():
-                masks[target.index] = known | new
+            if (new & ~mask).any():
+                masks[target.index] = mask | new
                 todo.append(target.index)
 
 

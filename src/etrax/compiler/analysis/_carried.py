@@ -1,4 +1,4 @@
-"""Which relations have a trace, position by position, and which are left out because they are half of a product.
+"""Which relations have a trace, position by position, and which are left out as partly carried products.
 
 An op may drive a state z, to which its relation is representable, and beside it a state S, to which none can be carried
 (a key of linear attention drives its normaliser z and its memory S). Where the two are added, a trace to z alone is a
@@ -10,7 +10,7 @@ the wrong way. So a trace to z is left out if
 - S has a memory of its own: it acts on itself through the cut step;
 - a factor made of one of them is multiplied with, or divides, something made of the other.
 
-A state may also be kept in the units of another one, M: c' = exp(m - m')·c + …, the running maximum of an mLSTM. What
+A state may also be held in the units of another one, M: c' = exp(m - m')·c + …, the running maximum of an mLSTM. What
 the new m' does to c in one step is taken back by what the old m does to it in the next. Where M is one number for many
 positions of c, and what the old M does to c is not carried, a trace to c or to M is half of a difference, and both are
 left out for every op that drives M.
@@ -31,8 +31,11 @@ from ._nodes import Node, OpNode, StateNode
 from ._origins import factors_of, rescaled_groups
 
 
-class Half(NamedTuple):
-    """A relation that is left out, and the group that its op drives beside it; `rescaled` is a half of a difference."""
+class PartlyCarried(NamedTuple):
+    """A relation that is left out, and the group that its op drives beside it.
+
+    `rescaled`: one of the two is held in the units of the other.
+    """
 
     relation: Relation
     beside: int
@@ -41,39 +44,39 @@ class Half(NamedTuple):
 
 @memoised
 def traced_relations(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Relation, ...]:
-    """Relations that per-position blocks carry: representable, able to reach an output, and no half of a product.
+    """Relations that per-position blocks carry: representable, able to reach an output, and no partly carried product.
 
     `fan_out` says which of those that reach several positions are representable, by copies of their op's outputs.
     """
-    out = {(h.relation.site, h.relation.group) for h in halves(facts, fan_out)}
+    out = {(h.relation.site, h.relation.group) for h in partly_carried(facts, fan_out)}
     return tuple(r for r in _possible(facts, fan_out) if (r.site, r.group) not in out)
 
 
 @memoised
-def halves(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[Half, ...]:
-    """Relations that could be carried, but are half of a product with a state to which none can be."""
+def partly_carried(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[PartlyCarried, ...]:
+    """Relations that could be carried, but drive one factor of a product whose other factor has no trace."""
     possible = _possible(facts, fan_out)
-    found = _of_differences(facts, possible)
+    left_out = _of_differences(facts, possible)
     beside = {j: _not_carried(facts, j, fan_out) for j in {r.site for r in possible}}
-    pairs = [Half(r, s) for r in possible for s in beside[r.site] if _keeps_itself(facts, s)]
+    pairs = [PartlyCarried(r, s) for r in possible for s in beside[r.site] if _keeps_itself(facts, s)]
     if pairs:
         made_of, factors = factors_of(facts)
-        for half in pairs:
-            z, other = half.relation.group, half.beside
+        for pair in pairs:
+            z, other = pair.relation.group, pair.beside
             if other not in made_of[z] and z not in made_of[other] and frozenset((z, other)) in factors:
-                found.append(half)
-    return tuple({(h.relation.site, h.relation.group): h for h in reversed(found)}.values())
+                left_out.append(pair)
+    return tuple({(h.relation.site, h.relation.group): h for h in reversed(left_out)}.values())
 
 
-def _of_differences(facts: Facts, possible: list[Relation]) -> list[Half]:
-    """Relations to a group that is kept in the units of another, and to that other, of ops that drive both."""
+def _of_differences(facts: Facts, possible: list[Relation]) -> list[PartlyCarried]:
+    """Relations to a group that is held in the units of another, and to that other, of ops that drive both."""
     lost = {(s.index, t.index) for s, t, _ in facts.edges.between(StateNode, StateNode)}
     lost = {(a, b) for a, b in lost if not facts.carries(a, b)}
     groups = {(facts.group_of_leaf.get(a), facts.group_of_leaf.get(b)) for a, b in lost}
     pairs = {(m, c) for m, c in groups if m is not None and c is not None and m != c}
     pairs = pairs & rescaled_groups(facts) if pairs else pairs
     return [
-        Half(r, c if r.group == m else m, rescaled=True)
+        PartlyCarried(r, c if r.group == m else m, rescaled=True)
         for m, c in sorted(pairs)
         for r in possible
         if r.group in (m, c) and {m, c} <= _driven(facts, r.site)
@@ -82,22 +85,22 @@ def _of_differences(facts: Facts, possible: list[Relation]) -> list[Half]:
 
 def lost_from_op(facts: Facts, site: int, fan_out: FanOut = NO_FAN_OUT) -> list[LostPath]:
     """Paths from a weight op to hidden states that have no trace, within its own step."""
-    halved = [_lost(facts, half) for half in halves(facts, fan_out) if half.relation.site == site]
-    return list(dict.fromkeys([*lost_within_step(facts, site, fan_out), *halved]))
+    products = [_lost(facts, p) for p in partly_carried(facts, fan_out) if p.relation.site == site]
+    return list(dict.fromkeys([*lost_within_step(facts, site, fan_out), *products]))
 
 
-def _lost(facts: Facts, half: Half) -> LostPath:
-    """Both halves of a difference are left out, which is one path."""
-    pair = (half.relation.group, half.beside)
-    group, beside = sorted(pair) if half.rescaled else pair
-    kind = LostKind.RESCALED if half.rescaled else LostKind.HALF
+def _lost(facts: Facts, product: PartlyCarried) -> LostPath:
+    """Both terms of a difference are left out, which is one path."""
+    pair = (product.relation.group, product.beside)
+    group, beside = sorted(pair) if product.rescaled else pair
+    kind = LostKind.RESCALED if product.rescaled else LostKind.HALF
     ends, others = (state_nodes(facts.groups[g].leaves) for g in (group, beside))
-    return LostPath(kind, source=OpNode(half.relation.site), targets=ends, beside=others)
+    return LostPath(kind, source=OpNode(product.relation.site), targets=ends, beside=others)
 
 
 def _possible(facts: Facts, fan_out: FanOut) -> list[Relation]:
-    found = (r if r.representable else fanned_out(facts, r, fan_out) for r in facts.relations)
-    return [r for r in found if r is not None and _drives_what_matters(facts, r)]
+    relations = (r if r.representable else fanned_out(facts, r, fan_out) for r in facts.relations)
+    return [r for r in relations if r is not None and _drives_what_matters(facts, r)]
 
 
 def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
@@ -121,8 +124,8 @@ def _driven(facts: Facts, site: int) -> set[int]:
 def _not_carried(facts: Facts, site: int, fan_out: FanOut) -> list[int]:
     """Groups that an op reaches in its own step, with no representable relation."""
     relations = facts.relations_of.get(site, ())
-    own = {r.group for r in relations if r.representable or fanned_out(facts, r, fan_out)}
-    return sorted(g for g in _driven(facts, site) - own if facts.matters(g))
+    carried = {r.group for r in relations if r.representable or fanned_out(facts, r, fan_out)}
+    return sorted(g for g in _driven(facts, site) - carried if facts.matters(g))
 
 
 def _keeps_itself(facts: Facts, group: int) -> bool:

@@ -39,8 +39,8 @@ def _greedy(graph: ElementGraph) -> np.ndarray:
         if a != b:
             near[a].add(b)
             near[b].add(a)
-    found = np.full(graph.size, -1, np.int32)
+    colour = np.full(graph.size, -1, np.int32)
     for p in range(graph.size):
-        taken = {int(found[q]) for q in near[p]}
-        found[p] = next(c for c in range(len(taken) + 1) if c not in taken)
-    return found
+        taken = {int(colour[q]) for q in near[p]}
+        colour[p] = next(c for c in range(len(taken) + 1) if c not in taken)
+    return colour

@@ -47,8 +47,8 @@ def derived_states(facts: Facts) -> dict[int, Derived]:
     """By group, if there are any."""
     if facts.nonlinear:
         return {}
-    found = {g.index: _of_group(facts, g) for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)}
-    return {index: d for index, d in found.items() if d is not None}
+    by_group = {g.index: _of_group(facts, g) for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)}
+    return {index: d for index, d in by_group.items() if d is not None}
 
 
 def _of_group(facts: Facts, group: Group) -> Derived | None:
@@ -58,18 +58,18 @@ def _of_group(facts: Facts, group: Group) -> Derived | None:
     outs = {i: jaxpr.outvars[i] for i in live if is_inexact(facts.states[i].aval)}
     made_by = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     fixed = {v for v, _ in zip(jaxpr.invars, facts.step.consts, strict=False)}
-    kept, gone = [i for i, v in outs.items() if not isinstance(v, Literal)], []
-    for i in list(kept):
-        others = [k for k in kept if k != i]
+    sources_left, gone = [i for i, v in outs.items() if not isinstance(v, Literal)], []
+    for i in list(sources_left):
+        others = [k for k in sources_left if k != i]
         if others and _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in others}) is not None:
-            kept, gone = others, [*gone, i]
+            sources_left, gone = others, [*gone, i]
     if not gone:
         return None
-    slices = {i: _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in kept}) or _NOTHING for i in gone}
-    sources = {i: frozenset(k for k in kept if outs[k] in met) for i, (_, met) in slices.items()}
+    slices = {i: _slice(jaxpr.eqns, made_by, fixed, outs[i], {outs[k] for k in sources_left}) or _NOTHING for i in gone}
+    sources = {i: frozenset(k for k in sources_left if outs[k] in met) for i, (_, met) in slices.items()}
     eqns = [jaxpr.eqns[n] for n in sorted(set().union(*(used for used, _ in slices.values())))]
-    body = build_jaxpr([*_consts(facts), *(outs[k] for k in kept)], [outs[i] for i in gone], eqns, jaxpr)
-    return Derived(tuple(gone), tuple(kept), sources, body, tuple(facts.step.consts))
+    body = build_jaxpr([*_consts(facts), *(outs[k] for k in sources_left)], [outs[i] for i in gone], eqns, jaxpr)
+    return Derived(tuple(gone), tuple(sources_left), sources, body, tuple(facts.step.consts))
 
 
 _NOTHING: tuple[set[int], set[Var]] = (set(), set())

@@ -33,11 +33,11 @@ class Edges:
 
     @cached_property
     def _from(self) -> dict[Node, dict[Node, Dep]]:
-        """The same by source: deep nets ask for the edges of each of many nodes, many times."""
-        found: dict[Node, dict[Node, Dep]] = {}
+        """Edges by source: deep nets ask for the edges of each of many nodes, many times."""
+        by_source: dict[Node, dict[Node, Dep]] = {}
         for (s, t), d in self.dep.items():
-            found.setdefault(s, {})[t] = d
-        return found
+            by_source.setdefault(s, {})[t] = d
+        return by_source
 
     def out(self, node: Node) -> Mapping[Node, Dep]:
         """What a node reaches, and how."""
@@ -45,21 +45,21 @@ class Edges:
 
     def before(self, ends: Iterable[Node], through: type = object) -> frozenset[Node]:
         """These nodes, and all from which one of them is reached by way of nodes of a kind."""
-        found, todo = set(ends), list(ends)
+        nodes, todo = set(ends), list(ends)
         while todo:
             node = todo.pop()
             if isinstance(node, through):
-                new = self._into.get(node, set()) - found
-                found |= new
+                new = self._into.get(node, set()) - nodes
+                nodes |= new
                 todo += new
-        return frozenset(found)
+        return frozenset(nodes)
 
     @cached_property
     def _into(self) -> dict[Node, set[Node]]:
-        found: dict[Node, set[Node]] = {}
+        sources: dict[Node, set[Node]] = {}
         for s, t in self.dep:
-            found.setdefault(t, set()).add(s)
-        return found
+            sources.setdefault(t, set()).add(s)
+        return sources
 
     def between(self, source: type[S], target: type[T]) -> Iterator[tuple[S, T, Dep]]:
         """Edges from nodes of one kind to nodes of another."""

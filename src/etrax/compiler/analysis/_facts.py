@@ -52,8 +52,8 @@ class Relation:
 class Facts:
     """The result of the analysis of one step.
 
-    `steady` are the numbers of input leaves that are made of parameters only, by whoever calls the step. `memo` holds
-    what functions marked `memoised` have computed from these facts.
+    `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
     step: Step
@@ -62,7 +62,7 @@ class Facts:
     edges: Edges
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
-    steady: frozenset[int] = frozenset()
+    parameter_inputs: frozenset[int] = frozenset()
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -82,7 +82,7 @@ class Facts:
 
     @cached_property
     def ranges_of_positive(self) -> dict[int, Range]:
-        """The same for inputs that are never negative."""
+        """Per site, the range of the data that its weight meets, for inputs that are never negative."""
         return data_ranges(self.step, self.sites, positive_inputs=True)
 
     @cached_property
@@ -97,10 +97,10 @@ class Facts:
     @cached_property
     def relations_of(self) -> dict[int, list[Relation]]:
         """The relations of each site that has any."""
-        found: dict[int, list[Relation]] = {}
+        by_site: dict[int, list[Relation]] = {}
         for r in self.relations:
-            found.setdefault(r.site, []).append(r)
-        return found
+            by_site.setdefault(r.site, []).append(r)
+        return by_site
 
     @cached_property
     def live(self) -> frozenset[Node]:
@@ -150,9 +150,9 @@ class Facts:
         if a is None or a != b:
             return False
         group = self.groups[a]
-        found = target_places(dep, group.place_of(target))
-        own = group.place_of(source)
-        return found is not None and bool(((found == own) | (found < 0)).all())
+        reached = target_places(dep, group.place_of(target))
+        place = group.place_of(source)
+        return reached is not None and bool(((reached == place) | (reached < 0)).all())
 
     def matters(self, group: int) -> bool:
         """Whether an output can be reached from a state of this group."""
@@ -179,9 +179,9 @@ def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
     if dep.part.labels is not None:
         blocks = np.full(int(dep.part.labels.max()) + 1, -1, np.int32)
         blocks[dep.part.labels] = flat
-        whole = blocks[dep.part.labels] == flat  # a block within one position agrees with all of its elements
+        in_one = blocks[dep.part.labels] == flat  # a block within one position agrees with all of its elements
         spread = np.zeros(blocks.size, bool)
-        spread[dep.part.labels[~whole]] = True
+        spread[dep.part.labels[~in_one]] = True
         flat = np.where(spread, -2, blocks)
     first, *rest = (look_up(flat, m) for m in dep.maps)
     if (first == -2).any():

@@ -86,8 +86,8 @@ def fanned_out(facts: Facts, relation: Relation, limit: FanOut) -> Relation | No
         return None
     if np.bincount(_listed(facts, relation).position_of).max() > limit.pushes:
         return None
-    found = _with_copies(facts, relation)
-    return found if found is not None and found.copies is not None and found.copies.pushes <= limit.pushes else None
+    copied = _with_copies(facts, relation)
+    return copied if copied is not None and copied.copies is not None and copied.copies.pushes <= limit.pushes else None
 
 
 def can_fan_out(facts: Facts, relation: Relation) -> bool:
@@ -123,7 +123,7 @@ def bytes_over_pairs(facts: Facts, relation: Relation) -> int:
     site, elements = facts.sites[relation.site], _count(facts, relation).about
     if elements <= _MAX_LISTED:
         listed = _listed(facts, relation)
-        elements = listed.kept.rows * int(_most(listed.row, listed.column).sum())
+        elements = listed.traced.rows * int(_most(listed.row, listed.column).sum())
     return _bytes_of(facts, site, relation.group, elements)
 
 
@@ -173,6 +173,7 @@ def _blocks(dep: Dep, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if dep.part.labels is None:
         return labels, positions
     width = int(positions.max(initial=0)) + 1
+    # One number for a pair, so that sorting numbers orders pairs and drops those that come twice.
     return np.divmod(_distinct(labels.astype(np.int64) * width + positions), width)
 
 
@@ -185,14 +186,14 @@ def _distinct(numbers: np.ndarray) -> np.ndarray:
 class _Listed(NamedTuple):
     """All pairs of a relation, ordered: element of y and position.
 
-    Iterations of an inner loop that share a weight are one element of what is kept: `copy` is the number of such an
-    element's pair, which `row`, `column` and `position` describe.
+    Iterations of an inner loop that share a weight are one element of the trace: `copy` is the number of such an
+    element's pair, which `row`, `column` and `position` describe; `traced` says how elements of the trace lie.
     """
 
     element: np.ndarray
     position_of: np.ndarray
     copy: np.ndarray
-    kept: _Rows
+    traced: _Rows
     row: np.ndarray
     column: np.ndarray
     position: np.ndarray
@@ -204,30 +205,32 @@ def _listed(facts: Facts, relation: Relation) -> _Listed:
     columns = site.rule.columns(site.call)
     assert columns is not None
     e, p = _pairs(relation.reach)
-    kept = _Rows.of((*site.slices, *site.call.out.shape), columns)
-    own = np.arange(kept.rows * kept.columns).reshape(site.beside_loops((*site.slices, *site.call.out.shape)))
-    own = np.broadcast_to(own, site.y_shape).reshape(-1)
+    rows = _Rows.of((*site.slices, *site.call.out.shape), columns)
+    elements = np.arange(rows.rows * rows.columns).reshape(site.beside_loops((*site.slices, *site.call.out.shape)))
+    # Of each element of y, the element of the trace: iterations of a loop with one weight fall together.
+    elements = np.broadcast_to(elements, site.y_shape).reshape(-1)
     width = int(p.max()) + 1
-    pair = own[e] * width + p
+    pair = elements[e] * width + p
     pair, copy = (pair, np.arange(pair.size)) if all(site.sliced) else np.unique(pair, return_inverse=True)
     element, position = np.divmod(pair, width)
-    return _Listed(e, p, copy, kept, kept.row[element], kept.column[element], position)
+    return _Listed(e, p, copy, rows, rows.row[element], rows.column[element], position)
 
 
 def _pairs(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (element of y, position), each once, ordered."""
     width = max(int(place.max(initial=0)) for _, place in reach) + 1
-    found = []
+    pairs = []
     for dep, place in reach:
         block, position = _blocks(dep, place)
         sizes = np.bincount(block)
         starts = np.cumsum(sizes) - sizes
         for m in (m.reshape(-1) for m in dep.maps):
             e = np.flatnonzero(m >= 0)
-            n = sizes[m[e]]
+            n = sizes[m[e]]  # an element has as many pairs as its block has positions
+            # 0, 1, …, n - 1 for each element in turn: the number of a pair within its block.
             within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
-            found.append(np.repeat(e, n) * width + position[np.repeat(starts[m[e]], n) + within])
-    return np.divmod(_distinct(np.concatenate(found)), width)
+            pairs.append(np.repeat(e, n) * width + position[np.repeat(starts[m[e]], n) + within])
+    return np.divmod(_distinct(np.concatenate(pairs)), width)
 
 
 @memoised
@@ -240,17 +243,18 @@ def _with_copies(facts: Facts, relation: Relation) -> Relation | None:
     if colour is None:
         return None
     first = np.zeros(listed.row.size, np.int64)
+    # Written backwards, so that of the iterations that share a copy the first one is left.
     first[listed.copy[::-1]] = colour[e][::-1]
     q, of = _numbered(listed, first)
-    place = np.full((listed.kept.rows, of.size), -1, np.int32)
+    place = np.full((listed.traced.rows, of.size), -1, np.int32)
     place[listed.row, q] = listed.position
     every = _Rows.of(site.y_shape, columns)
     push = np.full((every.rows, of.size), -1, np.int32)
     push[every.row[e], q[listed.copy]] = colour[e]
     wide = replace(site, call=with_columns(site.call, columns, of.size))
     shaped = colour.reshape(site.y_shape), every.put_back(push)
-    copies = Copies(wide, columns, of, listed.kept.columns, e.size, *shaped)
-    return replace(relation, place=listed.kept.put_back(place), copies=copies)
+    copies = Copies(wide, columns, of, listed.traced.columns, e.size, *shaped)
+    return replace(relation, place=listed.traced.put_back(place), copies=copies)
 
 
 class _Rows(NamedTuple):
@@ -263,7 +267,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, shape: Sequence[int], columns: Columns) -> _Rows:
-        axis = len(shape) + columns.out + columns.new
+        axis = len(shape) + columns.out + columns.new  # `out` counts from behind; a new axis is one more
         full = (*shape[:axis], 1, *shape[axis:]) if columns.new else tuple(shape)
         lead = (*full[:axis], *full[axis + 1 :])
         rows = np.expand_dims(np.arange(_size(lead)).reshape(lead), axis)
@@ -291,24 +295,26 @@ def _most(row: np.ndarray, column: np.ndarray) -> np.ndarray:
 
 
 def _numbered(listed: _Listed, colour: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the copy that each pair has in its row, and the column that each copy is of.
+    """Number the copies: `q[pair]` is its copy within its row, `of[q]` the column that copy q repeats.
 
     A column has as many copies as its element of most places. Copies of one push stand together in the order of their
     positions: what is read at the positions is then as a rule an array as it stands.
     """
     row, column, position = listed.row, listed.column, listed.position
     order = np.lexsort((position, column, row))
+    # Where, in this order, another element (row and column) begins; the rank of a pair counts from there.
     new = np.flatnonzero(np.diff(row[order] * (int(column.max()) + 1) + column[order], prepend=-1))
     rank = np.empty(row.size, np.int64)
     rank[order] = np.arange(row.size) - np.repeat(new, np.diff(new, append=row.size))
     most = _most(row, column)
-    q = (np.cumsum(most) - most)[column] + rank
+    q = (np.cumsum(most) - most)[column] + rank  # the copies of a column stand side by side
+    # Copies are ordered by push, then by position relative to their row, which is alike in all rows.
     lowest = np.full(int(row.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(lowest, row, position)
-    seen = np.unique(q, return_index=True)[1]  # of each copy, the pair of the first row that has it
-    moved = np.empty(seen.size, np.int64)
-    sort = np.lexsort((position[seen] - lowest[row[seen]], colour[seen]))
-    moved[sort] = np.arange(seen.size)
+    sample = np.unique(q, return_index=True)[1]  # of each copy, the pair of the first row that has it
+    moved = np.empty(sample.size, np.int64)
+    sort = np.lexsort((position[sample] - lowest[row[sample]], colour[sample]))
+    moved[sort] = np.arange(sample.size)
     return moved[q], np.repeat(np.arange(most.size), most)[sort]
 
 
@@ -318,22 +324,24 @@ def _colours(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> np.ndarray |
     Rows that never meet (samples, as a rule) are coloured side by side. None if there are too many colours.
     """
     width = _width_of_rows(e, p, shape)
-    found, taken = np.full(_size(shape), -1, np.int64), np.zeros(int(p.max()) + 1, np.int64)
+    colour, taken = np.full(_size(shape), -1, np.int64), np.zeros(int(p.max()) + 1, np.int64)
     order = np.argsort(e % width, kind="stable")
     e, p = e[order], p[order]
     ends = np.flatnonzero(np.diff(e % width, append=-1)) + 1
     if ends.size > _MAX_COLOURED:
         return None
     for start, end in zip((0, *ends[:-1].tolist()), ends.tolist(), strict=True):
-        own, at = e[start:end], p[start:end]
-        first = np.flatnonzero(np.diff(own, prepend=-1))
+        elements, at = e[start:end], p[start:end]
+        first = np.flatnonzero(np.diff(elements, prepend=-1))
+        # Bit c of `taken[p]` says that colour c is in use at position p: the lowest bit that is free at all positions
+        # of an element is its colour.
         near = np.bitwise_or.reduceat(taken[at], first)
         free = ~near & (near + 1)
         if int(free.max()) >= 1 << _MAX_COLOURS:
             return None
-        found[own[first]] = np.log2(free).astype(np.int64)
-        taken[at] |= np.repeat(free, np.diff(first, append=own.size))
-    return found
+        colour[elements[first]] = np.log2(free).astype(np.int64)
+        taken[at] |= np.repeat(free, np.diff(first, append=elements.size))
+    return colour
 
 
 def _width_of_rows(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> int:

@@ -44,12 +44,12 @@ def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     for n, (site, links) in enumerate(filters):
         data = eqns[site.at[0]].invars[site.rule.varying(site.call)[0]]
         u = jax.ShapeDtypeStruct(data.aval.shape, data.aval.dtype)
-        given = jax.ShapeDtypeStruct((len(links), len(links) + 1), u.dtype)
-        body, _ = open_jaxpr(jax.make_jaxpr(_filtered(links))(u, [u] * len(links), given))
-        own, *old, rate = body.invars
-        eqns += [eqn.replace(invars=[data if v is own else v for v in eqn.invars]) for eqn in body.eqns]
+        shape_of_rates = jax.ShapeDtypeStruct((len(links), len(links) + 1), u.dtype)
+        body, _ = open_jaxpr(jax.make_jaxpr(_filtered(links))(u, [u] * len(links), shape_of_rates))
+        read_data, *old, rate = body.invars
+        eqns += [eqn.replace(invars=[data if v is read_data else v for v in eqn.invars]) for eqn in body.eqns]
         states += [(v, Leaf(Role.HIDDEN, ("filtered data", n, s), u)) for s, v in enumerate(old)]
-        rates.append((rate, Leaf(Role.INPUT, ("rates", n), given)))
+        rates.append((rate, Leaf(Role.INPUT, ("rates", n), shape_of_rates)))
         new += list(body.outvars)
     first, consts = len(step.select(Role.HIDDEN)), len(step.consts)
     last = step.first_state + first

@@ -43,10 +43,10 @@ def _largest(left: np.ndarray, right: np.ndarray, same: bool) -> int:
     if not same:
         right = right + (left.max() + 1)
     for n in (_FEW, left.size):
-        found = int(np.bincount(components(int(max(left[:n].max(), right[:n].max())) + 1, left[:n], right[:n])).max())
-        if found > MAX_STATES:
+        largest = int(np.bincount(components(int(max(left[:n].max(), right[:n].max())) + 1, left[:n], right[:n])).max())
+        if largest > MAX_STATES:
             break
-    return found
+    return largest
 
 
 def _fans(left: np.ndarray, right: np.ndarray) -> bool:
@@ -64,8 +64,8 @@ def _only_source(first: Dep) -> np.ndarray | None:
     for m in first.maps:
         flat = m.reshape(-1)
         at = np.flatnonzero(flat >= 0).astype(np.int32)
-        found = block_source[flat[at]]
-        if ((found >= 0) & (found != at)).any():
+        sources = block_source[flat[at]]
+        if ((sources >= 0) & (sources != at)).any():
             return None
         block_source[flat[at]] = at
         if (block_source[flat[at]] != at).any():  # two elements of one map share a block

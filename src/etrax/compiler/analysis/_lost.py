@@ -123,17 +123,18 @@ def nonlinear_derivatives(facts: Facts) -> tuple[LostPath, ...]:
 
     What only the outputs of a step send back is differentiated by the window itself, whatever its rule.
     """
-    found = [p for p in facts.edges.problems if any(_comes_back(facts, node, p.kept) for node in p.sources)]
+    problems = [p for p in facts.edges.problems if any(_comes_back(facts, node, p.precision) for node in p.sources)]
     return tuple(
-        LostPath(LostKind.UNKNOWN if p.text == UNKNOWN else LostKind.NONLINEAR, p.cause, detail=p.text) for p in found
+        LostPath(LostKind.UNKNOWN if p.text == UNKNOWN else LostKind.NONLINEAR, p.cause, detail=p.text)
+        for p in problems
     )
 
 
-def _comes_back(facts: Facts, node: Node, kept: Precision | None) -> bool:
+def _comes_back(facts: Facts, node: Node, precision: Precision | None) -> bool:
     """Whether the gradient that arrives at a node may come from a later step, and is finer than what is kept."""
     if node not in facts.live or isinstance(node, OutputNode):
         return False
     if isinstance(node, OpNode) and not facts.remembers(node):
         return False
-    own = facts.states[node.index].aval if isinstance(node, StateNode) else facts.sites[node.index].call.out
-    return kept is None or not kept.holds(Precision.of(own.dtype))
+    aval = facts.states[node.index].aval if isinstance(node, StateNode) else facts.sites[node.index].call.out
+    return precision is None or not precision.holds(Precision.of(aval.dtype))

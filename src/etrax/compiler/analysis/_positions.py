@@ -57,11 +57,11 @@ def find_groups(
     leaves: Sequence[Leaf], diff: Sequence[int], edges: Sequence[Edge], anchors: Sequence[Anchor]
 ) -> list[Group]:
     """Groups of the differentiable leaves numbered `diff`, in the order of their first leaf."""
-    found: list[Group] = []
+    groups: list[Group] = []
     for cluster in _clusters(diff, edges):
-        found += _split(leaves, cluster, [e for e in edges if e[0] in cluster and e[1] in cluster], anchors, _LEVELS)
-    found.sort(key=lambda g: g.leaves[0])
-    return [Group(i, g.leaves, g.num_positions, g.num_state, g.varshape, g.place, g.slot) for i, g in enumerate(found)]
+        groups += _split(leaves, cluster, [e for e in edges if e[0] in cluster and e[1] in cluster], anchors, _LEVELS)
+    groups.sort(key=lambda g: g.leaves[0])
+    return [Group(i, g.leaves, g.num_positions, g.num_state, g.varshape, g.place, g.slot) for i, g in enumerate(groups)]
 
 
 def _is_fine(edge: Edge) -> bool:
@@ -98,15 +98,15 @@ def _split(
     leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Levels
 ) -> list[Group]:
     keep, *rest = levels
-    kept = [e for e in edges if keep(e)]
-    parts = _clusters(cluster, kept)
+    carried = [e for e in edges if keep(e)]
+    parts = _clusters(cluster, carried)
     if len(parts) > 1:
         return [
             g
             for part in parts
-            for g in _split(leaves, part, [e for e in kept if e[0] in part and e[1] in part], anchors, levels)
+            for g in _split(leaves, part, [e for e in carried if e[0] in part and e[1] in part], anchors, levels)
         ]
-    group = _try(leaves, cluster, kept, anchors)
+    group = _try(leaves, cluster, carried, anchors)
     return [group] if group is not None else _split(leaves, cluster, edges, anchors, rest)
 
 
@@ -164,8 +164,8 @@ def _labels(
         graph.join(numbers[a], numbers[b], dep)
     for i in cluster:
         if leaves[i].state_axis and leaves[i].aval.shape[-1] > 1:
-            own = numbers[i].reshape(-1, leaves[i].aval.shape[-1])
-            graph.link(np.repeat(own[:, :1], own.shape[1] - 1, 1), own[:, 1:])
+            rows = numbers[i].reshape(-1, leaves[i].aval.shape[-1])
+            graph.link(np.repeat(rows[:, :1], rows.shape[1] - 1, 1), rows[:, 1:])
     return graph.components()
 
 
@@ -210,12 +210,12 @@ def _slots(place: Sequence[np.ndarray], per_leaf: Sequence[int]) -> tuple[np.nda
     for p, n in zip(place, per_leaf, strict=True):
         flat = p.reshape(-1)
         if n == 1:
-            own = np.zeros(flat.size, np.int32)
+            slot = np.zeros(flat.size, np.int32)
         else:
             order = np.argsort(flat, kind="stable")
-            own = np.empty(flat.size, np.int32)
-            own[order] = np.tile(np.arange(n, dtype=np.int32), flat.size // n)
-        slots.append((own + base).reshape(p.shape).astype(np.int32))
+            slot = np.empty(flat.size, np.int32)
+            slot[order] = np.tile(np.arange(n, dtype=np.int32), flat.size // n)
+        slots.append((slot + base).reshape(p.shape).astype(np.int32))
         base += n
     return tuple(slots)
 

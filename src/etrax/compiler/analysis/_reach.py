@@ -41,15 +41,15 @@ class Nodes:
 
 @memoised
 def find_nodes(facts: Facts) -> Nodes:
-    found, count = {}, 0
+    numbers, count = {}, 0
     for group in facts.groups:
-        found |= {i: count + place.reshape(-1) for i, place in zip(group.leaves, group.place, strict=True)}
+        numbers |= {i: count + place.reshape(-1) for i, place in zip(group.leaves, group.place, strict=True)}
         count += group.num_positions
     for i, leaf in enumerate(facts.states):
-        if i not in found:
-            found[i] = count + np.arange(leaf.aval.size)
+        if i not in numbers:
+            numbers[i] = count + np.arange(leaf.aval.size)
             count += leaf.aval.size
-    return Nodes(found, count)
+    return Nodes(numbers, count)
 
 
 @memoised
@@ -103,10 +103,10 @@ def reach_of(facts: Facts, site: int, n: int) -> Any:
     if n == 1:
         return _from_op(facts, facts.edges, site)
     before = reach_of(facts, site, n - 1)
-    found = before @ (one_step(facts) + eye_array(find_nodes(facts).count, dtype=bool, format="csr"))
+    reached = before @ (one_step(facts) + eye_array(find_nodes(facts).count, dtype=bool, format="csr"))
     if n == 2:
-        found = found + _from_op(facts, uncut_edges(facts), site)
-    return found.astype(bool)
+        reached = reached + _from_op(facts, uncut_edges(facts), site)
+    return reached.astype(bool)
 
 
 def steps_to_fill(facts: Facts, site: int) -> int:

@@ -31,8 +31,8 @@ def find_samples(facts: Facts) -> Samples:
     if not leaves or not sites:
         return Samples((), ())
     labels = _labels(facts, leaves, sites)
-    for found in (labels, _along(labels, leaves, 0), _along(labels, leaves, -1)):
-        samples = _grouped(facts, leaves, sites, found) if found is not None else None
+    for candidates in (labels, _along(labels, leaves, 0), _along(labels, leaves, -1)):
+        samples = _grouped(facts, leaves, sites, candidates) if candidates is not None else None
         if samples is not None:
             return samples
     samples = _grouped(facts, leaves, sites, {n: np.zeros_like(v) for n, v in labels.items()})
@@ -53,14 +53,14 @@ def _along(labels: dict[Node, np.ndarray], leaves: list[int], axis: int) -> dict
     count = 1 + max(int(v.max(initial=0)) for v in labels.values())
     owner = np.full(count, -1, np.int64)
     for i in leaves:
-        own = labels[StateNode(i)]
-        if not own.ndim:
+        label = labels[StateNode(i)]
+        if not label.ndim:
             return None
-        index = np.moveaxis(np.broadcast_to(np.arange(own.shape[axis]), np.moveaxis(own, axis, -1).shape), -1, axis)
-        own, index = own.reshape(-1), index.reshape(-1)
-        before = owner[own]
-        owner[own] = index
-        if ((before >= 0) & (before != index)).any() or (owner[own] != index).any():
+        index = np.moveaxis(np.broadcast_to(np.arange(label.shape[axis]), np.moveaxis(label, axis, -1).shape), -1, axis)
+        label, index = label.reshape(-1), index.reshape(-1)
+        before = owner[label]
+        owner[label] = index
+        if ((before >= 0) & (before != index)).any() or (owner[label] != index).any():
             return None
     alone = owner < 0
     owner[alone] = int(owner.max()) + 1 + np.flatnonzero(alone)
@@ -84,8 +84,8 @@ def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, np.
     for (source, target), dep in facts.edges.dep.items():
         if source in numbers and target in numbers:
             graph.join(numbers[source], numbers[target], dep)
-    found = graph.components()
-    return {node: found[own] for node, own in numbers.items()}
+    component = graph.components()
+    return {node: component[number] for node, number in numbers.items()}
 
 
 def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Node, np.ndarray]) -> Samples | None:
@@ -117,14 +117,14 @@ def _group(facts: Facts, index: int, members: list[int], labels: dict[Node, np.n
     for i in members:
         shape = labels[StateNode(i)].shape
         n = labels[StateNode(i)].size
-        own = every[at : at + n]
-        counts = np.bincount(own, minlength=count)
+        label = every[at : at + n]
+        counts = np.bincount(label, minlength=count)
         if counts.min() != counts.max():
             return None
-        order = np.argsort(own, kind="stable")
+        order = np.argsort(label, kind="stable")
         rank = np.empty(n, np.int32)
         rank[order] = np.tile(np.arange(int(counts[0]), dtype=np.int32), count)
-        place.append(own.reshape(shape))
+        place.append(label.reshape(shape))
         slot.append((rank + states).reshape(shape))
         states += int(counts[0])
         at += n
@@ -133,13 +133,13 @@ def _group(facts: Facts, index: int, members: list[int], labels: dict[Node, np.n
 
 def _relation(facts: Facts, j: int, groups: list[Group], labels: dict[Node, np.ndarray]) -> list[Relation] | None:
     """The group that a weight op reaches, with the sample of each of its elements."""
-    site, own = facts.sites[j], labels[OpNode(j)]
+    site, label = facts.sites[j], labels[OpNode(j)]
     count = 1 + max(int(v.max(initial=0)) for v in labels.values())
     for g in groups:
         number = np.full(count, -1, np.int32)
         for i, at in zip(g.leaves, g.place, strict=True):
             number[labels[StateNode(i)].reshape(-1)] = at.reshape(-1)
-        place = number[own]
+        place = number[label]
         if not (place >= 0).any():
             continue
         if not (place >= 0).all():

@@ -17,23 +17,23 @@ from ._positions import Group
 def slot_links(edges: Edges, group: Group) -> np.ndarray:
     """(new, old): whether state scalar `old` can act on state scalar `new` within a step, at whatever position."""
     slot = dict(zip(group.leaves, group.slot, strict=True))
-    found = np.zeros((group.num_state, group.num_state), bool)
+    links = np.zeros((group.num_state, group.num_state), bool)
     for a, b, dep in edges.between(StateNode, StateNode):
         if a.index in slot and b.index in slot:
             source, target = _ends(dep, slot[a.index], slot[b.index], group.num_state)
-            found |= (target.T.astype(np.int32) @ source) > 0
-    return found
+            links |= (target.T.astype(np.int32) @ source) > 0
+    return links
 
 
 def driven_slots(edges: Edges, site: int, group: Group) -> np.ndarray:
     """(S,): whether some output of a weight op can act on a state scalar within its step."""
     slot = dict(zip(group.leaves, group.slot, strict=True))
-    found = np.zeros(group.num_state, bool)
+    driven = np.zeros(group.num_state, bool)
     for leaf, dep in edges.states_from(site).items():
         if leaf in slot:
             _, target = _ends(dep, np.zeros(dep.shape, np.int32), slot[leaf], group.num_state)
-            found |= target.any(0)
-    return found
+            driven |= target.any(0)
+    return driven
 
 
 def _ends(dep: Dep, source: np.ndarray, target: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

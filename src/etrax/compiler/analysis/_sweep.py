@@ -157,24 +157,24 @@ class Sweep:
             pull = _pull_back(opened, self.step.jaxpr)
             nodes = [OpNode(numbers[n]) for n in seen]
             shapes = pull.shapes(len(seen))
-            given = [*(self.bars[eqn.outvars[i]] for i in outs), *map(_target, nodes, shapes)]
-            found = self._through(pull, opened, given)
-        for v, bar in zip(opened.split(moving=True), found, strict=False):
+            cotangents = [*(self.bars[eqn.outvars[i]] for i in outs), *map(_target, nodes, shapes)]
+            pulled = self._through(pull, opened, cotangents)
+        for v, bar in zip(opened.split(moving=True), pulled, strict=False):
             if bar.deps or bar.mark.sources:
                 self._add(v, bar)
-        self.rows |= {OpNode(j): bar.deps for j, bar in zip(numbers, found[sum(moves) :], strict=True)}
+        self.rows |= {OpNode(j): bar.deps for j, bar in zip(numbers, pulled[sum(moves) :], strict=True)}
 
-    def _through(self, pull: _PullBack, opened: _Opened, given: Sequence[Bar]) -> list[Bar]:
+    def _through(self, pull: _PullBack, opened: _Opened, cotangents: Sequence[Bar]) -> list[Bar]:
         """The cotangents of the moving operands and of the perturbations."""
         first, fixed = sum(opened.moving) + len(opened.sites), opened.split(moving=False)
         data = [*(Value({}) for _ in range(first)), *(self.values[v] for v in fixed)]
-        rows = self.dependence.run(pull.jaxpr, pull.consts, [*data, *(Value(bar.deps) for bar in given)])
+        rows = self.dependence.run(pull.jaxpr, pull.consts, [*data, *(Value(bar.deps) for bar in cotangents)])
         if pull.plain:
-            mark = sum_of_marks([bar.mark for bar in given])
+            mark = sum_of_marks([bar.mark for bar in cotangents])
             return [Bar(value.deps, mark) for value in rows]
         constants = [value.constant() for value in data]
-        known = [DATA if c is None else self.offset.domain.constant(c) for c in constants]
-        marks = self.offset.run(pull.jaxpr, pull.consts, [*known, *(bar.mark for bar in given)])
+        data_marks = [DATA if c is None else self.offset.domain.constant(c) for c in constants]
+        marks = self.offset.run(pull.jaxpr, pull.consts, [*data_marks, *(bar.mark for bar in cotangents)])
         return [Bar(value.deps, mark) for value, mark in zip(rows, marks, strict=True)]
 
 

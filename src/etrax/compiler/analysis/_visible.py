@@ -21,6 +21,7 @@ from ..opened import OpenStep
 from ..primitives import Dep
 from ._carried import traced_relations
 from ._facts import Facts
+from ._fan_out import NO_FAN_OUT, FanOut
 from ._memo import memoised
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
@@ -45,8 +46,8 @@ class Visible:
 
     def shown_by_outputs(self, group: int) -> bool:
         """Whether the outputs show the whole group themselves, with no weight op in between."""
-        found = self.place[group]
-        return bool(found) and all(self.readers[k].site is None for k in found) and not self.bare[group].any()
+        place = self.place[group]
+        return bool(place) and all(self.readers[k].site is None for k in place) and not self.bare[group].any()
 
 
 def observe(
@@ -56,14 +57,14 @@ def observe(
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """What each reader sees, and the new states, in the step with the given sites cut."""
     outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states, detach=detach)
-    n, found = len(facts.states), []
+    n, values = len(facts.states), []
     for r in readers:
         if r.site is None:
-            found.append(outs[n + r.index])
+            values.append(outs[n + r.index])
         else:
             varying = facts.sites[r.site].rule.varying(facts.sites[r.site].call)
-            found.append(seen[r.site].data[varying.index(r.index)])
-    return found, outs[:n]
+            values.append(seen[r.site].data[varying.index(r.index)])
+    return values, outs[:n]
 
 
 @memoised
@@ -73,28 +74,28 @@ def find_visible(facts: Facts) -> Visible:
     place, bare = [], []
     for group in facts.groups:
         free = np.ones(group.num_positions, bool)
-        found: dict[int, np.ndarray] = {}
+        places: dict[int, np.ndarray] = {}
         for k, reader in enumerate(readers):
-            own = _places(facts, group, reader, {s: d for (s, at), d in deps.items() if at == k})
-            if own is None:
+            here = _places(facts, group, reader, {s: d for (s, at), d in deps.items() if at == k})
+            if here is None:
                 continue
-            own = np.where((own >= 0) & free[np.maximum(own, 0)], own, -1)
-            if (own >= 0).any():
-                found[k] = own
-                free[own[own >= 0]] = False
-        place.append(found)
+            here = np.where((here >= 0) & free[np.maximum(here, 0)], here, -1)
+            if (here >= 0).any():
+                places[k] = here
+                free[here[here >= 0]] = False
+        place.append(places)
         bare.append(free)
     return Visible(facts, readers, tuple(place), tuple(bare))
 
 
 @memoised
-def signalled_sites(facts: Facts) -> frozenset[int]:
+def signalled_sites(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> frozenset[int]:
     """Weight ops to which signals on the activity of groups can come; others have a gradient of zero under them.
 
     To an op with a trace a signal comes through the cut step, in the op's own step or later through the states of its
     group; to one without, in its own step and with nothing cut.
     """
-    visible, traced = find_visible(facts), traced_relations(facts)
+    visible, traced = find_visible(facts), traced_relations(facts, fan_out)
     ends = [_signal_ends(visible, g) for g in range(len(facts.groups))]
     out = set()
     for g, group in enumerate(facts.groups):
@@ -127,11 +128,11 @@ def _readers(facts: Facts) -> list[Reader]:
     """Readouts, then other weight ops, then outputs."""
     ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and OpNode(j) in facts.live]
     ops.sort(key=lambda j: facts.remembers(OpNode(j)))
-    found = []
+    readers = []
     for call, rule, j in ((facts.sites[j].call, facts.sites[j].rule, j) for j in ops):
-        found += [Reader(j, i) for i in rule.varying(call) if is_inexact(call.operands[i])]
+        readers += [Reader(j, i) for i in rule.varying(call) if is_inexact(call.operands[i])]
     outputs = facts.step.select(Role.OUTPUT)
-    return found + [Reader(None, k) for k, leaf in enumerate(outputs) if is_inexact(leaf.aval)]
+    return readers + [Reader(None, k) for k, leaf in enumerate(outputs) if is_inexact(leaf.aval)]
 
 
 def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], Dep]:
@@ -145,7 +146,7 @@ def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], De
     moving = [*(facts.states[i].aval for i in states), *(facts.sites[j].y_struct for j in sites)]
     rows, _ = reach_through(run, moving, [leaf.aval for leaf in facts.step.ins], range(len(readers)))
     nodes: list[Node] = [*map(StateNode, states), *map(OpNode, sites)]
-    return {(node, k): dep for node, found in zip(nodes, rows, strict=True) for k, dep in found.items()}
+    return {(node, k): dep for node, row in zip(nodes, rows, strict=True) for k, dep in row.items()}
 
 
 def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> np.ndarray | None:
@@ -154,8 +155,8 @@ def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]
     An element that only an old state reaches shows what the group was a step ago, and does not count.
     """
     shape = _shape(facts, reader)
-    own = np.full(int(np.prod(shape, dtype=np.int64)), -1, np.int32)
-    driven = np.zeros(own.size, bool)
+    place = np.full(int(np.prod(shape, dtype=np.int64)), -1, np.int32)
+    driven = np.zeros(place.size, bool)
     driven_by = {r.site: r.place for r in facts.relations if r.group == group.index and r.place is not None}
     for node, dep in deps.items():
         if isinstance(node, StateNode):
@@ -169,12 +170,12 @@ def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]
         flat = np.resize(source.reshape(-1), dep.maps[0].size)  # one place for all iterations of an inner loop
         for m in (m.reshape(-1) for m in dep.maps):
             at = np.flatnonzero((m >= 0) & (flat >= 0))
-            before = own[m[at]]
-            own[m[at]] = flat[at]
-            if ((before >= 0) & (before != flat[at])).any() or (own[m[at]] != flat[at]).any():
+            before = place[m[at]]
+            place[m[at]] = flat[at]
+            if ((before >= 0) & (before != flat[at])).any() or (place[m[at]] != flat[at]).any():
                 return None
             driven[m[at]] |= isinstance(node, OpNode)
-    return np.where(driven, own, -1).reshape(shape) if driven.any() else None
+    return np.where(driven, place, -1).reshape(shape) if driven.any() else None
 
 
 def _shape(facts: Facts, reader: Reader) -> tuple[int, ...]:

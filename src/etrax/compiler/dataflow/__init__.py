@@ -9,7 +9,6 @@ from ._dependence import Problem as Problem
 from ._dependence import Value as Value
 from ._dependence import whole_numbers as whole_numbers
 from ._differentiable import moving_variables as moving_variables
-from ._linear import is_linear_backwards as is_linear_backwards
 from ._numbering import number_outputs as number_outputs
 from ._offset import DATA as DATA
 from ._offset import Mark as Mark
@@ -20,6 +19,7 @@ from ._solver import Note as Note
 from ._solver import Solver as Solver
 from ._transpose import NO_REVERSE as NO_REVERSE
 from ._transpose import TRAINABLE as TRAINABLE
+from ._transpose import is_linear_backwards as is_linear_backwards
 from ._transpose import propagate as propagate
 from ._transpose import pulled_back as pulled_back
 from ._transpose import reach_through as reach_through

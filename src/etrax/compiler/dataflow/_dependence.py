@@ -45,13 +45,13 @@ Key = TypeVar("Key", bound=Hashable)
 class Problem(NamedTuple, Generic[Key]):
     """A place where the program is not linear in its sources, or not known; `sources` are those that meet it.
 
-    Where it rounds, `kept` is the type that it rounds to: no problem for a source that is no finer itself.
+    Where it rounds, `precision` is that of the type that it rounds to: no problem for a source that is no finer itself.
     """
 
     cause: Cause
     text: str
     sources: frozenset[Key] = frozenset()
-    kept: Precision | None = None
+    precision: Precision | None = None
 
 
 class Value:
@@ -86,7 +86,7 @@ class Dependence(Domain[Value, Problem]):
             eqn,
             [v.deps for v in values],
             lambda i: values[i].constant(),
-            lambda text, kept: note(_problem(eqn, text, values, kept)),
+            lambda text, precision: note(_problem(eqn, text, values, precision)),
         )
         return [Value(deps) for deps in _outputs(call)]
 
@@ -144,9 +144,9 @@ class Dependence(Domain[Value, Problem]):
         return Value(out)
 
 
-def _problem(eqn: JaxprEqn, text: str, values: Sequence[Value], kept: Precision | None = None) -> Problem:
+def _problem(eqn: JaxprEqn, text: str, values: Sequence[Value], precision: Precision | None = None) -> Problem:
     sources = frozenset().union(*(v.deps for v in values))
-    return Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, sources, kept)
+    return Problem(Cause(eqn.primitive.name, source_of_eqn(eqn)), text, sources, precision)
 
 
 def _join(a: Deps, b: Deps) -> Deps:

@@ -15,8 +15,8 @@ from ._solver import Domain, Note, Solver
 
 def moving_variables(jaxpr: Jaxpr, moving: set[Var], sites: Iterable[Site]) -> set[Var]:
     """Variables that move, and those that follow from them; results of weight ops, by address, move as well."""
-    known = Solver(Moving(sites)).variables(jaxpr, (), [v in moving for v in jaxpr.invars])
-    return {v for v, moves in known.items() if moves}
+    variables = Solver(Moving(sites)).variables(jaxpr, (), [v in moving for v in jaxpr.invars])
+    return {v for v, moves in variables.items() if moves}
 
 
 class Moving(Domain[bool, None]):

@@ -99,15 +99,15 @@ class Solver(Generic[V, N]):
     def variables(self, jaxpr: Jaxpr, consts: Sequence[object], args: Sequence[V]) -> dict[Var, V]:
         """What is known of every variable of a program, but for those inside its bodies."""
         constants = [self.domain.constant(c) for c in consts]
-        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
+        variables = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
 
         def handle(at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
             outs = self.equation(at, eqn, values)
-            known.update(zip(eqn.outvars, outs, strict=True))
+            variables.update(zip(eqn.outvars, outs, strict=True))
             return outs
 
         interpret(jaxpr, constants, args, handle, (), self.domain.constant)
-        return known
+        return variables
 
     def equation(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
         name = eqn.primitive.name

@@ -1,4 +1,7 @@
-"""What reaches what through a function, read off its transpose: the derivative program itself decides."""
+"""What reaches what through a function, read off its transpose: the derivative program itself decides.
+
+Also whether a derivative rule of the model's own is linear in the gradient that it is given.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Any, TypeAlias, cast
 import jax
 from jax import Array
 
-from ..._compat import Jaxpr, open_jaxpr
+from ..._compat import CUSTOM, Jaxpr, JaxprEqn, bodies_of, is_inexact, open_jaxpr, run_equation, shape_struct
 from ..._errors import CompilationError, NotSupportedError
+from ..ir import equations
 from ..primitives import Dep, identity
 from ._dependence import Dependence, Key, Problem, Value
 from ._offset import find_offsets
@@ -58,6 +62,30 @@ def pulled_back(run: Callable[[list[Array], list[Array]], list[Array]], moving: 
             "the step cannot be differentiated in reverse mode, so neither BPTT nor Etrax can train it. Replace the "
             f"operation, give it a rule by `jax.custom_vjp`, or `stop_gradient` its inputs.\nJAX says: {error}"
         ) from error
+
+
+def is_linear_backwards(eqn: JaxprEqn) -> bool:
+    """False where a derivative rule of the model's own (a clipped gradient) is not linear, or not known to be.
+
+    Gradients of many steps may then not be summed before they pass it. What JAX derives by itself is linear.
+    """
+    if eqn.primitive.name not in CUSTOM and not any(
+        inner.primitive.name in CUSTOM for body in bodies_of(eqn) for inner in equations(body)
+    ):
+        return True
+    avals = [shape_struct(v.aval) for v in eqn.invars]
+    moving = [i for i, aval in enumerate(avals) if is_inexact(aval)]
+    results = [k for k, v in enumerate(eqn.outvars) if is_inexact(v.aval)]
+    if not moving or not results:
+        return True
+
+    def run(some: Sequence[Array], values: Sequence[Array]) -> list[Array]:
+        operands = dict(enumerate(values)) | dict(zip(moving, some, strict=True))
+        outs = run_equation(eqn, list(operands.values()))
+        return [outs[k] for k in results]
+
+    _, problems = reach_through(run, [avals[i] for i in moving], avals, results)
+    return not problems
 
 
 def refuse_while(error: Exception) -> None:

@@ -18,8 +18,7 @@ from jax import Array, lax
 
 from ..._compat import JaxprEqn, Literal, ScanParts, Var, bodies_of, open_jaxpr, run_equation, scan_parts
 from ..ir import PyTree, Site, interpret, mapped
-from ._apart import Parted, products_to_part
-from ._schedule import Part, Schedule, schedule
+from ._schedule import Part, Parted, Schedule, products_to_part, schedule
 
 Step: TypeAlias = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
@@ -60,12 +59,12 @@ def _split(loop: ScanParts, values: Sequence[Array]) -> list[Array] | None:
 
 def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping[int, Parted]) -> list[Array]:
     """One step, in which products over concatenated data are sums of products over parts of these."""
-    kept: dict[int, list[Array]] = {p.concatenation: [] for p in parted.values()}
+    pieces_of: dict[int, list[Array]] = {p.concatenation: [] for p in parted.values()}
 
     def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> list[Array]:
         (n,) = site
-        if n in kept:
-            kept[n] = values
+        if n in pieces_of:
+            pieces_of[n] = values
         if n not in parted:
             return run_equation(eqn, values)
         p, values = parted[n], list(values)
@@ -76,9 +75,9 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
         ends = np.cumsum([0, *(v.aval.shape[axis] for v in made.invars)])
         weight, terms = values[other], []
         for now in (True, False):
-            own = [k for k, ahead in enumerate(p.ahead) if ahead is now]
-            values[p.operand] = lax.concatenate([kept[p.concatenation][k] for k in own], axis)
-            pieces = [lax.slice_in_dim(weight, int(ends[k]), int(ends[k + 1]), axis=at) for k in own]
+            numbers = [k for k, ahead in enumerate(p.ahead) if ahead is now]
+            values[p.operand] = lax.concatenate([pieces_of[p.concatenation][k] for k in numbers], axis)
+            pieces = [lax.slice_in_dim(weight, int(ends[k]), int(ends[k + 1]), axis=at) for k in numbers]
             values[other] = lax.concatenate(pieces, at)
             terms.append(run_equation(eqn, values)[0])
         return [terms[0] + terms[1]]
@@ -114,46 +113,46 @@ class _Run:
         ends = [self.end[i] if i in self.end else self.last(v) for i, v in enumerate(self.fresh)]
         return [*ends, *(self.all_steps(v) for v in self.outputs)]
 
-    def run(self, equations: Iterable[int], known: dict[Var, Array]) -> dict[Var, Array]:
+    def run(self, equations: Iterable[int], values: dict[Var, Array]) -> dict[Var, Array]:
         """The variables that equations give, of what is known at one step."""
         for n in equations:
             eqn = self.jaxpr.eqns[n]
-            outs = run_equation(eqn, [v.val if isinstance(v, Literal) else known[v] for v in eqn.invars])
-            known.update(zip(eqn.outvars, outs, strict=True))
-        return known
+            outs = run_equation(eqn, [v.val if isinstance(v, Literal) else values[v] for v in eqn.invars])
+            values.update(zip(eqn.outvars, outs, strict=True))
+        return values
 
     def reads(self, part: Part) -> list[Var]:
         """What a part reads, in order."""
-        found = [v for n in part.equations for v in self.jaxpr.eqns[n].invars]
-        found += [self.fresh[i] for i in part.states]
-        return [v for v in dict.fromkeys(v for v in found if not isinstance(v, Literal))]
+        atoms = [v for n in part.equations for v in self.jaxpr.eqns[n].invars]
+        atoms += [self.fresh[i] for i in part.states]
+        return [v for v in dict.fromkeys(v for v in atoms if not isinstance(v, Literal))]
 
     def given(self, part: Part) -> list[Var]:
-        found = [v for n in part.equations for v in self.jaxpr.eqns[n].outvars]
-        return [*found, *(self.carried[i] for i in part.states)]
+        results = [v for n in part.equations for v in self.jaxpr.eqns[n].outvars]
+        return [*results, *(self.carried[i] for i in part.states)]
 
     def wanted(self, part: Part, later: Sequence[Part]) -> list[Var]:
         """What others need of a part, over all steps."""
         read = {v for other in later for v in self.reads(other)}
         read |= {v for v in self.outputs if not isinstance(v, Literal)}
-        held = {i for other in (part, *later) for i in other.states}
+        carried = {i for other in (part, *later) for i in other.states}
         # A state that no loop carries is read as what made it, a step later.
-        read |= {v for i, v in enumerate(self.fresh) if i not in held and not isinstance(v, Literal)}
+        read |= {v for i, v in enumerate(self.fresh) if i not in carried and not isinstance(v, Literal)}
         return [v for v in self.given(part) if v in read]
 
     def outside(self, part: Part) -> dict[Var, Array]:
         """What a part reads of others that changes from step to step."""
-        own = set(self.given(part))
-        return {v: self.all_steps(v) for v in self.reads(part) if v not in own and v not in self.fixed}
+        results = set(self.given(part))
+        return {v: self.all_steps(v) for v in self.reads(part) if v not in results and v not in self.fixed}
 
     def loop(self, part: Part, wanted: Sequence[Var]) -> None:
-        held = [self.carried[i] for i in part.states]
+        states = [self.carried[i] for i in part.states]
 
         def step(carry: list[Array], slices: dict[Var, Array]) -> tuple[list[Array], list[Array]]:
-            known = {**self.fixed, **slices, **dict(zip(held, carry, strict=True))}
-            known = self.run(part.equations, known)
+            values = {**self.fixed, **slices, **dict(zip(states, carry, strict=True))}
+            values = self.run(part.equations, values)
             ends = [self.fresh[i] for i in part.states]
-            return [_value(v, known) for v in ends], [known[v] for v in wanted]
+            return [_value(v, values) for v in ends], [values[v] for v in wanted]
 
         outside = self.outside(part)
         names = list(outside)
@@ -169,8 +168,8 @@ class _Run:
         names = list(outside)
 
         def step(xs: list[Array]) -> list[Array]:
-            known = self.run(part.equations, {**self.fixed, **dict(zip(names, xs, strict=True))})
-            return [known[v] for v in wanted]
+            values = self.run(part.equations, {**self.fixed, **dict(zip(names, xs, strict=True))})
+            return [values[v] for v in wanted]
 
         xs = list(outside.values())
         rules = any(_has_own_derivative(self.jaxpr.eqns[n]) for n in part.equations)
@@ -220,5 +219,5 @@ def _maps_back(step: Callable[[list[Array]], list[Array]], xs: list[Array]) -> b
     return True
 
 
-def _value(v: Var, known: dict[Var, Array]) -> Array:
-    return v.val if isinstance(v, Literal) else known[v]
+def _value(v: Var, values: dict[Var, Array]) -> Array:
+    return v.val if isinstance(v, Literal) else values[v]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..._compat import INLINED, Jaxpr, JaxprEqn, Var, bodies_of
 from ..._machine import machine
@@ -52,13 +53,13 @@ class Schedule:
 
 def schedule(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> Schedule:
     """When to run the equations of a loop's body, whose inputs are constants, states and slices."""
-    whole = Schedule((), (Part(True, tuple(range(len(jaxpr.eqns))), tuple(range(num_carry))),))
+    one_loop = Schedule((), (Part(True, tuple(range(len(jaxpr.eqns))), tuple(range(num_carry))),))
     if jaxpr.effects or not any(eqn.primitive.name == PRODUCT for eqn in jaxpr.eqns):
-        return whole  # what a step does to the world outside it is done in the order of the steps
+        return one_loop  # what a step does to the world outside it is done in the order of the steps
     graph = StepGraph.of(jaxpr, num_consts, num_carry)
     place = _settled(graph)
     if all(place[n] == 1 for n in graph.live & graph.varying if n not in graph.states):
-        return whole
+        return one_loop
     return _parts(graph, place)
 
 
@@ -94,19 +95,19 @@ def _earliest(graph: StepGraph, n: int, at: int) -> int:
 def _latest(graph: StepGraph, n: int, place: Sequence[int]) -> int:
     """A later place for what is light, where less has to be kept between the parts for it; else the same."""
     at, readers = place[n], {place[m] for m in graph.after[n] if m in graph.live}
-    kept = not graph.outputs.isdisjoint(graph.given(n))
+    is_output = not graph.outputs.isdisjoint(graph.given(n))
     if n in graph.states or not is_light(graph.equations[n]):
         return readers.pop() if n in graph.states and len(readers) == 1 and at % 2 == 0 else at
-    own = sum(map(_bytes, graph.given(n)))
-    if at % 2 == 0 and not kept and len(readers) == 1 and min(readers) % 2:
+    size = sum(map(_bytes, graph.given(n)))
+    if at % 2 == 0 and not is_output and len(readers) == 1 and min(readers) % 2:
         (loop,) = readers
         more = [v for v in _changing(graph, n) if not _read_by_others(graph, v, n, [loop], place)]
-        return loop if sum(map(_bytes, more)) <= own else at
+        return loop if sum(map(_bytes, more)) <= size else at
     if at % 2 and at not in readers:
         later = range(at + 1, max(place) + 1)
         more = [v for v in _changing(graph, n) if graph.maker.get(v) is not None and place[graph.maker[v]] == at]
         more = [v for v in more if v not in graph.outputs and not _read_by_others(graph, v, n, later, place)]
-        return at + 1 if sum(map(_bytes, more)) < own else at
+        return at + 1 if sum(map(_bytes, more)) < size else at
     return at
 
 
@@ -151,7 +152,7 @@ def rows_of(eqn: JaxprEqn, data: int) -> int:
     return math.prod(n for axis, n in enumerate(shape) if axis not in (*contracted, *batch))
 
 
-def _rounds(graph: StepGraph, place: Sequence[int], at: int, own: Sequence[int]) -> list[tuple[int, ...]]:
+def _rounds(graph: StepGraph, place: Sequence[int], at: int, numbers: Sequence[int]) -> list[tuple[int, ...]]:
     """Equations that run for all steps at once, in turn: who reads a state of the step before waits for its maker."""
     states, turn = frozenset(graph.states), {}
 
@@ -161,19 +162,63 @@ def _rounds(graph: StepGraph, place: Sequence[int], at: int, own: Sequence[int])
             turn[n] = max((turn_of(m) + (m in states) for m in read), default=0)
         return turn[n]
 
-    turns = sorted({turn_of(n) for n in own})
-    return [tuple(n for n in own if turn[n] == t) for t in turns]
+    turns = sorted({turn_of(n) for n in numbers})
+    return [tuple(n for n in numbers if turn[n] == t) for t in turns]
 
 
 def _parts(graph: StepGraph, place: Sequence[int]) -> Schedule:
     equations = [n for n in range(len(graph.equations)) if n in graph.live]
     parts = []
     for at in range(max(place) + 1):
-        own = tuple(n for n in equations if place[n] == at and (at % 2 or n in graph.varying))
+        numbers = tuple(n for n in equations if place[n] == at and (at % 2 or n in graph.varying))
         if at % 2 == 0:
-            parts += [Part(False, some, ()) for some in _rounds(graph, place, at, own)]
+            parts += [Part(False, some, ()) for some in _rounds(graph, place, at, numbers)]
             continue
-        held = tuple(i for i, n in enumerate(graph.states) if place[n] == at)
-        if own or held:
-            parts.append(Part(True, own, held))
+        carried = tuple(i for i, n in enumerate(graph.states) if place[n] == at)
+        if numbers or carried:
+            parts.append(Part(True, numbers, carried))
     return Schedule(tuple(n for n in equations if n not in graph.varying and place[n] == 0), tuple(parts))
+
+
+# Products over concatenated data. In a layer that computes [z, h] W with z from the layer below, the product is on the
+# cycle of h, and z's share of it is not: [z, h] W = z W₁ + h W₂, and z W₁ can be computed for all steps at once.
+
+
+class Parted(NamedTuple):
+    """Equation `concatenation` makes operand `operand` of a product; `ahead` says which parts of it are on no cycle."""
+
+    concatenation: int
+    operand: int
+    ahead: tuple[bool, ...]
+
+
+def products_to_part(jaxpr: Jaxpr, num_consts: int, num_carry: int) -> dict[int, Parted]:
+    """By equation of a loop's body, the products that are better computed as two."""
+    names = {eqn.primitive.name for eqn in jaxpr.eqns}
+    if jaxpr.effects or not {PRODUCT, "concatenate"} <= names:
+        return {}
+    graph = StepGraph.of(jaxpr, num_consts, num_carry)
+    products = {n: _parted(graph, n) for n, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name == PRODUCT}
+    return {n: parted for n, parted in products.items() if parted is not None}
+
+
+def _parted(graph: StepGraph, n: int) -> Parted | None:
+    eqn, cycle = graph.equations[n], graph.component[n]
+    data = [i for i, v in enumerate(eqn.invars) if graph.varies(v)]
+    if cycle < 0 or len(data) != 1:
+        return None
+    maker = graph.maker.get(eqn.invars[data[0]])
+    if maker is None or maker in graph.states or graph.equations[maker].primitive.name != "concatenate":
+        return None
+    made = graph.equations[maker]
+    contracted, _ = eqn.params["dimension_numbers"]
+    if made.params["dimension"] not in contracted[data[0]]:
+        return None
+    few = rows_of(eqn, data[0]) <= machine().joined_rows
+
+    def is_ahead(v: object) -> bool:
+        source = graph.maker.get(v)
+        return source is None or (graph.component[source] != cycle and (few or source not in graph.recurrent))
+
+    ahead = tuple(is_ahead(v) for v in made.invars)
+    return Parted(maker, data[0], ahead) if any(ahead) else None

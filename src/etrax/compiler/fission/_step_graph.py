@@ -43,8 +43,8 @@ class StepGraph:
     @cached_property
     def maker(self) -> dict[Var, int]:
         """The node that gives a variable; none for what comes from outside."""
-        found = {v: n for n, eqn in enumerate(self.equations) for v in eqn.outvars}
-        return found | {v: n for n, v in zip(self.states, self.carried, strict=True)}
+        nodes = {v: n for n, eqn in enumerate(self.equations) for v in eqn.outvars}
+        return nodes | {v: n for n, v in zip(self.states, self.carried, strict=True)}
 
     def read(self, node: int) -> list[Var]:
         n = len(self.equations)
@@ -64,20 +64,20 @@ class StepGraph:
     @cached_property
     def after(self) -> list[list[int]]:
         """The nodes that read each node."""
-        found: list[list[int]] = [[] for _ in self.before]
+        readers: list[list[int]] = [[] for _ in self.before]
         for n, sources in enumerate(self.before):
             for m in sources:
-                found[m].append(n)
-        return found
+                readers[m].append(n)
+        return readers
 
     @cached_property
     def readers_of_slices(self) -> dict[Var, list[int]]:
-        found: dict[Var, list[int]] = {v: [] for v in self.slices}
+        readers: dict[Var, list[int]] = {v: [] for v in self.slices}
         for n in range(len(self.before)):
             for v in dict.fromkeys(self.read(n)):
-                if v in found:
-                    found[v].append(n)
-        return found
+                if v in readers:
+                    readers[v].append(n)
+        return readers
 
     @cached_property
     def components(self) -> list[list[int]]:
@@ -87,25 +87,25 @@ class StepGraph:
     def depends_on(self, variables: Iterable[Var], nodes: Iterable[int]) -> frozenset[int]:
         """The nodes that some variables or nodes act on."""
         wanted = set(variables)
-        found = set(nodes) | {n for n in range(len(self.before)) if wanted.intersection(self.read(n))}
-        open_ = list(found)
+        reached = set(nodes) | {n for n in range(len(self.before)) if wanted.intersection(self.read(n))}
+        open_ = list(reached)
         while open_:
-            more = [n for n in self.after[open_.pop()] if n not in found]
-            found.update(more)
+            more = [n for n in self.after[open_.pop()] if n not in reached]
+            reached.update(more)
             open_ += more
-        return frozenset(found)
+        return frozenset(reached)
 
     @cached_property
     def live(self) -> frozenset[int]:
         """The nodes that the states at the end or the outputs need."""
-        found: set[int] = set()
+        needed: set[int] = set()
         open_ = [self.maker[v] for v in (*self.outputs, *self.fresh) if is_var(v) and v in self.maker]
         while open_:
             n = open_.pop()
-            if n not in found:
-                found.add(n)
+            if n not in needed:
+                needed.add(n)
                 open_ += self.before[n]
-        return frozenset(found)
+        return frozenset(needed)
 
     @cached_property
     def recurrent(self) -> frozenset[int]:
@@ -123,12 +123,12 @@ class StepGraph:
     @cached_property
     def component(self) -> list[int]:
         """By node, the number of the cycle that it is on; −1 if it is on none."""
-        found = [-1] * len(self.before)
+        numbers = [-1] * len(self.before)
         for k, nodes in enumerate(self.components):
             if len(nodes) > 1 or nodes[0] in self.before[nodes[0]]:
                 for n in nodes:
-                    found[n] = k
-        return found
+                    numbers[n] = k
+        return numbers
 
 
 def _components(before: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -140,7 +140,7 @@ def _components(before: Sequence[Sequence[int]]) -> list[list[int]]:
     lowest: dict[int, int] = {}
     stack: list[int] = []
     on_stack: set[int] = set()
-    found = []
+    components = []
     for root in range(len(before)):
         if root in number:
             continue
@@ -158,11 +158,11 @@ def _components(before: Sequence[Sequence[int]]) -> list[list[int]]:
                     lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[n])
                 if lowest[n] == number[n]:
                     at = stack.index(n)
-                    found.append(sorted(stack[at:]))
+                    components.append(sorted(stack[at:]))
                     on_stack.difference_update(stack[at:])
                     del stack[at:]
             elif nxt not in number:
                 path.append((nxt, iter(before[nxt])))
             elif nxt in on_stack:
                 lowest[n] = min(lowest[n], number[nxt])
-    return found
+    return components

@@ -19,13 +19,13 @@ def check_step(step: Step) -> Step:
     for order, leaves in ((_ORDER_IN, step.ins), (_ORDER_OUT, step.outs)):
         ranks = [order.index(leaf.role) if leaf.role in order else -1 for leaf in leaves]
         _require(ranks == sorted(ranks) and -1 not in ranks, "leaves are not in the order of their roles")
-    kept = tuple(leaf for leaf in step.ins if leaf.role in (Role.HIDDEN, Role.OTHER))
-    _require(kept == tuple(leaf for leaf in step.outs if leaf.role is not Role.OUTPUT), "states in and out differ")
-    for side, leaves, found in (
+    carried = tuple(leaf for leaf in step.ins if leaf.role in (Role.HIDDEN, Role.OTHER))
+    _require(carried == tuple(leaf for leaf in step.outs if leaf.role is not Role.OUTPUT), "states in and out differ")
+    for side, leaves, variables in (
         ("input", step.ins, jaxpr.invars[len(step.consts) :]),
         ("output", step.outs, jaxpr.outvars),
     ):
-        for leaf, v in zip(leaves, found, strict=True):
+        for leaf, v in zip(leaves, variables, strict=True):
             if (v.aval.shape, v.aval.dtype) != (leaf.aval.shape, leaf.aval.dtype):
                 _require(False, f"{side} leaf {leaf.path} is {leaf.aval} and its variable {v.aval}")
     _check_order(step)
@@ -35,13 +35,15 @@ def check_step(step: Step) -> Step:
 
 
 def _check_order(step: Step) -> None:
-    known: set[Var] = set(step.jaxpr.invars)
+    defined: set[Var] = set(step.jaxpr.invars)
     for eqn in step.jaxpr.eqns:
         name = eqn.primitive.name
         _require(name not in INLINED, f"`{name}` is not inlined")
-        _require(known.issuperset(v for v in eqn.invars if not isinstance(v, Literal)), f"`{name}` reads the undefined")
-        known.update(eqn.outvars)
-    _require(all(isinstance(v, Literal) or v in known for v in step.jaxpr.outvars), "an output is undefined")
+        _require(
+            defined.issuperset(v for v in eqn.invars if not isinstance(v, Literal)), f"`{name}` reads the undefined"
+        )
+        defined.update(eqn.outvars)
+    _require(all(isinstance(v, Literal) or v in defined for v in step.jaxpr.outvars), "an output is undefined")
 
 
 def _require(holds: bool, what: str) -> None:

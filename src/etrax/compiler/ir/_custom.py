@@ -29,10 +29,10 @@ def _moved(eqn: JaxprEqn, values: Sequence[Array], moving: Sequence[int]) -> Cal
     """The call as a function of the operands that have derivatives."""
 
     def run(*some: Array) -> list[Array]:
-        given = list(values)
+        operands = list(values)
         for i, v in zip(moving, some, strict=True):
-            given[i] = v
-        return run_equation(eqn, given)
+            operands[i] = v
+        return run_equation(eqn, operands)
 
     return run
 
@@ -43,19 +43,19 @@ def rule_of(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tup
 
     def forward(*values: Array) -> list[Array]:
         outs, pull = jax.vjp(_moved(eqn, values, moving), *(values[i] for i in moving))
-        held, structure = jax.tree.flatten(pull)
-        tree[:] = [structure, [shape_struct(h) for h in held]]
-        return [*outs, *held]
+        residuals, structure = jax.tree.flatten(pull)
+        tree[:] = [structure, [shape_struct(h) for h in residuals]]
+        return [*outs, *residuals]
 
-    whole = open_jaxpr(jax.make_jaxpr(forward)(*structs))
-    structure, held = tree
+    forward_body = open_jaxpr(jax.make_jaxpr(forward)(*structs))
+    structure, residual_structs = tree
 
     def backward(*values: Array) -> Sequence[Array]:
-        pull: Callable[..., Any] = jax.tree.unflatten(structure, values[: len(held)])
-        return pull(list(values[len(held) :]))
+        pull: Callable[..., Any] = jax.tree.unflatten(structure, values[: len(residual_structs)])
+        return pull(list(values[len(residual_structs) :]))
 
     outs = [shape_struct(v.aval) for v in eqn.outvars]
-    return whole, open_jaxpr(jax.make_jaxpr(backward)(*held, *outs))
+    return forward_body, open_jaxpr(jax.make_jaxpr(backward)(*residual_structs, *outs))
 
 
 def is_rule_of_jax(eqn: JaxprEqn) -> bool:
@@ -86,16 +86,16 @@ def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
 
 def call_with_rule(eqn: JaxprEqn, rule: Sequence[Body], moving: Sequence[int]) -> Call:
     """The call with this rule in the place of its own; its value in the rule is that of a call (`keeps_rule`)."""
-    whole, back = rule
+    front, back = rule
     n, count = len(eqn.outvars), len(eqn.invars)
     call = jax.custom_vjp(lambda *values: run_body(inner_jaxpr(eqn), values))
 
     def forward(*values: Array) -> tuple[list[Array], list[Array]]:
-        return call(*values), run_body(whole, values)[n:]
+        return call(*values), run_body(front, values)[n:]
 
-    def backward(held: list[Array], bars: list[Array]) -> tuple[Array | None, ...]:
-        found = dict(zip(moving, run_body(back, [*held, *bars]), strict=True))
-        return tuple(found.get(i) for i in range(count))
+    def backward(residuals: list[Array], bars: list[Array]) -> tuple[Array | None, ...]:
+        cotangents = dict(zip(moving, run_body(back, [*residuals, *bars]), strict=True))
+        return tuple(cotangents.get(i) for i in range(count))
 
     call.defvjp(forward, backward)
     return call

@@ -55,10 +55,10 @@ def _derivative(function: Callable[..., PyTree], avals: Sequence[PyTree]) -> obj
 
     def pulled(leaves: list[jax.Array]) -> PyTree:
         def values(some: list[jax.Array]) -> list[jax.Array]:
-            given = list(leaves)
+            inputs = list(leaves)
             for i, value in zip(moving, some, strict=True):
-                given[i] = value
-            outs = jax.tree.leaves(function(*jax.tree.unflatten(tree, given)))
+                inputs[i] = value
+            outs = jax.tree.leaves(function(*jax.tree.unflatten(tree, inputs)))
             return [a for a in outs if jnp.issubdtype(a.dtype, np.inexact)]
 
         outs, pull = jax.vjp(values, [leaves[i] for i in moving])
@@ -117,37 +117,37 @@ def _add_array(sink: Any, value: Any) -> None:
 
 def _add_program(sink: Any, program: Any) -> None:
     jaxpr, consts = open_jaxpr(program)
-    known = {v: f"value {i}" for i, v in enumerate((*jaxpr.constvars[len(consts) :], *jaxpr.invars))}
-    _tell(sink, "program", str(len(known)), *(_type_of(v.aval) for v in known))
-    known.update(zip(jaxpr.constvars, map(_constant, consts), strict=False))
-    _add_equations(sink, jaxpr, known, itertools.count(len(known)))
-    _tell(sink, "results", *(_operand(v, known) for v in jaxpr.outvars))
+    names = {v: f"value {i}" for i, v in enumerate((*jaxpr.constvars[len(consts) :], *jaxpr.invars))}
+    _tell(sink, "program", str(len(names)), *(_type_of(v.aval) for v in names))
+    names.update(zip(jaxpr.constvars, map(_constant, consts), strict=False))
+    _add_equations(sink, jaxpr, names, itertools.count(len(names)))
+    _tell(sink, "results", *(_operand(v, names) for v in jaxpr.outvars))
 
 
-def _add_equations(sink: Any, jaxpr: Jaxpr, known: dict[Var, str], numbers: Iterator[int]) -> None:
+def _add_equations(sink: Any, jaxpr: Jaxpr, names: dict[Var, str], numbers: Iterator[int]) -> None:
     """Every equation by its operation, settings and operands; calls that may be written out are.
 
     `known` says of every variable what it stands for: a constant by its content, all else by a number in the order of
     the program.
     """
     for eqn in jaxpr.eqns:
-        operands = [_operand(v, known) for v in eqn.invars]
+        operands = [_operand(v, names) for v in eqn.invars]
         if eqn.primitive.name in INLINED:
             body, consts = inner_jaxpr(eqn)
-            known.update(zip(body.constvars, map(_constant, consts), strict=False))
-            known.update(zip((*body.constvars[len(consts) :], *body.invars), operands, strict=True))
-            _add_equations(sink, body, known, numbers)
-            results = [_operand(v, known) for v in body.outvars]
+            names.update(zip(body.constvars, map(_constant, consts), strict=False))
+            names.update(zip((*body.constvars[len(consts) :], *body.invars), operands, strict=True))
+            _add_equations(sink, body, names, numbers)
+            results = [_operand(v, names) for v in body.outvars]
         else:
             results = [f"value {next(numbers)}" for _ in eqn.outvars]
             _tell(sink, "equation", eqn.primitive.name, *operands, *(_type_of(v.aval) for v in eqn.outvars))
             _add(sink, {k: v for k, v in eqn.params.items() if k not in _NOT_COUNTED})
-        known.update(zip(eqn.outvars, results, strict=True))
+        names.update(zip(eqn.outvars, results, strict=True))
 
 
-def _operand(v: Any, known: Mapping[Var, str]) -> str:
+def _operand(v: Any, names: Mapping[Var, str]) -> str:
     if not isinstance(v, Literal):
-        return known[v]
+        return names[v]
     return _constant(v.val if is_extended(v.aval) else np.asarray(v.val, v.aval.dtype))
 
 

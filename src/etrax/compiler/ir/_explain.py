@@ -66,9 +66,12 @@ def explained(kind: type[EtraxError], error: Exception, text: str) -> EtraxError
     """
     if isinstance(error, kind):
         return kind(text)
-    own = {"__init__": lambda self, text: Exception.__init__(self, text), "__str__": lambda self: visible(self.args[0])}
+    methods = {
+        "__init__": lambda self, text: Exception.__init__(self, text),
+        "__str__": lambda self: visible(self.args[0]),
+    }
     try:
-        return type(kind.__name__, (kind, type(error)), {**own, "__module__": kind.__module__})(text)
+        return type(kind.__name__, (kind, type(error)), {**methods, "__module__": kind.__module__})(text)
     except TypeError:  # built-in types of another layout, such as `OSError`
         return kind(text)
 
@@ -79,8 +82,8 @@ def describe(tree: PyTree, root: str) -> str:
     if not leaves:
         return "nothing"
     texts = [_leaf(leaf) + unit for (_, leaf), unit in zip(leaves, units_of(tree), strict=True)]
-    found = [f"{format_path(p, root)} {t}" if p else t for (p, _), t in zip(leaves[:MOST], texts, strict=False)]
-    return ", ".join(found) + (f" and {len(leaves) - MOST} more" if len(leaves) > MOST else "")
+    parts = [f"{format_path(p, root)} {t}" if p else t for (p, _), t in zip(leaves[:MOST], texts, strict=False)]
+    return ", ".join(parts) + (f" and {len(leaves) - MOST} more" if len(leaves) > MOST else "")
 
 
 def _leaf(value: object) -> str:
@@ -101,9 +104,9 @@ def _where(error: Exception) -> str:
         and not is_in(frame.filename, PLUMBING)
         and not frame.filename.startswith("<frozen")
     ]
-    own = [f for f in frames if not is_installed(f.filename) and not f.filename.startswith(OWN_MODELS)]
-    if not (own or frames):
+    in_model = [f for f in frames if not is_installed(f.filename) and not f.filename.startswith(OWN_MODELS)]
+    if not (in_model or frames):
         return ""
-    frame = (own or frames)[-1]
+    frame = (in_model or frames)[-1]
     line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
     return f" at {os.path.basename(frame.filename)}:{frame.lineno} ({frame.name})" + (f": {line}" if line else "")

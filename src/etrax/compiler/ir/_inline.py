@@ -57,8 +57,8 @@ class _Body:
             if eqn.primitive.name in INLINED:
                 body, consts = inner_jaxpr(eqn)
                 self.consts.update(zip(body.constvars, consts, strict=True))
-                given = [self.name(v) for v in eqn.invars]
-                self.names.update(zip(body.invars, given, strict=True))
+                operands = [self.name(v) for v in eqn.invars]
+                self.names.update(zip(body.invars, operands, strict=True))
                 with within(eqn):
                     if not self.add(body.eqns, inside=True):
                         return False
@@ -77,7 +77,7 @@ class _Body:
 def _traced(jaxpr: Jaxpr, consts: Sequence[Any]) -> tuple[Jaxpr, tuple[Any, ...]]:
     """By tracing: operations that stand for several are functions, which JAX has to run."""
     args = [shape_struct(c) for c in consts], [shape_struct(v.aval) for v in jaxpr.invars]
-    flat, found = open_jaxpr(jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))(*args))
-    if found:  # arrays that jitted helpers close over, which only inlining brings to light
+    flat, closed_over = open_jaxpr(jax.make_jaxpr(lambda c, x: inline(jaxpr, c, x))(*args))
+    if closed_over:  # arrays that jitted helpers close over, which only inlining brings to light
         flat = build_jaxpr([*flat.constvars, *flat.invars], flat.outvars, flat.eqns, flat)
-    return flat, (*found, *consts)
+    return flat, (*closed_over, *consts)

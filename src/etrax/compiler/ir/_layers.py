@@ -35,8 +35,8 @@ def layer_of(layers: Sequence[Layer], source: Source | None) -> str:
     """
     met: list[list[Path]] = []
     for file, function in () if source is None else source.frames:
-        found = [x.path for x in layers if function.startswith(f"{x.name}.") and x.file in (None, file)]
-        met += [found] if found else []
+        matches = [x.path for x in layers if function.startswith(f"{x.name}.") and x.file in (None, file)]
+        met += [matches] if matches else []
     if not met:
         return ""
     inner = met[0]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -13,6 +13,36 @@ from ..._errors import visible
 from ._types import PyTree
 
 Path: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How the values and names of a modelling library are read. Its front end hands it over.
+
+    `wraps` says whether a value is a tree around one array, whose path is then that of the value. `unit` gives the
+    physical unit of a value, or None. `shorten` writes a key that is a whole description in short, or still shorter if
+    its second argument asks for that.
+    """
+
+    wraps: Callable[[object], bool] = lambda value: False
+    unit: Callable[[Any], object] = lambda value: None
+    shorten: Callable[[str, bool], str] = lambda key, briefly: key
+
+
+_NOTATIONS: list[Notation] = []
+
+
+def use_notation(notation: Notation) -> None:
+    """Read trees of a library in its notation from now on."""
+    _NOTATIONS.append(notation)
+
+
+def _is_wrapper(value: object) -> bool:
+    return any(notation.wraps(value) for notation in _NOTATIONS)
+
+
+def _unit(value: object) -> object:
+    return next((u for notation in _NOTATIONS if (u := notation.unit(value)) is not None), None)
 
 
 def _key(entry: Any) -> tuple[Any, ...]:
@@ -26,66 +56,44 @@ def _key(entry: Any) -> tuple[Any, ...]:
 def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
     """Leaves in flattening order, each with its path; a bare array has path `()`.
 
-    A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in. A variable of
-    Flax has the path of the number that it holds.
+    A dictionary key that is itself a tuple (as in brainstate's flat state dictionaries) is spliced in. A value that
+    wraps an array, in the notation of a library, has the path of the array.
 
     >>> leaves_with_paths({"rnn": {"w": 1.0}, "b": [2.0]})
     [(('b', 0), 2.0), (('rnn', 'w'), 1.0)]
     """
-    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_has_unit)
-    holders = _variables(tree)
+    entries, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree and _is_wrapper(x))
+    first = int(_is_wrapper(tree))  # the key under which a wrapper holds its value is no part of the path
     out = []
     for path, leaf in entries:
-        depth = next((n for n in range(len(path)) if path[:n] in holders), len(path))
-        keys = path[:depth] + path[depth + 1 :]
-        out.append((sum((_key(e) for e in keys), ()), getattr(leaf, "mantissa", leaf)))
+        keys = sum((_key(entry) for entry in path[first:]), ())
+        inside = leaves_with_paths(leaf) if leaf is not tree and _is_wrapper(leaf) else [((), leaf)]
+        out += [((*keys, *rest), value) for rest, value in inside]
     return out
 
 
 def units_of(tree: PyTree) -> list[str]:
     """Of each leaf, in the same order: " in mV", or nothing where it is without a unit."""
-    return [f" in {x.unit}" if _has_unit(x) else "" for x in jax.tree.leaves(tree, is_leaf=_has_unit)]
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: _unit(x) is not None)
+    return ["" if (unit := _unit(leaf)) is None else f" in {unit}" for leaf in leaves]
 
 
-def _variables(tree: PyTree) -> set[tuple[Any, ...]]:
-    """Where the variables of Flax are in a tree."""
-    if "flax.nnx" not in sys.modules:
-        return set()
-    found, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
-    return {path for path, leaf in found if _is_variable(leaf)}
-
-
-def _has_unit(x: Any) -> bool:
-    """A quantity with a physical unit: its path is that of the number that it holds."""
-    return type(x).__name__ == "Quantity" and hasattr(x, "mantissa")
-
-
-def _is_variable(x: Any) -> bool:
-    """A `flax.nnx.Variable`, which is a tree around one value."""
-    return any(c.__name__ == "Variable" and c.__module__.startswith("flax.nnx") for c in type(x).__mro__)
-
-
-# What brainpy.state calls a part that it makes from a description: class, arguments, options.
-_MADE = re.compile(r"\(<class '(?:\w+\.)*(\w+)'>, \([^()]*\), \{(.*?)\}\)")
-_OPTION = re.compile(r"'(\w+)': (?:'([^']*)'|([^,]+))")
 LONG = 60
 
 
 def _shown(key: Any) -> str:
-    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits.
+    """A key as it is, or in short if it is a whole description; what is cut off is told apart by four digits."""
 
-    Options that are objects (initialisers) are the first to be left out.
-    """
+    def in_short(briefly: bool) -> str:
+        text = str(key)
+        for notation in _NOTATIONS:
+            text = notation.shorten(text, briefly)
+        return visible(text)
 
-    def made(found: re.Match[str], objects: bool = True) -> str:
-        options = [(name, text or value) for name, text, value in _OPTION.findall(found[2])]
-        return f"{found[1]}({', '.join(f'{n}={v}' for n, v in options if objects or '(' not in v)})"
-
-    text = visible(_MADE.sub(made, str(key)))
+    text = in_short(briefly=False)
     if len(text) <= LONG:
         return text
-    text = visible(_MADE.sub(lambda found: made(found, objects=False), str(key)))
-    return f"{text[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
+    return f"{in_short(briefly=True)[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
 
 
 def format_path(path: Path, root: str = "(bare array)") -> str:
@@ -94,10 +102,7 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
     >>> format_path(("rnn", "w")), format_path((), "hidden"), format_path(("layers", 0, "w"))
     ("'rnn.w'", "'hidden'", "'layers[0].w'")
 
-    A key that is a whole description (libraries make such) is said in short, and no two of them alike:
-
-    >>> format_path(("post", "(<class 'brainpy.state.Expon'>, (100,), {'tau': '10 ms'})", "g"))
-    "'post.Expon(tau=10 ms).g'"
+    A key that is a whole description (libraries make such) is said in short, and no two of them alike.
     """
     text = ""
     for key in path:

@@ -49,6 +49,6 @@ def _source(all_frames: tuple[tuple[str, int, str], ...], _libraries: tuple[str 
         if not is_in(file, PLUMBING):
             frames.append(Source(file, line, function))
     library = [f for f in frames if is_installed(f.file) or f.file.startswith(OWN_MODELS)]
-    own = [f for f in frames if f not in library]
-    shown = own[:1] or [f for f in library if os.path.basename(f.file) not in _PLUMBING_FILES][-1:]
+    in_model = [f for f in frames if f not in library]
+    shown = in_model[:1] or [f for f in library if os.path.basename(f.file) not in _PLUMBING_FILES][-1:]
     return replace(shown[0], frames=tuple((f.file, f.function) for f in frames)) if shown else None

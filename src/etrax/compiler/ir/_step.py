@@ -93,10 +93,10 @@ class Step:
 
     def with_states(self, leaves: Sequence[jax.Array], states: Mapping[int, jax.Array]) -> list[jax.Array]:
         """Input leaves with some states, by their number, replaced."""
-        found, first = list(leaves), self.first_state
+        replaced, first = list(leaves), self.first_state
         for i, value in states.items():
-            found[first + i] = value
-        return found
+            replaced[first + i] = value
+        return replaced
 
     def run(self, leaves: Sequence[Any], handle: Handler = lambda *_: None) -> list[Any]:
         """Evaluate on input leaves (all roles, in order); see `interpret` for the handler."""

@@ -66,8 +66,8 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any], called: str) -> 
     except EtraxError:
         raise
     except Exception as error:  # the user's code may raise anything
-        given = {_ROOTS[role]: t for role, t in structs.items() if role is not Role.OTHER or jax.tree.leaves(t)}
-        text = f"{explain('the step', error, given)}\n{_remedy(error, called)}"
+        trees = {_ROOTS[role]: t for role, t in structs.items() if role is not Role.OTHER or jax.tree.leaves(t)}
+        text = f"{explain('the step', error, trees)}\n{_remedy(error, called)}"
         if called == _CALLED and _runs_swapped(fn, structs):
             text += "\n`params` and `hidden` are swapped: the step runs with the one in the place of the other."
         raise explained(CompilationError, error, text) from error
@@ -86,10 +86,10 @@ def _refuse_mutable(closed: Any) -> None:
 def _runs_swapped(fn: Callable[..., Any], structs: Mapping[Role, Any]) -> bool:
     hidden, params = structs[Role.HIDDEN], structs[Role.PARAM]
     try:
-        found = jax.eval_shape(fn, hidden, params, structs[Role.OTHER], *structs[Role.INPUT])
+        results = jax.eval_shape(fn, hidden, params, structs[Role.OTHER], *structs[Role.INPUT])
     except Exception:  # the user's code may raise anything
         return False
-    return _alike(found[0], params)
+    return _alike(results[0], params)
 
 
 def _alike(one: PyTree, other: PyTree) -> bool:
@@ -123,13 +123,13 @@ def _name(role: Role, path: Path) -> str:
 def _structs(role: Role, tree: PyTree) -> PyTree:
     for path, leaf in leaves_with_paths(tree):
         try:
-            found = f"an array of {dtype}" if getattr(dtype := shape_struct(leaf).dtype, "kind", "") == "O" else ""
+            kind = f"an array of {dtype}" if getattr(dtype := shape_struct(leaf).dtype, "kind", "") == "O" else ""
         except TypeError:
-            found = f"a {type(leaf).__name__}, not an array"
-        if found:
-            rows = " (rows of different lengths make one of objects: pad them)" if found.startswith("an array") else ""
+            kind = f"a {type(leaf).__name__}, not an array"
+        if kind:
+            rows = " (rows of different lengths make one of objects: pad them)" if kind.startswith("an array") else ""
             raise CompilationError(
-                f"{role.value} {_name(role, path)} is {found}{rows}: pass arrays, numbers or `jax.ShapeDtypeStruct`s."
+                f"{role.value} {_name(role, path)} is {kind}{rows}: pass arrays, numbers or `jax.ShapeDtypeStruct`s."
             )
     return jax.tree.map(shape_struct, tree)
 

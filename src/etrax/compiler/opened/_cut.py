@@ -109,10 +109,10 @@ def _defined(step: Step, held: Mapping[int, Array]) -> dict[int, list[tuple[int,
     """By equation of the step, which of its results are held, and the perturbation of each."""
     new = [(step.jaxpr.outvars[i], delta) for i, delta in held.items()]
     by_var = {v: delta for v, delta in reversed(new) if not isinstance(v, Literal)}  # one value may be two states
-    found: dict[int, list[tuple[int, Array]]] = {}
+    results_of: dict[int, list[tuple[int, Array]]] = {}
     for n, eqn in enumerate(step.jaxpr.eqns if by_var else ()):
-        found[n] = [(k, by_var[v]) for k, v in enumerate(eqn.outvars) if v in by_var]
-    return {n: results for n, results in found.items() if results}
+        results_of[n] = [(k, by_var[v]) for k, v in enumerate(eqn.outvars) if v in by_var]
+    return {n: results for n, results in results_of.items() if results}
 
 
 def _plus(y: Array, delta: Array | None) -> Array:
@@ -173,8 +173,8 @@ class _Run:
                 for j in here:  # a weight with which the loop begins
                     values = self.perturbed(j, eqn, values, moves, seen)
                 with source_of(eqn):
-                    outs, found = enter(eqn, values, site, {j: deltas[j] for j in self.at.below[site]})
-                seen.update(found)
+                    outs, inside = enter(eqn, values, site, {j: deltas[j] for j in self.at.below[site]})
+                seen.update(inside)
             else:
                 return None
             return [results[0], *outs[1:]] if results else outs
@@ -186,30 +186,30 @@ class _Run:
     ) -> list[Array]:
         for j in sites:
             values = self.perturbed(j, eqn, values, deltas, seen)
-        own = [j for j in sites if self.sites[j].rule is not ALIGNED]
-        known = [j for j in own if j in self.given and len(self.sites[j].at) == 1]
+        traced = [j for j in sites if self.sites[j].rule is not ALIGNED]
+        replaced = [j for j in traced if j in self.given and len(self.sites[j].at) == 1]
         # One op may be the site of two weights: its output is the same value.
-        data = {j: tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)) for j in own}
-        rule = self.sites[own[0]].rule if own else ALIGNED
-        if known and len(eqn.outvars) == 1:
-            outs = [self.given[known[0]]]
-            if not any(j in self.cut for j in own):
+        data = {j: tuple(values[i] for i in self.sites[j].rule.varying(self.sites[j].call)) for j in traced}
+        rule = self.sites[traced[0]].rule if traced else ALIGNED
+        if replaced and len(eqn.outvars) == 1:
+            outs = [self.given[replaced[0]]]
+            if not any(j in self.cut for j in traced):
                 outs = [_of_value(rule.rows_moved_last(run_equation(eqn, values)[0]), outs[0])]
-        elif own and own[0] in self.kernels and (len(eqn.outvars) == 1 or len(self.sites[own[0]].at) == 1):
+        elif traced and traced[0] in self.kernels and (len(eqn.outvars) == 1 or len(self.sites[traced[0]].at) == 1):
             # At the top of a step nothing reads further outputs of an op that has a kernel: they are its work space.
-            outs = [self.kernels[own[0]](*data[own[0]]), *(zeros_of(v.aval) for v in eqn.outvars[1:])]
+            outs = [self.kernels[traced[0]](*data[traced[0]]), *(zeros_of(v.aval) for v in eqn.outvars[1:])]
         else:
             outs = run_equation(eqn, values)
-            outs[0] = rule.rows_moved_last(outs[0]) if own else outs[0]
+            outs[0] = rule.rows_moved_last(outs[0]) if traced else outs[0]
         y = outs[0]
         with source_of(eqn):
-            if any(j in self.cut for j in own):
+            if any(j in self.cut for j in traced):
                 outs[0] = self.detach(outs[0])
-            for j in own:
+            for j in traced:
                 outs[0] = _plus(outs[0], deltas[j])
-            for j in own:
+            for j in traced:
                 seen[j] = SeenOp(y, data[j], outs[0])
-            outs[0] = rule.rows_moved_first(outs[0]) if own else outs[0]
+            outs[0] = rule.rows_moved_first(outs[0]) if traced else outs[0]
         return outs
 
     def perturbed(self, j: int, eqn: JaxprEqn, values: Sequence[Array], deltas: Deltas, seen: Seen) -> list[Array]:

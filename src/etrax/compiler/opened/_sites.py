@@ -53,21 +53,21 @@ class WeightSite:
     @property
     def slices(self) -> tuple[int, ...]:
         """Lengths of the loops in which the weight is another one in each iteration."""
-        return tuple(n for (_, n), own in zip(self.loops, self.sliced, strict=True) if own)
+        return tuple(n for (_, n), sliced in zip(self.loops, self.sliced, strict=True) if sliced)
 
     def is_sliced_by(self, loop: Site) -> bool:
-        return any(where == loop and own for (where, _), own in zip(self.loops, self.sliced, strict=True))
+        return any(where == loop and sliced for (where, _), sliced in zip(self.loops, self.sliced, strict=True))
 
     def beside_loops(self, shape: Sequence[int]) -> tuple[int, ...]:
         """(slices…, rest…) as a shape beside (loops…, rest…): ones for loops that use one and the same weight."""
         n = len(self.slices)
-        own = iter(shape[:n])
-        return (*(next(own) if sliced else 1 for sliced in self.sliced), *shape[n:])
+        lengths = iter(shape[:n])
+        return (*(next(lengths) if sliced else 1 for sliced in self.sliced), *shape[n:])
 
     def one_place(self, place: np.ndarray) -> np.ndarray | None:
         """Places of y's elements without the axes of loops that use one and the same weight; None if they change it."""
         place = place.reshape(self.y_shape)
-        first = place[tuple(slice(None) if own else slice(0, 1) for own in self.sliced)]
+        first = place[tuple(slice(None) if sliced else slice(0, 1) for sliced in self.sliced)]
         return first.reshape((*self.slices, *self.call.out.shape)) if bool((place == first).all()) else None
 
     @cached_property

@@ -77,17 +77,17 @@ def weights(step: Step, sites: Sequence[WeightSite], params: Sequence[Array]) ->
     """Per site its weight (elementwise: broadcast to the shape of y; sliced: one per slice) and constant operands."""
     finder = _Finder(sites)
     args: list[Value] = list(step.consts)
-    given = iter(params)
+    values = iter(params)
     for leaf in step.ins:
-        args.append(next(given) if leaf.role is Role.PARAM else _Lazy(_data))
+        args.append(next(values) if leaf.role is Role.PARAM else _Lazy(_data))
     outs = finder.walk(step.jaxpr, (), args, ())
     n = len(step.jaxpr.eqns)
     for j, s in enumerate(sites):
         if len(s.at) == 1 and s.at[0] >= n:
-            finder.found[j] = (outs[s.at[0] - n], ())
+            finder.operands[j] = (outs[s.at[0] - n], ())
     weight, fixed = [], []
     for j, s in enumerate(sites):
-        w, rest = finder.found[j]
+        w, rest = finder.operands[j]
         w = _force(w)
         weight.append(_aligned(s, w) if s.rule is ALIGNED else w)
         with jax.ensure_compile_time_eval():  # constants stay known
@@ -107,11 +107,11 @@ def param_grads(
     moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval) and i not in frozen]
 
     def values(some: list[Array]) -> dict[int, Array]:
-        given = list(params)
+        all_params = list(params)
         for i, v in zip(moving, some, strict=True):
-            given[i] = v
-        found = weights(step, sites, given).weight
-        return {j: found[j] for j in site_grads}
+            all_params[i] = v
+        weight = weights(step, sites, all_params).weight
+        return {j: weight[j] for j in site_grads}
 
     primal, pull = jax.vjp(values, [params[i] for i in moving])
     (back,) = pull({j: site_grads[j].astype(primal[j].dtype) for j in primal})
@@ -124,8 +124,8 @@ def param_grads(
 def _aligned(site: WeightSite, w: Array) -> Array:
     """(slices…, weight…) → (slices…, out…): the weight's own axes are aligned from the last."""
     lead, shape = site.slices, site.call.out.shape
-    own = jnp.shape(w)[len(lead) :]
-    return jnp.broadcast_to(jnp.reshape(w, (*lead, *[1] * (len(shape) - len(own)), *own)), (*lead, *shape))
+    axes = jnp.shape(w)[len(lead) :]
+    return jnp.broadcast_to(jnp.reshape(w, (*lead, *[1] * (len(shape) - len(axes)), *axes)), (*lead, *shape))
 
 
 def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array | None, ...]]:
@@ -133,25 +133,25 @@ def fixed_operands(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array 
     finder = _Finder(sites)
     with jax.ensure_compile_time_eval():
         finder.walk(step.jaxpr, (), [*step.consts, *(_Lazy(_data) for _ in step.ins)], ())
-        found = [finder.found[j][1] if j in finder.found else () for j in range(len(sites))]
-        return [tuple(_force(v) if _is_ready(v) else None for v in values) for values in found]
+        operands = [finder.operands[j][1] if j in finder.operands else () for j in range(len(sites))]
+        return [tuple(_force(v) if _is_ready(v) else None for v in values) for values in operands]
 
 
 def fixed_examples(step: Step, sites: Sequence[WeightSite]) -> list[tuple[Array | np.ndarray, ...]]:
-    """The same with zeros for what is a parameter: an example of indices."""
-    found = []
+    """Constant operands of every site's op, with zeros for those that are parameters: an example of indices."""
+    examples = []
     for site, values in zip(sites, fixed_operands(step, sites), strict=True):
         shapes = [site.call.operands[i] for i in site.rule.fixed_operands]
         pairs = zip(values, shapes, strict=True)
-        found.append(tuple(np.zeros(s.shape, s.dtype) if v is None else v for v, s in pairs))
-    return found
+        examples.append(tuple(np.zeros(s.shape, s.dtype) if v is None else v for v, s in pairs))
+    return examples
 
 
 class _Finder:
     def __init__(self, sites: Sequence[WeightSite]):
         self.sites = sites
         self.at = Addresses(sites)
-        self.found: dict[int, tuple[Value, tuple[Value, ...]]] = {}
+        self.operands: dict[int, tuple[Value, tuple[Value, ...]]] = {}  # the weight, and the constant operands
 
     def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], args: Sequence[Value], at: Site) -> list[Value]:
         return interpret(jaxpr, consts, args, self.handle, at)
@@ -160,7 +160,7 @@ class _Finder:
         name = eqn.primitive.name
         for j in self.at.here.get(site, ()):
             s = self.sites[j]
-            self.found[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
+            self.operands[j] = (values[s.operand], tuple(values[i] for i in s.rule.fixed_operands))
         if site in self.at.below:
             if name in INLINED:
                 return None
@@ -190,7 +190,7 @@ class _Finder:
         for j in self.at.below[site]:
             if self.sites[j].is_sliced_by(site):
                 stack = _Stack(self.sites, j, site, parts, values)
-                self.found[j] = (_Lazy(stack.weights), self.found[j][1])
+                self.operands[j] = (_Lazy(stack.weights), self.operands[j][1])
 
 
 class _Stack(NamedTuple):
@@ -213,8 +213,8 @@ class _Stack(NamedTuple):
         carried = self.carried(slices)
 
         def body(carry: dict[int, Array], xs: dict[int, Array]) -> tuple[dict[int, Array], Array]:
-            ends, found = self.iteration(carry, xs)
-            return {k: _force(ends[k]) for k in carry}, _force(found)
+            ends, weight = self.iteration(carry, xs)
+            return {k: _force(ends[k]) for k in carry}, _force(weight)
 
         start = {k: jnp.asarray(_force(self.values[n + k])) for k in carried}
         if all(parts.jaxpr.outvars[k] is parts.jaxpr.invars[n + k] for k in carried) and slices:
@@ -225,22 +225,22 @@ class _Stack(NamedTuple):
         """The carry after one iteration, and the weight of the site in it; both on demand."""
         parts, n = self.parts, self.parts.num_consts
         finder = _Finder(self.sites)
-        given = [carry[k] if k in carry else _Lazy(_data) for k in range(parts.num_carry)]
+        start = [carry[k] if k in carry else _Lazy(_data) for k in range(parts.num_carry)]
         scanned = [xs[i] if i in xs else _Lazy(_data) for i in range(len(self.values) - n - parts.num_carry)]
-        ends = finder.walk(parts.jaxpr, parts.consts, [*self.values[:n], *given, *scanned], self.at)
-        return ends[: parts.num_carry], finder.found[self.site][0]
+        ends = finder.walk(parts.jaxpr, parts.consts, [*self.values[:n], *start, *scanned], self.at)
+        return ends[: parts.num_carry], finder.operands[self.site][0]
 
     def carried(self, slices: Mapping[int, Array]) -> list[int]:
         """What of the carry never depends on data."""
         n = self.parts.num_consts
-        found = [k for k in range(self.parts.num_carry) if _is_ready(self.values[n + k])]
+        carried = [k for k in range(self.parts.num_carry) if _is_ready(self.values[n + k])]
         one = {i: jax.tree.map(lambda a: a[0], v) for i, v in slices.items()} if self.parts.length else {}
         while True:
-            ends, _ = self.iteration({k: _force(self.values[n + k]) for k in found}, one)
-            still = [k for k in found if _is_ready(ends[k])]
-            if still == found:
-                return found
-            found = still
+            ends, _ = self.iteration({k: _force(self.values[n + k]) for k in carried}, one)
+            still = [k for k in carried if _is_ready(ends[k])]
+            if still == carried:
+                return carried
+            carried = still
 
 
 def _alone(eqn: JaxprEqn, values: Sequence[Value], output: int) -> Array:

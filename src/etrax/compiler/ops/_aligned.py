@@ -1,4 +1,4 @@
-"""Weights that meet data element by element: biases, gains, leaks, thresholds, and whatever has no family of its own.
+"""Weights that meet data element by element: biases, gains, leaks, thresholds, and whatever no other family serves.
 
 The weight itself, broadcast to the op's shape, is the traced quantity: y = w. An element of w then needs an entry of
 its own for each position that it reaches, which the broadcast provides.

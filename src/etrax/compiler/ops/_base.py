@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..._compat import JaxprEqn, run_equation
 from ..._errors import ArgumentTypeError
 from ..._machine import machine
 
-Array = Any
-Values = Sequence[Any]
+# Values of an op's operands; constants of a model may be numpy's.
+Operands: TypeAlias = Sequence[Array | np.ndarray]
+# One row of a product of blocks D, with an array per state scalar; None is an entry that is always zero.
+BlockRow: TypeAlias = Sequence[Array | None]
+# u → y of an op whose weight is chosen, and w → that.
+Product: TypeAlias = Callable[..., Array]
+WithWeight: TypeAlias = Callable[[Array], Product]
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,11 @@ class OpCall:
     """One use of a weight op: y = op(…, w at operand `weight`, …). `run` computes y for other operands."""
 
     primitive: str
-    params: dict[str, Any] = field(compare=False, repr=False)
+    params: Mapping[str, Any] = field(compare=False, repr=False)
     weight: int
     operands: tuple[jax.ShapeDtypeStruct, ...]
     out: jax.ShapeDtypeStruct
-    run: Callable[[Values], Array] | None = field(default=None, compare=False, repr=False)
+    run: Callable[[Operands], Array] | None = field(default=None, compare=False, repr=False)
 
     @property
     def w(self) -> jax.ShapeDtypeStruct:
@@ -48,8 +54,43 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """What a family can do faster. Each kernel is optional, and gives the numbers that the `OpRule` defines.
+
+    They serve ops outside inner loops. `*y` and `*trace` are the axes of y and of the trace, k is the axis of steps, n
+    that of the state scalars.
+
+    | kernel | computes |
+    |---|---|
+    | `product(call, fixed)` | w → (u → y): another program for the op itself, or None |
+    | `move(call, fixed, block, traces, u, c)` | Σ_t spread(block[s][t]) · traces[t] + outer(u, c[s]), for all s in one go |
+    | `move_in_groups(call, row, traces, s, u, c)` | one such row, spread already, in the place of trace s, some samples at a time; None where one pass over all samples is as good |
+    | `stacks(call, n)` | whether n traces are best held as one array (n, *trace), for the next two |
+    | `move_stack(call, block, stack, u, c)` | `move` of one array, block (n, n, *y) and c (n, k, *y) |
+    | `apply_stack(call, stack, g)` | Σ_s apply(stack[s], g[s]), g (n, *y) |
+    | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
+    """  # noqa: E501
+
+    product: Callable[[OpCall, Operands], WithWeight | None] = lambda call, fixed: None
+    move: (
+        Callable[
+            [OpCall, Operands, Sequence[BlockRow], Sequence[Array], Sequence[Array], Sequence[Array]],
+            tuple[Array, ...],
+        ]
+        | None
+    ) = None
+    move_in_groups: Callable[[OpCall, BlockRow, Sequence[Array], int, Sequence[Array], Array], Array | None] | None = (
+        None
+    )
+    stacks: Callable[[OpCall, int], bool] = lambda call, n: False
+    move_stack: Callable[[OpCall, Array, Array, Sequence[Array], Array], Array] | None = None
+    apply_stack: Callable[[OpCall, Array, Array], Array] | None = None
+    rows_last: bool = False
+
+
+@dataclass(frozen=True)
 class OpRule:
-    """A family of weight ops y = op(u, w), linear in w, by its pieces.
+    """A family of weight ops y = op(u, w), linear in w, by its mathematics; `kernels` are for speed alone.
 
     `fixed` are the values of the operands numbered in `fixed_operands` (indices of a sparse matrix: constants of the
     model), `u` those of the other data operands with a leading axis k over the steps of a window. The trace has one
@@ -63,20 +104,18 @@ class OpRule:
     | `spread(call, fixed, p)` | values per element of y, broadcastable to trace shape |
     | `apply(call, fixed, trace, g)` | Σ over elements of y of trace · g, of w's shape |
     | `grad(call, fixed, u, g)` | Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape |
+
+    Those six are a family. The others open more rules and smaller traces to it:
+
+    | piece | computes |
+    |---|---|
+    | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
     | `features(call, fixed, u)` | the data as one array of numbers (k, …) that a factored trace can average |
     | `own_feature_grad(call, fixed, x, g)` | `grad` for data given as features, if these are not the data |
-    | `moved(call, fixed, block, traces, u, c)` | block · traces + Σ_k ∂y_k/∂w · c_k in one go, if that is smaller |
-    | `moved_in_groups(call, row, traces, own, u, c)` | the same for one of the traces, in its place, or None |
-    | `stacks(call, n)` | whether n traces are best held as one array (n, …), and moved and read sample by sample |
-    | `moved_stack(call, block, stack, u, c)` | `moved` for one array of traces, block (n, n, *y) and c (n, k, *y) |
-    | `apply_stack(call, stack, g)` | `apply` for one array of traces, summed over them, g (n, *y) |
-    | `plan(call, fixed)` | w → (u → y): a faster way to compute the op, or None |
     | `columns(call)` | the axis along which outputs can be repeated with their weights, if there is one |
     | `narrow` | whether `outer`, `spread` and `apply` take arrays with axes of one where all along them is equal |
-    | `data_bar(call, w, g)` | (∂y/∂u)ᵀ g of one step, for an op that is linear in its data as well |
     | `as_data(call, trace)` | a trace that is equal for all outputs, in the form of the op's data: ∂y/∂w · 1 is that |
-    | `rows_last` | whether y, and all of its shape, is kept with the first axis of the op's result as its last |
-    | `mixes` | whether an element of y reads several elements of u: such an op is cut from the recurrence |
+    | `data_bar(call, w, g)` | (∂y/∂u)ᵀ g of one step, for an op that is linear in its data as well |
 
     `examples/fft_convolution.py` makes and registers one. That of products:
 
@@ -90,41 +129,36 @@ class OpRule:
     mixes: bool
     accepts: Callable[[OpCall], bool]
     trace_shape: Callable[[OpCall], tuple[int, ...]]
-    outer: Callable[[OpCall, Values, Values, Array], Array]
-    spread: Callable[[OpCall, Values, Array], Array]
-    apply: Callable[[OpCall, Values, Array, Array], Array]
-    grad: Callable[[OpCall, Values, Values, Array], Array]
+    outer: Callable[[OpCall, Operands, Sequence[Array], Array], Array]
+    spread: Callable[[OpCall, Operands, Array], Array]
+    apply: Callable[[OpCall, Operands, Array, Array], Array]
+    grad: Callable[[OpCall, Operands, Sequence[Array], Array], Array]
     fixed_operands: tuple[int, ...] = ()
-    features: Callable[[OpCall, Values, Values], Array] = lambda call, fixed, u: u[0]
-    own_feature_grad: Callable[[OpCall, Values, Array, Array], Array] | None = None
-    moved: Callable[..., tuple[Array, ...]] | None = None
-    moved_in_groups: Callable[..., Array | None] | None = None
-    stacks: Callable[[OpCall, int], bool] = lambda call, n: False
-    moved_stack: Callable[..., Array] | None = None
-    apply_stack: Callable[..., Array] | None = None
-    rows_last: bool = False
-    plan: Callable[[OpCall, Values], Callable[[Array], Callable[..., Array]] | None] = lambda call, fixed: None
+    features: Callable[[OpCall, Operands, Sequence[Array]], Array] = lambda call, fixed, u: u[0]
+    own_feature_grad: Callable[[OpCall, Operands, Array, Array], Array] | None = None
     narrow: bool = False
     as_data: Callable[[OpCall, Array], Array] | None = None
     columns: Callable[[OpCall], Columns | None] = lambda call: None
     data_bar: Callable[[OpCall, Array, Array], Array] | None = None
+    kernels: Kernels = Kernels()
 
-    def feature_grad(self, call: OpCall, fixed: Values, x: Array, g: Array) -> Array:
-        """`grad` for data given as features: the family's own, or `grad` where features are the data."""
+    def feature_grad(self, call: OpCall, fixed: Operands, x: Array, g: Array) -> Array:
+        """`grad` for data given as features, x (k, …) and g (k, *y)."""
         return self.own_feature_grad(call, fixed, x, g) if self.own_feature_grad else self.grad(call, fixed, (x,), g)
 
     def with_rows_last(self, call: OpCall) -> OpCall:
-        """The call with the rows of y as its last axis, if the family keeps them there (`rows_last`)."""
-        n = call.out.shape
-        return replace(call, out=jax.ShapeDtypeStruct((*n[1:], *n[:1]), call.out.dtype)) if self.rows_last else call
+        """The call with the rows of y as its last axis, if the family keeps them there (`Kernels.rows_last`)."""
+        shape = call.out.shape
+        out = jax.ShapeDtypeStruct((*shape[1:], *shape[:1]), call.out.dtype)
+        return replace(call, out=out) if self.kernels.rows_last else call
 
     def rows_moved_last(self, y: Array) -> Array:
         """The op's result, as `with_rows_last` describes it."""
-        return jnp.moveaxis(y, 0, -1) if self.rows_last and jnp.ndim(y) > 1 else y
+        return jnp.moveaxis(y, 0, -1) if self.kernels.rows_last and jnp.ndim(y) > 1 else y
 
     def rows_moved_first(self, y: Array) -> Array:
         """y as the op gives it."""
-        return jnp.moveaxis(y, -1, 0) if self.rows_last and jnp.ndim(y) > 1 else y
+        return jnp.moveaxis(y, -1, 0) if self.kernels.rows_last and jnp.ndim(y) > 1 else y
 
     def varying(self, call: OpCall) -> tuple[int, ...]:
         """Numbers of the data operands that change from step to step: `u`."""
@@ -132,11 +166,12 @@ class OpRule:
 
 
 def with_columns(call: OpCall, columns: Columns, count: int) -> OpCall:
-    """The same call with `count` columns: outputs of it, and their weights, stand there several times or not at all."""
+    """A call with `count` columns: its outputs, and their weights, stand there several times or not at all."""
 
     def wide(a: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
-        shape = list(a.shape)
-        shape[len(shape) + axis + (1 if columns.new else 0) : len(shape) + axis + 1] = [count]
+        shape, at = list(a.shape), len(a.shape) + axis
+        # An axis that is there is replaced; a new one is inserted, so that it is number `axis` from the end.
+        shape[at + 1 if columns.new else at : at + 1] = [count]
         return jax.ShapeDtypeStruct(tuple(shape), a.dtype)
 
     operands = list(call.operands)
@@ -150,7 +185,7 @@ _RULES: dict[str, list[OpRule]] = {}
 def register_weight_op(primitive: str, rule: OpRule) -> None:
     """Serve equations of a primitive by a rule; the last one registered is asked first.
 
-    Etrax's own families are registered by this function, see `etrax/compiler/ops/_matmul.py` for the shortest.
+    Etrax's own families are registered by this function, see `etrax/compiler/ops/_conv.py` for one.
     An op that no rule accepts is still served where each element of its weight reaches one position only.
 
     >>> from etrax.compiler.ops import rule_for, OpCall
@@ -190,17 +225,19 @@ def rule_for(call: OpCall) -> OpRule:
 
 
 def size(shape: Sequence[int]) -> int:
+    """How many numbers an array of this shape has; Python's, which does not overflow."""
     return int(np.prod(shape, dtype=np.int64))
 
 
 def is_written_out(trace_bytes: int) -> bool:
-    """Whether a sum of products over few steps or samples is written out. That runs faster and takes longer to compile:
-    a model of many small weights would wait for nothing.
+    """Whether a sum of products over few steps or samples is written out.
+
+    That runs faster and takes longer to compile: a model of many small weights would wait for nothing.
     """
     return trace_bytes >= machine().unrolled_product_bytes
 
 
-def sum_unrolled(a: Any) -> Array:
+def sum_unrolled(a: Array | list[Array]) -> Array:
     """The sum of a list, or over the first axis, written out where it is short: one pass at the speed of memory."""
     if isinstance(a, list) or any(
         1 < a.shape[0] <= terms and a[0].nbytes >= least for least, terms in machine().unrolled_sums

@@ -5,9 +5,11 @@ y[o, f] = Σ_c w[c, o] φ(u[c, f])
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax.numpy as jnp
+from jax import Array
 
 from ..primitives import PRODUCTS, Stored
 from ._base import OpCall, OpRule, register_weight_op
@@ -20,11 +22,13 @@ def _accepts(call: OpCall) -> bool:
 
 
 def _matmul(call: OpCall) -> OpCall:
+    """The `dot_general` of the same operands: the weight is on the left, the last axis of y is that of samples."""
     contracted = 0 if call.params["transpose"] else 1
     return replace(call, params={"dimension_numbers": (((contracted,), (0,)), ((), ()))})
 
 
-def _data(call: OpCall, u):
+def _data(call: OpCall, u: Sequence[Array]) -> tuple[Array]:
+    """What the events (k, c, f) count for in the derivative."""
     counts = counts_of(call)
     assert counts is not None
     return (jnp.asarray(counts.backward(u[0]), call.w.dtype),)

@@ -8,11 +8,14 @@ is the spread):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, lax
 
 from ..primitives import PRODUCTS
-from ._base import OpCall, OpRule, register_weight_op, size, sum_unrolled
+from ._base import OpCall, Operands, OpRule, register_weight_op, size, sum_unrolled
 from ._synapses import is_linear, with_weight
 
 
@@ -20,22 +23,22 @@ def _accepts(call: OpCall) -> bool:
     return call.weight in PRODUCTS[call.primitive].weights and size(call.w.shape) == 1 and is_linear(call)
 
 
-def _units(call: OpCall, fixed, u):
+def _units(call: OpCall, fixed: Operands, u: Sequence[Array]) -> Array:
     """s of each step, (k, *y)."""
     product = PRODUCTS[call.primitive]
-    values = [jnp.zeros(a.shape, a.dtype) for a in call.operands]
+    values: list[Array | np.ndarray] = [jnp.zeros(a.shape, a.dtype) for a in call.operands]
     w = jnp.ones(call.w.shape, call.w.dtype)
     for i, value in zip(product.fixed, fixed, strict=True):
         values[i] = value
 
-    def one(x):
+    def one(x: Array) -> Array:
         return with_weight(call, [x if i == product.data else v for i, v in enumerate(values)], w)
 
-    # The data stand behind the other weights.
+    # The data stand behind the other weights. One step is not looped over, so that it can fuse with what reads it.
     return one(u[-1][0])[None] if u[-1].shape[0] == 1 else lax.map(one, u[-1])
 
 
-def _grad(call: OpCall, fixed, u, g):
+def _grad(call: OpCall, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
     return jnp.sum(_units(call, fixed, u) * g).reshape(call.w.shape)
 
 

@@ -5,12 +5,17 @@ y[f, o] = w[token[f], o]        trace[f, v, o]
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+from collections.abc import Callable, Sequence
 
-from ._base import Columns, OpCall, OpRule, register_weight_op, size
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from ._base import Columns, OpCall, Operands, OpRule, register_weight_op, size
 
 
 def _accepts_gather(call: OpCall) -> bool:
+    """Whole rows, chosen by one number each, stand behind the axes of the numbers."""
     d, rank = call.params["dimension_numbers"], len(call.w.shape)
     batch_rank = len(call.operands[1].shape) - 1
     return (
@@ -27,15 +32,17 @@ def _accepts_slice(call: OpCall) -> bool:
     return call.weight == 0 and len(call.w.shape) > 0 and tuple(call.params["slice_sizes"]) == (1, *call.w.shape[1:])
 
 
-def _tokens(call: OpCall, u):
+def _tokens(call: OpCall, u: Sequence[Array]) -> Array:
     """Row numbers, (k, f); the number of rows where no row is read."""
+    # A gather has an axis of length one for the coordinates of a row; a slice has coordinates for the other axes too,
+    # in operands of their own, which are zero: slices are as long as these axes.
     rows, n = (u[0][..., 0] if call.primitive == "gather" else u[0]), call.w.shape[0]
     if call.primitive == "dynamic_slice" or "CLIP" in str(call.params["mode"]):
         rows = jnp.clip(rows, 0, n - 1)
     return jnp.where((rows < 0) | (rows >= n), n, rows).reshape(rows.shape[0], -1)
 
 
-def _flat(call: OpCall, y, lead: int):
+def _flat(call: OpCall, y: Array, lead: int) -> Array:
     """An array like y behind `lead` axes, as (…, f, o)."""
     o = size(call.w.shape[1:])
     return y.reshape(*y.shape[:lead], size(call.out.shape) // max(o, 1), o)
@@ -46,17 +53,19 @@ def _trace_shape(call: OpCall) -> tuple[int, ...]:
     return size(call.out.shape) // max(o, 1), call.w.shape[0], o
 
 
-def _one_hot(call: OpCall, u, dtype):
+def _one_hot(call: OpCall, u: Sequence[Array], dtype: DTypeLike) -> Array:
+    """(k, f, v); all zeros where no row is read."""
     return (_tokens(call, u)[..., None] == jnp.arange(call.w.shape[0])).astype(dtype)
 
 
-def _grad(call, fixed, u, g):
+def _grad(call: OpCall, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
+    """By adding rows of g to those that were read; a row number that is out of bounds is dropped."""
     g, rows = _flat(call, g, 1), _tokens(call, u)
     table = jnp.zeros((call.w.shape[0], g.shape[-1]), g.dtype)
     return table.at[rows.reshape(-1)].add(g.reshape(-1, g.shape[-1]), mode="drop").reshape(call.w.shape)
 
 
-def _rule(accepts) -> OpRule:
+def _rule(accepts: Callable[[OpCall], bool]) -> OpRule:
     return OpRule(
         name="lookup",
         mixes=True,

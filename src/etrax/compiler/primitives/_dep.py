@@ -59,7 +59,7 @@ class Dep:
         return self.maps[0].shape
 
     def relocate(self, f: Callable[[np.ndarray], np.ndarray], cause: Cause | None = None) -> Dep:
-        """The same dependence after elements were moved, dropped or repeated."""
+        """The dependence after elements were moved, dropped or repeated."""
         return replace(self, maps=tuple(f(m) for m in self.maps), cause=cause or self.cause)
 
 
@@ -120,6 +120,7 @@ def _join(a: Partition, b: Partition) -> Partition:
         return a
     if a.labels is None or np.array_equal(a.labels, b.labels):
         return b
+    # A bipartite graph: blocks of a on the left, those of b, numbered behind them, on the right; an element links two.
     la, lb = a.labels, b.labels
     nodes = components(int(la.max()) + int(lb.max()) + 2, la, lb + int(la.max()) + 1)
     return Partition(a.size, first_seen(nodes[la]))
@@ -131,6 +132,7 @@ def _refit(dep: Dep, part: Partition) -> tuple[np.ndarray, ...]:
         return dep.maps
     if dep.part.labels is None:
         return tuple(part.block_of(m) for m in dep.maps)
+    # Every element of an old block lies in the same new block, so that any of them may write the entry.
     lookup = np.zeros(int(dep.part.labels.max()) + 1, np.int32)
     lookup[dep.part.labels] = part.labels
     return tuple(look_up(lookup, m) for m in dep.maps)
@@ -178,6 +180,7 @@ def _same_maps(a: Dep, b: Dep) -> bool:
 def coarsen(dep: Dep) -> Dep:
     """One block per element of z: blocks that share an element of z become one."""
     base, labels = dep.maps[0].reshape(-1), dep.part.all_labels()
+    # The first block that an element has stands for it; its other blocks are joined with that one.
     anchor = base
     for m in dep.maps[1:]:
         anchor = np.where(anchor >= 0, anchor, m.reshape(-1))
@@ -201,6 +204,7 @@ def reduce(dep: Dep, axes: Sequence[int], cause: Cause) -> Dep:
         return dep.relocate(lambda m: np.full(np.delete(m.shape, axes), -1, np.int32), cause)
     if width == 1:
         return dep.relocate(lambda m: m.reshape([n for i, n in enumerate(m.shape) if i not in axes]))
+    # Summed axes last, and those as one: a row holds all that one element of the result depends on.
     moved = [np.moveaxis(m, axes, range(-len(axes), 0)) for m in dep.maps]
     rows = [m.reshape(*m.shape[: m.ndim - len(axes)], width) for m in moved]
     if width * len(rows) <= MAX_MAPS:
@@ -218,8 +222,8 @@ def _coarse_rows(part: Partition, wide: np.ndarray) -> tuple[Partition, tuple[np
     shape, width = wide.shape[:-1], wide.shape[-1]
     rows = int(np.prod(shape, dtype=np.int64))
     row = np.broadcast_to(np.arange(rows, dtype=np.int32)[:, None], (rows, width)).reshape(-1)
-    new, found = merge_rows(part, row, wide.reshape(-1), rows)
-    return new, (found.reshape(shape),)
+    new, blocks = merge_rows(part, row, wide.reshape(-1), rows)
+    return new, (blocks.reshape(shape),)
 
 
 def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -> tuple[Partition, np.ndarray]:
@@ -227,6 +231,7 @@ def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -
     if block.size and int(block.min()) < 0:
         row, block = row[block >= 0], block[block >= 0]
     count = part.size if part.labels is None else int(part.labels.max(initial=-1)) + 1
+    # Of the rows that hold a block, the last one that is written; if it is the only one, no graph is needed.
     owner = np.full(count, -1, np.int32)
     owner[block] = row
     if np.array_equal(owner[block], row):  # no block is in two rows
@@ -234,16 +239,16 @@ def merge_rows(part: Partition, row: np.ndarray, block: np.ndarray, rows: int) -
         merged = np.where(blank, rows + np.arange(count, dtype=np.int32), owner) if blank.any() else owner
     else:
         merged = components(rows + count, row, rows + block)[rows:]
-    found = np.full(rows, -1, np.int32)
+    block_of_row = np.full(rows, -1, np.int32)
     if part.labels is None:
         new = Partition(part.size, first_seen(merged))
-        found[row] = new.all_labels()[block]
+        block_of_row[row] = new.all_labels()[block]
     else:
         new = Partition(part.size, first_seen(merged[part.labels]))
         lookup = np.zeros(count, np.int32)
         lookup[part.labels] = new.all_labels()
-        found[row] = lookup[block]
-    return new, found
+        block_of_row[row] = lookup[block]
+    return new, block_of_row
 
 
 def everything(dep: Dep, shape: Sequence[int], cause: Cause) -> Dep:

@@ -36,10 +36,12 @@ def _unknown_rows(call: Call) -> list[Deps]:
     """Indices that depend on data: whole axes are read, batch axes of the gather stay apart."""
     d, shape = call.params["dimension_numbers"], call.out_shape()
     sizes, operand = call.params["slice_sizes"], call.in_shape(0)
-    whole = [i for i, n in enumerate(sizes) if n == operand[i] and i not in d.start_index_map]
-    kept = [i for i in whole if i not in d.collapsed_slice_dims and i not in d.operand_batching_dims]
+    full = [i for i, n in enumerate(sizes) if n == operand[i] and i not in d.start_index_map]
+    apart = [i for i in full if i not in d.collapsed_slice_dims and i not in d.operand_batching_dims]
     visible = [i for i in range(len(sizes)) if i not in d.collapsed_slice_dims and i not in d.operand_batching_dims]
-    out_axis = {i: d.offset_dims[visible.index(i)] for i in kept}
+    # The axis of the result that an operand's axis becomes: offset axes stand in the order of those that are not
+    # collapsed, batch axes in the order of the indices' own.
+    out_axis = {i: d.offset_dims[visible.index(i)] for i in apart}
     index_rank = len(call.in_shape(1)) - 1
     batch_out = [i for i in range(len(shape)) if i not in d.offset_dims]
     for axis, index_axis in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
@@ -50,6 +52,7 @@ def _unknown_rows(call: Call) -> list[Deps]:
         lost = [i for i in range(len(operand)) if i not in out_axis]
         dep = reduce(dep, lost, call.cause) if lost else dep
         stays = [i for i in range(len(operand)) if i in out_axis]
+        # Remaining axes in the order of the result, each at its place among axes of length one.
         order = np.argsort([out_axis[i] for i in stays])
         spread = [1] * len(shape)
         for i in stays:
@@ -74,7 +77,7 @@ def _dynamic_slice(call: Call) -> list[Deps]:
                 want = (*dep.shape[:axis], n, *dep.shape[axis + 1 :])
                 dep = total.relocate(lambda m, axis=axis, want=want: np.broadcast_to(np.expand_dims(m, axis), want))
             else:
-                a = int(np.clip(start, 0, shape[axis] - n))
+                a = int(np.clip(start, 0, shape[axis] - n))  # as XLA does: a slice never leaves the array
                 at = (slice(None),) * axis + (slice(a, a + n),)
                 dep = dep.relocate(lambda m, at=at: m[at], call.cause)
         return dep
@@ -87,14 +90,10 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
         return conservative(call)
     starts = [call.value(i) for i in range(2, len(call.deps))]
     shape, part = call.in_shape(0), call.in_shape(1)
-    known = all(s is not None or n == whole for s, n, whole in zip(starts, part, shape, strict=True))
+    fixed = all(s is not None or n == size for s, n, size in zip(starts, part, shape, strict=True))
     at = tuple(
-        slice(None)
-        if n == whole
-        else slice(a := int(np.clip(s, 0, whole - n)), a + n)
-        if s is not None
-        else slice(None)
-        for s, n, whole in zip(starts, part, shape, strict=True)
+        slice(None) if n == size else slice(a := int(np.clip(s, 0, size - n)), a + n) if s is not None else slice(None)
+        for s, n, size in zip(starts, part, shape, strict=True)
     )
 
     def write(m: np.ndarray) -> np.ndarray:
@@ -126,10 +125,10 @@ def _dynamic_update_slice(call: Call) -> list[Deps]:
     for source in {**call.deps[0], **call.deps[1]}:
         parts = []
         if source in call.deps[0]:
-            parts.append(call.deps[0][source].relocate(erase, call.cause) if known else call.deps[0][source])
+            parts.append(call.deps[0][source].relocate(erase, call.cause) if fixed else call.deps[0][source])
         if source in call.deps[1]:
             dep = call.deps[1][source]
-            parts.append(dep.relocate(write, call.cause) if known else anywhere(dep))
+            parts.append(dep.relocate(write, call.cause) if fixed else anywhere(dep))
         out[source] = union(parts)
     return [out]
 
@@ -187,8 +186,8 @@ def _targets(call: Call, indices: np.ndarray) -> np.ndarray:
     numbers = np.arange(n, dtype=np.int32).reshape(shape)
     mode = lax.GatherScatterMode.CLIP if "CLIP" in str(call.params["mode"]) else lax.GatherScatterMode.FILL_OR_DROP
     with jax.ensure_compile_time_eval():
-        found = lax.gather(numbers, indices, gather, tuple(sizes), mode=mode, fill_value=-1)
-    return np.asarray(found).reshape(-1)
+        targets = lax.gather(numbers, indices, gather, tuple(sizes), mode=mode, fill_value=-1)
+    return np.asarray(targets).reshape(-1)
 
 
 def _accumulate(dep: Dep, target: np.ndarray, call: Call) -> Dep:
@@ -201,8 +200,8 @@ def _accumulate(dep: Dep, target: np.ndarray, call: Call) -> Dep:
     if int(np.bincount(target, minlength=1).max()) * len(flat) > MAX_MAPS:
         single = len(flat) == 1
         row, block = (target, flat[0]) if single else (np.tile(target, len(flat)), np.concatenate(flat))
-        part, found = merge_rows(dep.part, row, block, n)
-        return Dep(part, (found.reshape(shape),), call.cause)
+        part, blocks = merge_rows(dep.part, row, block, n)
+        return Dep(part, (blocks.reshape(shape),), call.cause)
     at, update = target, np.arange(target.size, dtype=np.int32)
     layers = []
     while at.size or not layers:  # each round places one update of every target that has some left
@@ -220,20 +219,21 @@ def _scatter_unknown(call: Call) -> list[Deps]:
     d, shape = call.params["dimension_numbers"], call.in_shape(0)
     update = call.in_shape(2)
     visible = [i for i in range(len(shape)) if i not in d.inserted_window_dims and i not in d.operand_batching_dims]
-    kept = {
+    # Axes of the operand that stay apart, with the axis of the updates that each of them is.
+    apart = {
         axis: d.update_window_dims[k]
         for k, axis in enumerate(visible)
         if axis not in d.scatter_dims_to_operand_dims and update[d.update_window_dims[k]] == shape[axis]
     }
     batch_updates = [i for i in range(len(update)) if i not in d.update_window_dims]
     for axis, index_axis in zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True):
-        kept[axis] = batch_updates[index_axis]
+        apart[axis] = batch_updates[index_axis]
     out: Deps = {s: dep for s, dep in call.deps[0].items()}
     for source, dep in call.deps[2].items():
-        lost = [i for i in range(len(update)) if i not in kept.values()]
+        lost = [i for i in range(len(update)) if i not in apart.values()]
         total = reduce(dep, lost, call.cause) if lost else dep
-        axes = sorted(kept, key=lambda a: kept[a])
-        spread = [n if i in kept else 1 for i, n in enumerate(shape)]
+        axes = sorted(apart, key=lambda a: apart[a])
+        spread = [n if i in apart else 1 for i, n in enumerate(shape)]
         order = np.argsort(axes)
         wide = total.relocate(
             lambda m, o=order, s=spread: np.broadcast_to(m.transpose(o).reshape(s), shape), call.cause

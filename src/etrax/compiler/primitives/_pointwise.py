@@ -80,8 +80,8 @@ def _convert(call: Call) -> list[Deps]:
 
 
 def _reduce_precision(call: Call) -> list[Deps]:
-    kept = Precision(call.params["exponent_bits"], call.params["mantissa_bits"])
-    call.problem(f"rounds a gradient to {kept.fraction} bits", kept)
+    precision = Precision(call.params["exponent_bits"], call.params["mantissa_bits"])
+    call.problem(f"rounds a gradient to {precision.fraction} bits", precision)
     return pointwise(call)
 
 
@@ -90,8 +90,8 @@ def _nonlinear(call: Call) -> list[Deps]:
     return pointwise(call)
 
 
-def _define(*names: str, **known: object) -> None:
-    define(*names, elementwise=True, **{"pattern": _nonlinear, **known})
+def _define(*names: str, **fields: object) -> None:
+    define(*names, elementwise=True, **{"pattern": _nonlinear, **fields})
 
 
 def _integer_pow_zero(eqn: JaxprEqn, zeros: Sequence[bool]) -> bool:

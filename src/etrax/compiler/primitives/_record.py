@@ -55,9 +55,9 @@ class Call:
     def cause(self) -> Cause:
         return Cause(self.eqn.primitive.name, source_of_eqn(self.eqn))
 
-    def problem(self, text: str, kept: Precision | None = None) -> None:
+    def problem(self, text: str, precision: Precision | None = None) -> None:
         """Note that the equation is not linear in what it is given, or not known; or that it rounds to what is kept."""
-        self.note(text, kept)
+        self.note(text, precision)
 
     def in_shape(self, i: int) -> tuple[int, ...]:
         return self.eqn.invars[i].aval.shape
@@ -126,9 +126,9 @@ _UNKNOWN = Primitive()
 _REGISTERED: set[str] = set()
 
 
-def define(*names: str, **known: object) -> None:
+def define(*names: str, **facts: object) -> None:
     """Put one record, with these fields, for each of these primitives into the table."""
-    TABLE.update(dict.fromkeys(names, Primitive(**known)))  # type: ignore[arg-type]
+    TABLE.update(dict.fromkeys(names, Primitive(**facts)))  # type: ignore[arg-type]
 
 
 def record_of(name: str) -> Primitive:

@@ -1,0 +1,316 @@
+"""The learner as a file: one update, lowered by `jax.export`, which runs without the model's code.
+
+An artifact is an archive of two members: the program (StableHLO, as `jax.export` serialises it) and a manifest in JSON
+that says what it takes and gives. Both are data; nothing in them is executed by Python. Trees are not stored: the
+program takes and gives leaves in order, and what comes back has the structure of what was given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export as jax_export
+
+from .._arguments import check_arrays, check_path, foreign, short
+from .._compat import is_extended, shape_struct
+from .._errors import ArgumentError, ArtifactError, MissingPackageError
+from .._version import __version__
+from ..compiler.ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
+from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, check_window, update_of
+from ._file import FORMAT, PARTS, count_arrays, read_archive, sealed, write_archive
+
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def save_artifact(
+    learner: Learner, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int,
+    target: PyTree, platforms: Sequence[str] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write one update of a learner to a file; the answer is its manifest."""
+    _need_flatbuffers()
+    file = check_path("path", path)
+    check_optimizer(optimizer)
+    window = check_window(window)
+    _check_platforms(platforms)
+    structs = _structs(learner, optimizer, loss_fn, window, target)
+    flat, tree = jax.tree.flatten(structs)
+    losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode, keep_outputs=True)
+    update = update_of(learner.program, optimizer, losses, window)
+    kinds = [_key_kind(a) for a in flat]
+
+    def program(*leaves: jax.Array) -> list[jax.Array]:
+        values = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(leaves, kinds, strict=True)]
+        new = update(*jax.tree.unflatten(tree, values), None)
+        # One update of one window: its losses are one number.
+        results = new["params"], new["opt_state"], new["state"], new["loss"][0], new["outputs"]
+        return [_plain(a) for a in jax.tree.leaves(results)]
+
+    jitted, args = jax.jit(program), [_plain_struct(a) for a in flat]
+    exported = jax_export.export(jitted, platforms=platforms)(*args)
+    lowered = bytes(exported.serialize())
+    manifest = {
+        "format": FORMAT,
+        "versions": {"etrax": __version__, "jax": jax.__version__},
+        "platforms": list(exported.platforms),
+        "rule": str(learner.rule),
+        "window": window,
+        "verdicts": {
+            format_path(p, "params")[1:-1]: str(v.kind_at(window)) for p, v in learner.report.verdicts.items()
+        },
+        "arguments": _described(structs),
+        "output": _skeleton(_output_struct(learner)),
+        "bytes": {part: _size(value) for part, value in zip(PARTS, structs, strict=True)}
+        | {"trace": _size(structs[2].trace), "program": len(lowered)},
+        "flops": _flops(jitted, args),
+    }
+    manifest = sealed(manifest, lowered)
+    write_archive(file, manifest, lowered)
+    return manifest
+
+
+def _structs(
+    learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, target: PyTree
+) -> tuple[PyTree, PyTree, LearnerState, PyTree, PyTree]:
+    """Shapes and types of what one update takes."""
+    params, hidden = (jax.tree.map(shape_struct, tree) for tree in (learner.params, learner.hidden))
+    trace = jax.eval_shape(learner.program.transport.init)
+    state = jax.eval_shape(lambda h, t: LearnerState(h, t, jnp.zeros((), jnp.int32)), hidden, trace)
+    step = learner.facts.step
+    inputs = jax.tree.unflatten(step.trees[Role.INPUT], [leaf.aval for leaf in step.select(Role.INPUT)])
+    wanted = _output_struct(learner) if target is None else target
+    check_arrays("target", target)
+    targets = jax.tree.map(lambda a: _stacked(a, window), wanted)
+    try:
+        Losses(step, loss_fn, "mean", learner.program.decode).check(targets, None)
+    except ArgumentError as error:
+        if target is not None:
+            raise
+        raise ArgumentError(
+            f"{error}\n`target` was not given, and a target like the output does not fit: pass an example of the "
+            "target of one step, `target=`."
+        ) from error
+    opt_state = jax.eval_shape(optimizer.init, params)
+    return params, opt_state, state, jax.tree.map(lambda a: _stacked(a, window), inputs), targets
+
+
+def _output_struct(learner: Learner) -> PyTree:
+    step = learner.facts.step
+    return jax.tree.unflatten(step.trees[Role.OUTPUT], [leaf.aval for leaf in step.select(Role.OUTPUT)])
+
+
+def _stacked(a: PyTree, steps: int) -> jax.ShapeDtypeStruct:
+    struct = shape_struct(a)
+    return jax.ShapeDtypeStruct((steps, *struct.shape), struct.dtype)
+
+
+class Artifact:
+    """An update read from a file: `params, opt_state, state, loss, output = artifact(params, opt_state, state, x, y)`.
+
+    `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
+    the axis of time is taken as well, and the output then has none either.
+
+    What is given comes back. Arrays that have names must have those that the artifact was made with; lists of arrays,
+    such as `jax.tree.leaves(params)`, are taken in their order.
+
+    >>> import etrax, jax, jax.numpy as jnp, optax, tempfile
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> file, optimizer = tempfile.mktemp(), optax.sgd(0.1)
+    >>> _ = learner.export(file, optimizer, lambda o, y: ((o - y) ** 2).mean())
+    >>> start = learner.params, optimizer.init(learner.params), learner.init()
+    >>> params, opt_state, state = map(jax.tree.leaves, start)
+    >>> params, opt_state, state, loss, output = etrax.load(file)(params, opt_state, state, jnp.ones(3), jnp.ones(4))
+    >>> loss.item(), params[0].shape, output.shape
+    (4.0, (3, 4), (4,))
+    """
+
+    def __init__(self, manifest: dict[str, Any], exported: jax_export.Exported):
+        self.manifest = manifest
+        self._call = jax.jit(exported.call)
+        self._wanted = manifest["arguments"]
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        return f"<Artifact: {foreign(m['rule'])}, window {m['window']}, {foreign(', '.join(m['platforms']))}>"
+
+    def __call__(
+        self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree = None
+    ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
+        """One update of parameters, optimizer, trace and state."""
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        for part, tree in (("inputs", inputs), ("targets", targets)):
+            check_arrays(part, tree)
+        single = self._is_sample(inputs)
+        if single:
+            inputs, targets = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets))
+        trees = params, opt_state, state, inputs, targets
+        leaves = [a for part, tree in zip(PARTS, trees, strict=True) for a in self._leaves(part, tree)]
+        kinds = [_key_kind(shape_struct(a)) for a in leaves]
+        results = self._run([_plain(jnp.asarray(a)) for a in leaves])
+        updated = jax.tree.structure((params, opt_state, state))
+        n = updated.num_leaves  # then come the loss and the outputs
+        first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(results, kinds, strict=False)]
+        outputs = [a[0] if single else a for a in results[n + 1 :]]
+        return (*jax.tree.unflatten(updated, first[:n]), results[n], _rebuilt(self.manifest["output"], iter(outputs)))
+
+    def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        try:
+            return self._call(*leaves)
+        except Exception as error:  # a program from elsewhere, read by the compiler only now
+            text = f"the program of the artifact cannot be run here: {(str(error).splitlines() or [''])[0]}"
+            raise explained(ArtifactError, error, text) from error
+
+    def _is_sample(self, inputs: PyTree) -> bool:
+        wanted, leaves = self._wanted["inputs"], jax.tree.leaves(inputs)
+        ranks = [len(w["shape"]) - 1 for w in wanted]
+        return self.manifest["window"] == 1 and bool(leaves) and [jnp.ndim(a) for a in leaves] == ranks
+
+    def _leaves(self, part: str, tree: PyTree) -> list[jax.Array]:
+        """The leaves of an argument, if they are those that the program takes."""
+        check_arrays(part, tree)
+        leaves, wanted = leaves_with_paths(tree), self._wanted[part]
+        if len(leaves) != len(wanted):
+            raise ArgumentError(
+                f"`{part}` has {len(leaves)} arrays, but the artifact was made with {len(wanted)}: "
+                f"{', '.join(w['path'] for w in wanted) or 'none'}."
+            )
+        for (path, value), want in zip(leaves, wanted, strict=True):
+            name = format_path(path, part)[1:-1]
+            if name != want["path"] and any(not isinstance(key, int) for key in path):
+                raise ArgumentError(
+                    f"`{part}` has {foreign(name)!r} where the artifact was made with {foreign(want['path'])!r}. To "
+                    f"have arrays taken in their order, pass a list: `jax.tree.leaves({part})`."
+                )
+            got = shape_struct(value)
+            if list(got.shape) != want["shape"] or str(got.dtype) != want["dtype"]:
+                raise ArgumentError(
+                    f"`{part}` has {got.dtype}{list(got.shape)} at {format_path(path, part)}, but the artifact was "
+                    f"made with {want['dtype']}{want['shape']} at {want['path']}."
+                )
+        return jax.tree.leaves(tree)
+
+
+def _check_platforms(platforms: object) -> None:
+    listed = isinstance(platforms, list | tuple) and platforms and all(p in _PLATFORMS for p in platforms)
+    if platforms is not None and not listed:
+        names = ", ".join(map(repr, _PLATFORMS))
+        raise ArgumentError(f"`platforms` is {short(platforms)}; expected a list of some of {names}.")
+
+
+def load(path: str | os.PathLike[str]) -> Artifact:
+    """An artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it.
+
+    >>> import etrax, jax.numpy as jnp, optax, tempfile
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> file = tempfile.mktemp()
+    >>> _ = learner.export(file, optax.sgd(0.1), lambda o, y: ((o - y) ** 2).mean())
+    >>> etrax.load(file).manifest["rule"]
+    'd_rtrl()'
+    """
+    _need_flatbuffers()
+    file = check_path("path", path)
+    if not file.is_file():
+        raise ArtifactError(f"there is no file {str(path)!r}: pass what `learner.export` wrote.")
+    manifest, program = read_archive(file)
+    try:
+        exported = jax_export.deserialize(bytearray(program))
+    except Exception as error:  # jax raises many kinds
+        raise ArtifactError(
+            f"this jax ({jax.__version__}) cannot read the program of {str(path)!r}, which jax "
+            f"{foreign(manifest['versions']['jax'])} wrote. Export it again with a version close to this one."
+        ) from error
+    _check_program(file, manifest, exported)
+    return Artifact(manifest, exported)
+
+
+def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export.Exported) -> None:
+    """The program takes and gives what the manifest says."""
+    wanted = [leaf for part in PARTS for leaf in manifest["arguments"][part]]
+    updated = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
+    outs = updated + 1 + count_arrays(manifest["output"])
+    flat = jax.tree.structure((tuple(range(len(wanted))), {})), jax.tree.structure(list(range(outs)))
+    same = len(exported.in_avals) == len(wanted) and all(map(_fits, exported.in_avals, wanted))
+    if (exported.in_tree, exported.out_tree) != flat or not same or list(exported.platforms) != manifest["platforms"]:
+        raise ArtifactError(f"the program of {str(path)!r} is another than its manifest describes. Export it again.")
+
+
+def _fits(aval: PyTree, leaf: Mapping[str, Any]) -> bool:
+    """A random key is passed as its numbers, which have one axis more."""
+    if leaf["dtype"].startswith("key<"):
+        return list(aval.shape[:-1]) == leaf["shape"]
+    return list(aval.shape) == leaf["shape"] and str(aval.dtype) == leaf["dtype"]
+
+
+def _need_flatbuffers() -> None:
+    """What `jax.export` writes its programs with."""
+    if find_spec("flatbuffers") is None:
+        raise MissingPackageError("artifacts need flatbuffers: install it with `pip install 'etrax[export]'`.")
+
+
+def _key_kind(a: PyTree) -> PyTree:
+    """How a random key is made of numbers; None for other arrays."""
+    if not is_extended(a):
+        return None
+    kinds: list[PyTree] = []
+    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), a)
+    return kinds[0]
+
+
+def _plain(a: jax.Array) -> jax.Array:
+    return jax.random.key_data(a) if is_extended(shape_struct(a)) else a
+
+
+def _plain_struct(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(_plain, a) if is_extended(a) else a
+
+
+def _described(structs: Sequence[PyTree]) -> dict[str, list[dict[str, object]]]:
+    return {
+        part: [
+            {"path": format_path(path, part)[1:-1], "shape": list(a.shape), "dtype": str(a.dtype)}
+            for path, a in leaves_with_paths(tree)
+        ]
+        for part, tree in zip(PARTS, structs, strict=True)
+    }
+
+
+def _size(tree: PyTree) -> int:
+    return sum(a.size * a.dtype.itemsize for a in map(_plain_struct, jax.tree.leaves(tree)))
+
+
+def _flops(program: jax.stages.Wrapped, args: Sequence[jax.ShapeDtypeStruct]) -> float | None:
+    """Operations of one update as the compiler counts them; None where it does not."""
+    counts = program.lower(*args).cost_analysis()
+    return float(counts["flops"]) if counts and "flops" in counts else None
+
+
+def _skeleton(tree: PyTree) -> Any:
+    """The structure of an output in JSON: dictionaries, lists, tuples; anything else is a list of its leaves."""
+    if isinstance(tree, jax.ShapeDtypeStruct):
+        return "array"
+    if tree is None:
+        return None
+    if type(tree) is dict and all(isinstance(k, str) for k in tree):
+        return {"dict": {k: _skeleton(tree[k]) for k in sorted(tree)}}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [_skeleton(v) for v in tree]}
+    return {"list": ["array" for _ in jax.tree.leaves(tree)]}
+
+
+def _rebuilt(skeleton: Any, leaves: Iterator[jax.Array]) -> PyTree:
+    if skeleton == "array":
+        return next(leaves)
+    if skeleton is None:
+        return None
+    if "dict" in skeleton:
+        return {k: _rebuilt(v, leaves) for k, v in skeleton["dict"].items()}
+    kind = "tuple" if "tuple" in skeleton else "list"
+    parts = [_rebuilt(v, leaves) for v in skeleton[kind]]
+    return tuple(parts) if kind == "tuple" else parts

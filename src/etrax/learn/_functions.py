@@ -1,0 +1,159 @@
+"""The functions that a learner compiles: one step, a gradient over a sequence, updates along a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from .._arguments import check_arrays
+from .._errors import ArgumentTypeError
+from ..compiler.ir import PyTree, Role
+from ..runtime import evolve
+from ._checks import CheckedOnce, Optimizer, as_arrays, check_opt_state
+from ._devices import Run
+from ._program import LearnerState, Program
+from ._sequence import Losses, run_sequence, steps_of, train_sequence
+from ._surrogates import without_derivatives
+
+if TYPE_CHECKING:
+    from ._learner import Learner
+
+Step = Callable[[PyTree, LearnerState, tuple[PyTree, ...]], tuple[LearnerState, PyTree]]
+Gradient = Callable[..., tuple[tuple[jax.Array, PyTree], LearnerState]]
+Train = Callable[..., tuple[PyTree, PyTree, LearnerState, jax.Array]]
+# The functions that users hold are two calls away from the checks in which warnings are raised.
+_CALLER = 5
+
+
+def step_function(learner: Learner) -> Step:
+    """`f(params, state, inputs) -> (state, output)`: one step, no gradient."""
+    program = learner.program
+
+    def check(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        program.check_both(params, state)
+        program.params(params)
+        program.inputs_of_step(inputs)
+        program.states(state.hidden)
+        step = program.facts.step
+        hidden = as_arrays(state.hidden, program.states_in_tree(state.hidden))
+        state = LearnerState(hidden, state.trace, state.step)
+        return as_arrays(params, step.select(Role.PARAM)), state, as_arrays(inputs, step.select(Role.INPUT))
+
+    def run(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> dict[str, PyTree]:
+        p, states = program.params(params), program.states(state.hidden)
+        xs = [x[None] for x in program.inputs_of_step(inputs)]
+        end, trace, outs = evolve(program.facts, program.transport, p, program.prepared(p), states, state.trace, xs)
+        return {"state": program.state_after(state, end, trace, 1), "outputs": [o[0] for o in outs]}
+
+    compiled, checked = learner.devices.compiled(run, check=False), CheckedOnce(check)
+
+    def step(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> tuple[LearnerState, PyTree]:
+        state, outs = compiled(*checked(params, state, inputs))
+        learner.raise_if_not_finite(state)
+        return state, program.output_of(outs)
+
+    step.compiled = compiled  # type: ignore[attr-defined]
+    return step
+
+
+def gradient_function(learner: Learner, losses: Losses, k: int, donate: bool) -> Gradient:
+    """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over windows of k steps."""
+    program = learner.program
+    learner.new_losses.tell("value_and_grad", losses.loss_fn, (losses.reduction, k, donate))
+
+    def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
+        params, state, inputs = without_derivatives(program.facts.step, (params, state, inputs))
+        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+        loss, grads, end, trace = run_sequence(program, arguments, state.trace, targets, losses, k)
+        steps = steps_of(arguments.inputs, (targets, arguments.weight))
+        return {"loss": loss, "grads": grads, "state": program.state_after(state, end, trace, steps)}
+
+    def check(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree) -> tuple[PyTree, ...]:
+        program.check_given(params, state, inputs, targets, mask)
+        learner.warn(inputs, k, _CALLER)
+        return params, state, inputs, targets, mask
+
+    compiled, checked = learner.devices.compiled(run, "state" if donate else ""), CheckedOnce(check)
+
+    def value_and_grad(
+        params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
+    ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:
+        loss, grads, state = compiled(*checked(params, state, inputs, targets, mask))
+        learner.raise_if_not_finite(state, loss, grads)
+        return (loss, grads), state
+
+    value_and_grad.window = k  # type: ignore[attr-defined]
+    return value_and_grad
+
+
+def update_of(program: Program, optimizer: Optimizer, losses: Losses, k: int) -> Run:
+    """Updates along a sequence, one after each window of k steps; outputs too if `losses` keeps them."""
+
+    def update(
+        params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
+        mask: jax.Array | None,
+    ) -> dict[str, PyTree]:  # fmt: skip
+        params, opt_state, state, inputs = without_derivatives(program.facts.step, (params, opt_state, state, inputs))
+        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+        check_opt_state(optimizer, params, opt_state)
+        start = params, opt_state, state.trace
+        ends, loss, outputs = train_sequence(program, optimizer, arguments, start, targets, losses, k)
+        params, opt_state, end, trace = ends
+        state = program.state_after(state, end, trace, steps_of(arguments.inputs, (targets, arguments.weight)))
+        return {"params": params, "opt_state": opt_state, "state": state, "loss": loss, "outputs": outputs}
+
+    return update
+
+
+def train_function(learner: Learner, optimizer: Optimizer, losses: Losses, k: int, donate: bool) -> Train:
+    """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`."""
+    program = learner.program
+    learner.new_losses.tell("train", losses.loss_fn, (losses.reduction, k, donate, optimizer))
+
+    def check(
+        params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree
+    ) -> tuple[PyTree, ...]:
+        if isinstance(opt_state, LearnerState) and not isinstance(state, LearnerState):
+            raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
+        program.check_given(params, state, inputs, targets, mask)
+        check_arrays("opt_state", opt_state)
+        learner.warn(inputs, k, _CALLER)
+        return params, opt_state, state, inputs, targets, mask
+
+    update = update_of(program, optimizer, losses, k)
+    compiled, checked = learner.devices.compiled(update, "state" if donate else ""), CheckedOnce(check)
+
+    def train(
+        params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
+        mask: jax.Array | None = None,
+    ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
+        params, opt_state, state, loss, _ = compiled(*checked(params, opt_state, state, inputs, targets, mask))
+        learner.raise_if_not_finite(state, loss, params=params)
+        return params, opt_state, state, loss
+
+    train.window = k  # type: ignore[attr-defined]
+    return train
+
+
+def sample_function(
+    learner: Learner, optimizer: Optimizer, losses: Losses, donate: bool
+) -> Callable[..., list[PyTree]]:
+    """`f(params, opt_state, state, inputs, target)` of one sample: what `train` does with a window of one step.
+
+    It gives parameters, optimizer and state, the loss, and the output, which `losses` must keep.
+    """
+    program = learner.program
+    update = update_of(program, optimizer, losses, 1)
+
+    def run(params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, target: PyTree) -> PyTree:
+        xs, ys = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, target))
+        # Where there are neither inputs nor targets, a mask says how many steps there are.
+        mask = None if jax.tree.leaves((xs, ys)) else jnp.ones(1)
+        new = update(params, opt_state, state, xs, ys, mask)
+        output = program.output_of([o[0] for o in new["outputs"]])
+        return {**new, "loss": new["loss"].reshape(()), "outputs": output}
+
+    return learner.devices.compiled(run, "state" if donate else "")

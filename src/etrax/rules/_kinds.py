@@ -1,0 +1,54 @@
+"""Kinds of trace in words, and what rules by position carry by default."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+from .._arguments import format_bytes, parse_bytes
+from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut
+from ..runtime import Plan, Traces, site_math
+
+# By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
+# These bounds decide what is exact, so they are the same on every device.
+CHEAP_FAN_OUT = FanOut(256e6, 8)
+
+
+def fan_out_limit(fan_out: object) -> FanOut:
+    """The bound on traces over pairs that a user gave: bytes, a text, None for no bound, or "auto"."""
+    if isinstance(fan_out, str) and fan_out == "auto":
+        return CHEAP_FAN_OUT
+    if isinstance(fan_out, Real) and not isinstance(fan_out, bool) and fan_out == 0:
+        return NO_FAN_OUT
+    return FanOut(parse_bytes("fan_out", fan_out) or math.inf, math.inf)
+
+
+def structure_notes(plan: Plan) -> list[str]:
+    """What makes the traces of a plan smaller, in words, with the bytes that it saves."""
+    facts, traces, out = plan.facts, Traces(plan), []
+    for k in plan.structure.rows:
+        label, taken = facts.sites[plan.relations[k].site].label, traces.nbytes(k)
+        plain = math.prod(site_math.trace_shape(plan.site(k))) * plan.dtypes[k].itemsize * len(plan.carried[k])
+        if plan.source(k) != k:
+            other = facts.sites[plan.relations[plan.source(k)].site].label
+            out.append(f"the trace of {label} is that of {other}: it takes nothing, not {format_bytes(plain)}")
+        elif taken < plain:
+            even = f"many outputs of {label} have one leak and one gain"
+            out.append(f"{even}: its trace takes {format_bytes(taken)}, not {format_bytes(plain)}")
+        elif plan.structure.is_known(k, plan.relations[k].group):
+            out.append(f"leak and gain of {label} do not change in time: their products are not recorded step by step")
+    return out + _memoryless_notes(facts, plan) + _column_notes(facts, plan)
+
+
+def _memoryless_notes(facts: Facts, plan: Plan) -> list[str]:
+    names = ", ".join(facts.state_name(i) for i in sorted(plan.reader.view.memoryless))
+    return [f"no trace is kept for {names}: what it holds is that of other states, and the last step"] if names else []
+
+
+def _column_notes(facts: Facts, plan: Plan) -> list[str]:
+    fewer = [(r, r.copies) for r in plan.relations if r.copies is not None and r.copies.source is not None]
+    return [
+        f"{c.count - c.of.size} of the {c.count} outputs of {facts.sites[r.site].label} act on no state that needs a "
+        "trace, and have none"
+        for r, c in fewer
+    ]

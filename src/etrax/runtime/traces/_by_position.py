@@ -1,0 +1,192 @@
+"""The transport of traces by position, whatever their kinds: what a plan says is what is carried.
+
+    ε_K = P ε_0 + Σ_k u_k ⊗ c_k        P = D_K ··· D_1        c_k = D_K ··· D_{k+1} F_k
+
+No trace is touched step by step: P and c_k are as large as states and outputs of ops (docs/mathematics.md, 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .. import _site_math as site_math
+from .._plan import FixedParts, Plan, wide_dtype
+from .._transport import EachStep, FusedCredit, Transport, WindowData, add_to, by_site
+from .._view import in_view
+from ..blocks import Matrix, Step, Vector, power, reverse
+from . import _by_slot, _stack
+
+# The kinds of trace. The first one that fits a relation serves it: a new kind is a file like these, and its name here.
+KINDS: tuple[ModuleType, ...] = (_stack, _by_slot)
+
+# The arrays of one relation's trace, as its kind holds them.
+Entries: TypeAlias = tuple[Array, ...] | Array
+# (number of a relation, signal at the elements of its y) -> the signal that its trace meets
+Meets: TypeAlias = Callable[[int, Vector], Vector]
+
+
+class PositionTrace(NamedTuple):
+    """Per relation, the arrays of its trace; none for one whose trace is another's."""
+
+    entries: list[Entries]
+
+
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """The traces of a plan. With `by_sample`, those of several states may be held as one array, if that is faster."""
+
+    plan: Plan
+    by_sample: bool = True
+
+    @cached_property
+    def kinds(self) -> list[ModuleType]:
+        count = range(len(self.plan.relations))
+        return [next(kind for kind in KINDS if kind.fits(self.plan, k, self.by_sample)) for k in count]
+
+    def init(self) -> PositionTrace:
+        plan = self.plan
+        zeros = [kind.zeros(plan, k) if plan.source(k) == k else () for k, kind in enumerate(self.kinds)]
+        return PositionTrace(zeros)
+
+    def nbytes(self, k: int) -> int:
+        """Bytes of the trace of relation k."""
+        if self.plan.source(k) != k:
+            return 0
+        arrays = jax.tree.leaves(jax.eval_shape(lambda: self.kinds[k].zeros(self.plan, k)))
+        return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in arrays)
+
+    def credit(
+        self, trace: PositionTrace, g: Mapping[int, Vector], window: WindowData, fused: bool = False,
+        meets: Meets = lambda k, signal: signal,
+    ) -> dict[int, Array]:  # fmt: skip
+        """g · ε by site, for rows g per group; without what `fused_rows` give, if credit is `fused`.
+
+        `meets(k, signal)` may change the signal that the trace of relation k meets.
+        """
+        out: dict[int, Array] = {}
+        for k, (r, entries, signal) in self._signals(trace, g, window).items():
+            term = self.kinds[k].credit(self.plan, k, entries, meets(k, signal), window, fused)
+            if term is not None:
+                add_to(out, r.site, term)
+        return out
+
+    def fused_rows(
+        self, trace: PositionTrace, g: Mapping[int, Vector], window: WindowData,
+        meets: Meets = lambda k, signal: signal,
+    ) -> dict[int, tuple[Array, Array]]:  # fmt: skip
+        """Credit of factored traces, as rows of the window's products."""
+        rows: dict[int, list[tuple[Array, Array]]] = {}
+        for k, (r, entries, signal) in self._signals(trace, g, window).items():
+            own = self.kinds[k].fused_rows(self.plan, k, entries, meets(k, signal), window)
+            rows.setdefault(r.site, []).extend(own)
+        return {j: (jnp.stack([u for u, _ in own]), jnp.stack([c for _, c in own])) for j, own in rows.items() if own}
+
+    def _signals(self, trace: PositionTrace, g: Mapping[int, Vector], window: WindowData) -> dict:
+        """Per relation, its trace and g at the elements of y as that trace meets it."""
+        plan, gains = self.plan, self.plan.fixed(window).gains if self.plan.structure.gains else {}
+        relations = {k: r for k, r in enumerate(plan.relations) if r.group in g}
+        return {k: (r, trace.entries[plan.source(k)], plan.signal(k, g[r.group], gains)) for k, r in relations.items()}
+
+    def summed(self, k: int, trace: PositionTrace, g: Vector, window: WindowData) -> Array:
+        """g · ε of relation k, entry by entry of one slot's trace."""
+        gains = self.plan.fixed(window).gains if self.plan.structure.gains else {}
+        m = self.plan.source(k)
+        return self.kinds[m].summed(self.plan, m, trace.entries[m], self.plan.signal(k, g, gains), window)
+
+    def move(self, trace: PositionTrace, window: WindowData, records: Step) -> PositionTrace:
+        """P ε_0 + Σ_k u_k ⊗ c_k of every relation."""
+        plan = self.plan
+        if not plan.relations:
+            return trace
+        window_products, suffix_rows = self.suffix_products(window, records)
+        return PositionTrace(
+            [
+                self.kinds[k].moved(plan, k, entries, window_products[r.group], suffix_rows[k], window)
+                if plan.source(k) == k
+                else entries
+                for k, (r, entries) in enumerate(zip(plan.relations, trace.entries, strict=True))
+            ]
+        )
+
+    def suffix_products(self, window: WindowData, records: Step) -> tuple[dict[int, Matrix], dict[int, Vector]]:
+        """P per group, and c_k per relation and slot, stacked over k. A narrow trace is moved by wide products."""
+        plan, steps = self.plan, window.steps
+        fixed, dtypes = plan.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
+        own = [k for k in range(len(plan.relations)) if plan.source(k) == k]
+        still = [g for g in plan.groups if plan.structure.is_fixed(g)]
+        # Where D changes: one loop backwards, for all groups together.
+        moving = {
+            g: plan.algebras[g].identity(dtypes[g], window.zero_after_credit) for g in plan.groups if g not in still
+        }
+
+        def emit(a: Mapping[int, Matrix], step: Step) -> dict[int, Vector]:
+            met = [k for k in own if plan.relations[k].group in a]
+            return {k: self._late(k, a[plan.relations[k].group], step.rows[k]) for k in met}
+
+        products, rows = {}, {}
+        if moving:
+            changing = Step({g: d for g, d in records.blocks.items() if g in moving},
+                            {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
+            products, rows = reverse(
+                plan.algebras, moving, steps, lambda record: plan.reads(fixed, record), changing, emit
+            )
+        # Where it does not: its powers, which are those of every window.
+        for g in still:
+            whole, suffixes = plan.algebras[g].powers(fixed.blocks[g], steps, dtypes[g])
+            # Added here, and not to the powers, which must not depend on the window.
+            products[g] = jax.tree.map(lambda p: p + jnp.asarray(window.zero_after_credit, p.dtype), whole)
+            for k in (k for k in own if plan.relations[k].group == g):
+                rows[k] = self._late_of_all(k, suffixes, fixed, records)
+        layouts = plan.reader.layouts
+        masked = {g: plan.algebras[g].without(p, power(layouts[g].links, steps)) for g, p in products.items()}
+        return masked, rows
+
+    def _late(self, k: int, a: Matrix, row: Vector) -> Vector:
+        """a · F at the elements of relation k's y: c_k, if a is the product of later blocks."""
+        plan, dtype = self.plan, wide_dtype(self.plan.dtypes[k])
+        algebra, at, site = plan.algebra(k), plan.at_op(k, a), plan.site(k)
+        if site.loops:
+            at = algebra.map(lambda p, s, t: site_math.beside_loops(site, p), at)
+        c = algebra.times(at, row, plan.drives[k])
+        return jax.tree.map(lambda x: x.astype(dtype), c)
+
+    def _late_of_all(self, k: int, suffixes: Matrix, fixed: FixedParts, records: Step) -> Vector:
+        """c_k for all steps at once, given their suffix products; F may be that of every step."""
+        row = records.rows.get(k)
+        if row is None:
+            return jax.vmap(lambda a: self._late(k, a, fixed.rows[k]))(suffixes)
+
+        def one(a: Matrix, changing: Vector) -> Vector:
+            return self._late(k, a, self.plan.reads(fixed, Step({}, {k: changing})).rows[k])
+
+        return jax.vmap(one)(suffixes, row)
+
+
+def _real_dtype(plan: Plan, g: int) -> np.dtype:
+    """The real type of a group's slots, at least float32."""
+    avals = plan.reader.layouts[g].avals.values()
+    wide = any(np.dtype(a.dtype).name in ("float64", "complex128") for a in avals)
+    return np.dtype(np.float64 if wide else np.float32)
+
+
+def by_position_transport(plan: Plan, by_sample: bool = True) -> Transport[PositionTrace]:
+    """Traces of a plan, and the gradient of the loss through the entry state."""
+    traces = Traces(plan, by_sample)
+    transport = Transport(
+        traces.init,
+        lambda trace, g, window: traces.credit(trace, plan.vectors(g), window, fused=True),
+        lambda trace, window: traces.move(trace, window, window.records),
+        EachStep(plan.record) if plan.relations else EachStep(),
+        fused=FusedCredit(lambda trace, g, window: traces.fused_rows(trace, plan.vectors(g), window)),
+        parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
+    )
+    return in_view(plan.reader.view, transport)
