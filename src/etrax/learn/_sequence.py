@@ -13,7 +13,7 @@ from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import live_sites, run_window
+from ..runtime import WindowRun, live_sites, run_window
 from ._checks import Optimizer, told
 from ._masks import differentiated_where, weighed, without_masked_nans
 
@@ -165,8 +165,8 @@ def run_sequence(
         states, trace, total, grads = carry
         x, window_data = xs
         x = without_masked_nans(x, window_data[1])
-        moving = w, states, trace, x, window_data
-        out = run_window(facts, program.transport, arguments.params, *moving, losses, loss_weight, so_far=grads)
+        run = WindowRun(arguments.params, w, states, trace, x, window_data, losses, loss_weight, grads_before=grads)
+        out = run_window(facts, program.transport, run)
         return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
 
     # Gradients are summed over windows in at least float32.
@@ -194,7 +194,8 @@ def train_sequence(
         w = program.prepared(p)
         scale = losses.total(window_data, steps_of(x, window_data))
         loss_weight = 1 / jnp.asarray(scale, losses.dtype(window_data))
-        out = run_window(facts, program.transport, p, w, states, trace, x, window_data, losses, loss_weight)
+        run = WindowRun(p, w, states, trace, x, window_data, losses, loss_weight)
+        out = run_window(facts, program.transport, run)
         loss, grads = out.loss / scale, program.param_grads(p, out.grads)
         updates, new_opt = told(optimizer, loss).update(grads, opt_state, params)
         new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)

@@ -85,7 +85,7 @@ def _source(facts: Facts, modulator: Modulator | None) -> Source:
     def signal(own: tuple[()], moment: Moment) -> tuple[dict[int, Array], tuple[()]]:
         if modulator is None:
             return {g.index: jnp.full(g.num_positions, moment.loss) for g in facts.groups}, ()
-        weight, found = moment.along[1], moment.read(modulator)
+        weight, found = moment.step_data[1], moment.read(modulator)
         weight = jnp.ones(()) if weight is None else weight
         at = {g.index: (_on_group(facts, g, found), _broadcast(facts, g, weight, "mask")) for g in facts.groups}
         return {g: _masked(signal, own) for g, (signal, own) in at.items()}, ()

@@ -61,6 +61,7 @@ from ._view import whole_view as whole_view
 from ._watch import Watched as Watched
 from ._watch import is_finite as is_finite
 from ._watch import watched as watched
+from ._window import WindowRun as WindowRun
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites
 from ._window import run_window as run_window

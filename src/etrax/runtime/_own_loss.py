@@ -3,7 +3,7 @@
     s = ∂ℓ/∂h'        r = ∂ℓ/∂h  not by way of h'        δ_j = ∂ℓ/∂y_j
 
 ℓ is the loss of this step alone. A state that is made of other new states of its group (a spike of its membrane) counts
-for itself, and they for what is left: the trace of the spike holds their share already. The new states of other groups
+for itself, and they for what is left: the trace of the spike holds their part already. The new states of other groups
 count as what the loss sees a group through. Recurrence by weight ops is left out of r, as it is left out of the trace:
 ops that read old states only, on their way to states. For a group that the loss sees in no other way they are left in.
 """
@@ -52,19 +52,20 @@ class OwnLoss:
     seen: frozenset[int]
 
     def __call__(
-        self, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs, along: Any, loss_of: OutputLoss,
-        share: Array | float,
+        self, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs, step_data: Any, loss_of: OutputLoss,
+        loss_weight: Array | float,
     ) -> StepGradients:  # fmt: skip
-        """Derivative rules, which need not be linear, see the `share` that the loss counts for; it is divided out."""
+        """Derivative rules, which need not be linear, see the loss times its weight, which is divided out again."""
         facts = self.plan.facts
         pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights, ran.ys)
-        errors = {k: (share * e).astype(e.dtype) for k, e in errors_of(ran.outputs, along, loss_of)[1].items()}
-        found = StepGradients({}, {}, {j: _whole(d, share) for j, d in pull(errors)[0].items()})
+        _, plain = errors_of(ran.outputs, step_data, loss_of)
+        errors = {k: (loss_weight * e).astype(e.dtype) for k, e in plain.items()}
+        found = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in pull(errors)[0].items()})
         for g, cut in self.cuts.items():
             layout = self.plan.reader.layouts[g]
             old, new = _from_states(facts, facts.groups[g], cut, leaves, weights, ran.ys)[1](errors)
             found.new[g], found.old[g] = (
-                jax.tree.map(lambda a: _whole(a, share), layout.vector(bars)) for bars in (new, old)
+                jax.tree.map(lambda a: _whole(a, loss_weight), layout.vector(bars)) for bars in (new, old)
             )
         return found
 
@@ -142,6 +143,6 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[set[int], se
     }
 
 
-def _whole(a: Array, share: Array | float) -> Array:
+def _whole(a: Array, loss_weight: Array | float) -> Array:
     wide = a.astype(common_dtype(a.dtype, jnp.float32))
-    return (wide / share).astype(wide.dtype)
+    return (wide / loss_weight).astype(wide.dtype)

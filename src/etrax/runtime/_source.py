@@ -28,16 +28,16 @@ class OutputLoss(Protocol):
     share the samples.
     """
 
-    def __call__(self, outs: list[Array], along: Any) -> tuple[Array, Any]: ...
+    def __call__(self, outs: list[Array], step_data: Any) -> tuple[Array, Any]: ...
 
-    def read(self, f: Callable[[Any, Any], Any], outs: list[Array], along: Any) -> Any: ...
+    def read(self, f: Callable[[Any, Any], Any], outs: list[Array], step_data: Any) -> Any: ...
 
     def whole(self, loss: Array) -> Array: ...
 
 
 class Moment(NamedTuple):
-    """One step as a source sees it: `read(f)` is f(output, target) as the loss function is given them; what runs
-    along, and the loss.
+    """One step as a source sees it: `read(f)` is f(output, target) as the loss function is given them; the data of the
+    step beside its inputs (targets, weights of a mask), and the loss.
 
     `errors` are the derivatives of the loss in those leaves of the output that have one; `activity` is what the step
     shows of each group, per position.
@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
     read: Callable[[Callable[[Any, Any], Any]], Any]
     errors: dict[int, Array]
-    along: Any
+    step_data: Any
     loss: Array
     activity: list[Array]
 
@@ -127,20 +127,20 @@ def _on_parts(signal: Array, like: Array) -> Array:
 
 
 def moment_of(
-    visible: Visible, observed: ObservedStep, outputs: list[Array], along: Any, loss_of: OutputLoss
+    visible: Visible, observed: ObservedStep, outputs: list[Array], step_data: Any, loss_of: OutputLoss
 ) -> Moment:
     """The step as a source sees it."""
-    value, errors = errors_of(outputs, along, loss_of)
+    value, errors = errors_of(outputs, step_data, loss_of)
     activity = _activity(visible.facts, visible, observed.seen)
-    return Moment(lambda f: loss_of.read(f, outputs, along), errors, along, loss_of.whole(value), activity)
+    return Moment(lambda f: loss_of.read(f, outputs, step_data), errors, step_data, loss_of.whole(value), activity)
 
 
-def errors_of(outputs: Sequence[Array], along: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
+def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
     """The loss of a step, and its derivative in each output leaf that has one."""
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
     def loss(moving: Mapping[int, Array]) -> Array:
-        return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], along)[0]
+        return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], step_data)[0]
 
     value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
     return value, pull(jnp.ones_like(value))[0]

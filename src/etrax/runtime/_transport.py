@@ -34,12 +34,12 @@ class WindowData(NamedTuple):
     | `entry_states`, `exit_states` | all states before the first step, and after the last |
     | `entry_bar` | ∂L/∂h_0 with the estimated future in it; None for a rule without `Future` |
     | `carry` | what `EachStep.advance` has made of `EachStep.begin` by the last step |
-    | `zero_after_credit` | zero, which the compiler computes after the credit, for it does not know the number |
+    | `zero_after_credit` | a zero that XLA cannot fold and that depends on the credit |
     | `params`, `weights` | the parameters, and the weight of every site |
     | `steady` | values of the last inputs, where these are made of parameters only (`Facts.parameter_inputs`) |
 
-    The compiler copies a trace that it overwrites before it has read it. Where a trace is multiplied by something that
-    `zero_after_credit` was added to, it has to take the credit first, and then moves the trace in its place.
+    Adding `zero_after_credit` to a factor of a trace orders the move after the read, so that the trace is updated in
+    place: XLA would copy a trace that is overwritten before it has been read.
     """
 
     steps: int
@@ -82,9 +82,9 @@ class StepOutputs(NamedTuple):
 class Signal(Generic[Trace]):
     """A learning signal in place of the gradient of the loss.
 
-    `of_step(trace, leaves, weights, ran, along, loss_of, share)` gives the signals of one step; `ran` is what the step
-    gave, so that nobody runs it again for its values. The gradient of the sites in `replaces` is the credit, which is
-    made of these signals, and nothing else.
+    `of_step(trace, leaves, weights, ran, step_data, loss_of, loss_weight)` gives the signals of one step; `ran` is what
+    the step gave, so that nobody runs it again for its values. The gradient of the sites in `replaces` is the credit,
+    which is made of these signals, and nothing else.
     """
 
     of_step: Callable[[Trace, Sequence[Array], Sequence[Array], StepOutputs, Any, Any, Array | float], Any]

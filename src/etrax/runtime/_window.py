@@ -41,23 +41,39 @@ def live_sites(facts: Facts) -> list[int]:
     return [j for j in range(len(facts.sites)) if OpNode(j) in facts.live]
 
 
-@promotes
-def run_window(
-    facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
-    trace: Trace, inputs: Sequence[Array], along: Any, loss_of: StepLoss, share: Array | float = 1.0,
-    exit_bars: Mapping[int, Array] | None = None, so_far: Mapping[int, Array] | None = None,
-) -> WindowResult:  # fmt: skip
-    """Credit and transport over the steps that `inputs` (leaves with a leading axis k) hold.
+class WindowRun(NamedTuple):
+    """What a window is run on: `inputs` and `step_data` are leaves with a leading axis over its steps.
 
-    `exit_bars` are what a loss asks of the states at the exit, by number, beside that of the steps' outputs.
-    `so_far` are the gradients of earlier windows, to which those of this one are added.
-    `share` is what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean). Reverse mode
-    begins with it, since a derivative rule of the model (a clipped gradient) need not be linear.
+    | field | is |
+    |---|---|
+    | `step_data` | what the loss of a step is given beside its outputs: targets, weights of a mask |
+    | `loss_of` | the loss of a step, and extras to be stacked |
+    | `loss_weight` | what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean) |
+    | `exit_cotangents` | what a loss asks of the states at the exit, by number, beside that of the steps' outputs |
+    | `grads_before` | the gradients of earlier windows, to which those of this one are added |
+
+    Reverse mode begins with `loss_weight`, since a derivative rule (a clipped gradient) need not be linear.
     """
-    ran = _run(facts, transport, params, weights, states, trace, inputs, along, loss_of, share)
+
+    params: Sequence[Array]
+    weights: Weights
+    states: Sequence[Array]
+    trace: Any
+    inputs: Sequence[Array]
+    step_data: Any
+    loss_of: StepLoss
+    loss_weight: Array | float = 1.0
+    exit_cotangents: Mapping[int, Array] | None = None
+    grads_before: Mapping[int, Array] | None = None
+
+
+@promotes
+def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> WindowResult:
+    """Credit and transport over the steps of one window."""
+    ran, trace, weights = _run(facts, transport, run), run.trace, run.weights
     none = {i: jnp.zeros_like(v) for i, v in ran.exits.items()}
-    asked = {i: bar for i, bar in (exit_bars or {}).items() if i in none}
-    bars = _pull_loss(transport, trace, ran, none | asked, share)
+    asked = {i: bar for i, bar in (run.exit_cotangents or {}).items() if i in none}
+    bars = _pull_loss(transport, trace, ran, none | asked, run.loss_weight)
 
     def pull(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
         return ran.pull_back((jnp.zeros_like(ran.loss), {**none, **cotangents}))
@@ -69,20 +85,22 @@ def run_window(
         weights.fixed,
         pull,
         ran.signals,
-        states,
+        run.states,
         ran.end,
         bars.with_future,
         ran.carry,
-        params=list(params),
+        params=list(run.params),
         weights=weights.weight,
     )
     grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
-    grads = {j: so_far[j] + g.astype(so_far[j].dtype) for j, g in grads.items()} if so_far is not None else grads
+    if run.grads_before is not None:
+        before = run.grads_before
+        grads = {j: before[j] + g.astype(before[j].dtype) for j, g in grads.items()}
     replaces = transport.signal.replaces if transport.signal is not None else frozenset()
 
     def add(credit: Mapping[int, Array]) -> None:
         signalled = replaces & credit.keys()  # a signal of the rule's own is that of the loss of a step
-        for j, g in {**credit, **_scaled({j: credit[j] for j in signalled}, share)}.items():
+        for j, g in {**credit, **_scaled({j: credit[j] for j in signalled}, run.loss_weight)}.items():
             grads[j] = grads[j] + g.astype(grads[j].dtype)
 
     credit = transport.credit(trace, bars.entry, window)
@@ -112,12 +130,10 @@ class _Ran(NamedTuple):
     extras: Any
 
 
-def _run(
-    facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
-    trace: Trace, inputs: Sequence[Array], along: Any, loss_of: StepLoss, share: Array | float,
-) -> _Ran:  # fmt: skip
+def _run(facts: Facts, transport: Transport[Trace], run: WindowRun) -> _Ran:
+    params, weights, states, trace, inputs, step_data, loss_of, loss_weight, *_ = run
     live, n_states = live_sites(facts), len(facts.states)
-    leaves = jax.tree.leaves((inputs, along))
+    leaves = jax.tree.leaves((inputs, step_data))
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
     each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
@@ -131,19 +147,21 @@ def _run(
         record = each.record(leaves, weights.weight, ran.ys)
         moved = each.advance(moved, leaves, weights.weight, ran.ys)
         data = detach({j: seen[j].data for j in live})
-        signal = of_step(trace, leaves, weights.weight, ran, extra, loss_of, share) if of_step is not None else ()
+        signal = of_step(trace, leaves, weights.weight, ran, extra, loss_of, loss_weight) if of_step is not None else ()
         return (outs[:n_states], moved), (loss, data, (record, signal), detach(extras))
 
-    def run(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
+    def steps_through(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, each.begin(trace))
-        xs = (list(inputs), along, deltas)
+        xs = (list(inputs), step_data, deltas)
         (end, carry), (losses, data, seen, extras) = split_scan(partial(body, detach), begun, xs, steps)
         return (losses.sum(), {i: end[i] for i in moving}), (end, carry, data, seen, extras)
 
     moving = {i: states[i] for i in differentiable(facts)}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
-    (loss, exits), pull_back, (end, carry, data, seen, extras) = detaching_vjp(run, moving, deltas, has_aux=True)
+    (loss, exits), pull_back, (end, carry, data, seen, extras) = detaching_vjp(
+        steps_through, moving, deltas, has_aux=True
+    )
     records, signals = seen
     return _Ran(steps, loss, exits, pull_back, end, carry, data, records, signals, extras)
 
@@ -157,22 +175,22 @@ class _Bars(NamedTuple):
 
 
 def _pull_loss(
-    transport: Transport[Trace], trace: Trace, ran: _Ran, exits: dict[int, Array], share: Array | float
+    transport: Transport[Trace], trace: Trace, ran: _Ran, exits: dict[int, Array], loss_weight: Array | float
 ) -> _Bars:
     """The gradient of the window's loss; with a future, one pull-back more unless it counts for every site."""
     future = transport.future
     if future is None:
-        return _Bars(*ran.pull_back((jnp.full_like(ran.loss, share), exits)))
-    later = _scaled(future.estimate(trace, ran.end), share)
+        return _Bars(*ran.pull_back((jnp.full_like(ran.loss, loss_weight), exits)))
+    later = _scaled(future.estimate(trace, ran.end), loss_weight)
     if future.sites.issuperset(ran.data):
         both = exits | {i: exits[i] + bar for i, bar in later.items()}
-        entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), both))
-        return _Bars(entry, ops, _scaled(entry, 1 / share))
-    entry, ops = ran.pull_back((jnp.full_like(ran.loss, share), exits))
+        entry, ops = ran.pull_back((jnp.full_like(ran.loss, loss_weight), both))
+        return _Bars(entry, ops, _scaled(entry, 1 / loss_weight))
+    entry, ops = ran.pull_back((jnp.full_like(ran.loss, loss_weight), exits))
     none = {i: jnp.zeros_like(bar) for i, bar in exits.items()}
     further, more = ran.pull_back((jnp.zeros_like(ran.loss), none | later))
     ops = {j: d + more[j] if j in future.sites else d for j, d in ops.items()}
-    return _Bars(entry, ops, _scaled({i: b + further[i] for i, b in entry.items()}, 1 / share))
+    return _Bars(entry, ops, _scaled({i: b + further[i] for i, b in entry.items()}, 1 / loss_weight))
 
 
 def _window_grads(
@@ -223,5 +241,5 @@ def evolve(
         return jnp.zeros(()), outs
 
     transport = replace(transport, credit=lambda *_: {}, signal=None, future=None, fused=FusedCredit())
-    result = run_window(facts, transport, params, weights, states, trace, inputs, (), no_loss)
+    result = run_window(facts, transport, WindowRun(params, weights, states, trace, inputs, (), no_loss))
     return result.states, result.trace, result.extras

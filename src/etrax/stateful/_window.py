@@ -23,7 +23,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from .._compat import is_inexact
 from ..learn import Learner, differentiated_where
-from ..runtime import evolve, run_window, with_kernels
+from ..runtime import WindowRun, evolve, run_window, with_kernels
 
 Leaves: TypeAlias = list[Array]
 # (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace). The rule alone can read its trace.
@@ -81,9 +81,8 @@ def online_window(learner: Learner) -> Window:
         to_outputs = [outs[k] for k in output_numbers]
         to_states = {i: ends[i] for i in range(n_states) if moves[i]}
         weights = with_kernels(facts, program.weights(params))
-        result = run_window(
-            facts, program.transport, params, weights, states, trace, inputs, to_outputs, loss_of, exit_bars=to_states
-        )
+        run = WindowRun(params, weights, states, trace, inputs, to_outputs, loss_of, exit_cotangents=to_states)
+        result = run_window(facts, program.transport, run)
         grads = jax.tree.leaves(program.param_grads(params, result.grads))
         moving = [g if is_inexact(jax.typeof(p)) else None for p, g in zip(params, grads, strict=True)]
         return moving, None, None, input_grads(params, states, inputs, asked, to_outputs, to_states)

@@ -26,7 +26,7 @@ from ..compiler.ir import Path, PyTree, Role, format_path
 from ..compiler.opened import Weights
 from ..learn import Learner, LearnerState, check_learner
 from ..rules import diagonal_transport
-from ..runtime import FusedCredit, Transport, evolve, run_window
+from ..runtime import FusedCredit, Transport, WindowRun, evolve, run_window
 from ._panels import as_paths
 
 
@@ -169,8 +169,8 @@ def _read(
         future=None,
         fused=FusedCredit(lambda trace, _, window: in_product(trace, g, window)),
     )
-    window = run_window(learner.facts, reader, p, w, h, trace, [a[None] for a in x], (), no_loss)
-    return jax.tree.leaves(learner.program.param_grads(p, window.grads))
+    found = run_window(learner.facts, reader, WindowRun(p, w, h, trace, [a[None] for a in x], (), no_loss))
+    return jax.tree.leaves(learner.program.param_grads(p, found.grads))
 
 
 def _probed(learner: Learner, states: Sequence[Path] | None) -> list[int]:
