@@ -169,7 +169,7 @@ class Meshed:
         with its data, the neurons that it reads.
         """
         leaves, tree = jax.tree.flatten(self._probe[1])
-        shapes = [a.shape for a in jax.tree.leaves(jax.eval_shape(self.program.transport.init))]
+        shapes = [a.shape for a in jax.tree.leaves(jax.eval_shape(self.plain.transport.init))]
         pairs = enumerate(zip(leaves, shapes, strict=True))
         placed = [
             self._beside(self._known[i], s, n) if i in self._known else self.named(*s.spec) for i, (s, n) in pairs

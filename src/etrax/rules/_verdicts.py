@@ -216,7 +216,7 @@ def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = N
     if trivial is not None:
         return trivial
     sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
-    if not signalled_sites(facts) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
+    if not signalled_sites(facts, fan_out) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
         return Verdict(Kind.TRUNCATED, f"{how}, and {_no_signal(facts, sites)}", None)
     plain = by_position_verdict(facts, param, fan_out)
     if not carried_groups(facts, param, fan_out):

@@ -21,6 +21,7 @@ from ..opened import OpenStep
 from ..primitives import Dep
 from ._carried import traced_relations
 from ._facts import Facts
+from ._fan_out import NO_FAN_OUT, FanOut
 from ._memo import memoised
 from ._nodes import Node, OpNode, OutputNode, StateNode
 from ._positions import Group
@@ -88,13 +89,13 @@ def find_visible(facts: Facts) -> Visible:
 
 
 @memoised
-def signalled_sites(facts: Facts) -> frozenset[int]:
+def signalled_sites(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> frozenset[int]:
     """Weight ops to which signals on the activity of groups can come; others have a gradient of zero under them.
 
     To an op with a trace a signal comes through the cut step, in the op's own step or later through the states of its
     group; to one without, in its own step and with nothing cut.
     """
-    visible, traced = find_visible(facts), traced_relations(facts)
+    visible, traced = find_visible(facts), traced_relations(facts, fan_out)
     ends = [_signal_ends(visible, g) for g in range(len(facts.groups))]
     out = set()
     for g, group in enumerate(facts.groups):
