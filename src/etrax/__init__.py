@@ -49,7 +49,7 @@ from .rules.registered import *  # noqa: F403
 _avoid_wrong_sums()
 
 # Imported when first used: most need packages that the core does not. By name, the module that holds it.
-_ON_USE = {name: f".{name}" for name in ("nir", "nn", "rl", "tasks", "testing", "train", "viz")}
+_ON_USE = {name: f".{name}" for name in ("meter", "nir", "nn", "rl", "tasks", "testing", "train", "viz")}
 _ON_USE |= {
     "Stateful": ".stateful",
     "Trainer": ".train",

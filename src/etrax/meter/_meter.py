@@ -237,7 +237,7 @@ def _by_projection(random: np.ndarray, along: float, directions: np.ndarray, rul
     length = float(np.linalg.norm(rule))
     if not (np.isfinite(length) and length > 0 and np.isfinite(random).all()):
         return Measured(math.nan, (-1.0, 1.0), float(np.sqrt(np.mean(random**2))))
-    onto = along / length  # the part of g along ĝ
+    onto = float(along) / length  # the part of g along ĝ
     rest = random - onto * np.real(directions @ rule) / length  # (g − that part) · v
     square = float(rest @ rest)
     size = rule.size * (2 if np.iscomplexobj(rule) else 1)
@@ -249,7 +249,7 @@ def _by_projection(random: np.ndarray, along: float, directions: np.ndarray, rul
     def cosine(orthogonal_square: float) -> float:
         return onto / math.sqrt(onto**2 + orthogonal_square)
 
-    ends = sorted(cosine(square / chi2.ppf(q, random.size)) for q in (0.025, 0.975))
+    ends = sorted(cosine(square / float(chi2.ppf(q, random.size))) for q in (0.025, 0.975))
     middle = square / random.size
     return Measured(cosine(middle), (ends[0], ends[1]), math.sqrt(onto**2 + middle))
 
