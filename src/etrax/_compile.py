@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from ._sums import warn_of_wrong_sums
 from .compiler.analysis import analyse
 from .compiler.ir import Path, PyTree, Role, Step, format_path
 from .frontends import bind, check_operations, compiling
-from .learn import Learner, Model, checked_options
+from .learn import Learner, Model, checked_options, with_guarded_constants
 from .rules import Rule, RuleWarning, as_rule, check_budget
 from .runtime import kernels_of
 
@@ -75,6 +76,7 @@ def analyse_model(model: object, example_inputs: tuple[PyTree, ...], values: Map
     """Bind a model to example inputs and analyse its step. `values` are what its front end takes besides."""
     with compiling():
         bound = bind(model, example_inputs, **values)
+        bound = replace(bound, step=with_guarded_constants(bound.step))
         facts = analyse(bound.step)
 
     def at_batch(batch: int) -> Model:

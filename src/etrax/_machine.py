@@ -67,9 +67,9 @@ class Machine:
     samples_together: int = 4
     # Entries of a row that are added up in one expression; longer rows are added in several rounds.
     entries_in_a_sum: int = 16
-    # A matrix with more entries than one in so many is multiplied as a dense one. With 2048² places and eight samples, a
-    # product of every eighth entry takes a CPU 1.81 ms by gathering and 0.65 ms as a dense one, of every sixteenth 0.79
-    # and 0.61 ms, of every 64th 0.26 and 0.80 ms; the dense matrix also takes so many times the memory.
+    # A matrix with more entries than one in so many is multiplied as a dense one. With 2048² places and eight samples,
+    # a product with every 8th entry takes a CPU 1.81 ms by gathering and 0.65 ms as a dense one, with every 16th 0.79
+    # and 0.61 ms, with every 64th 0.26 and 0.80 ms; the dense matrix also takes so many times the memory.
     dense_share: int = 16
 
     # --- Loops over steps ---
@@ -83,7 +83,7 @@ class Machine:
     # compile), six in 9.2 and 8.0 ms (42 and 13 s).
     unrolled_block_terms: int = 128
     # States at a position up to which powers of blocks that do not change are written out entry by entry. With three
-    # states that runs in 1.04 instead of 1.20 ms, but takes 14.4 instead of 9.2 s to compile; with four it gains nothing.
+    # states that runs in 1.04 instead of 1.20 ms, but takes 14.4 instead of 9.2 s to compile; four gain nothing.
     unrolled_power_states: int = 2
     # Pulls of a step that are made one by one: XLA then sees which of their numbers are zero. More are made as one with
     # a leading axis, for each is compiled as a whole backward step.

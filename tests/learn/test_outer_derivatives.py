@@ -163,6 +163,71 @@ def test_derivatives_through_surrogates_are_refused(name):
         jax.grad(value)(case.params)
 
 
+def by_rate(case, learner, a):
+    optimizer = optax.sgd(0.01 * a)
+    run = learner.train(optimizer, loss, window=2)
+    return run(case.params, optimizer.init(case.params), learner.init(), case.x, case.targets)[3][-1]
+
+
+def by_targets(case, learner, a):
+    optimizer = optax.sgd(0.01)
+    run = learner.train(optimizer, loss, window=2)
+    return run(case.params, optimizer.init(case.params), learner.init(), case.x, a * case.targets)[3][-1]
+
+
+def by_steps(case, learner, a):
+    params = jax.tree.map(lambda p: a * p, case.params)
+    _, outputs = jax.lax.scan(lambda s, x: learner.step(params, s, x), learner.init(), case.x)
+    return loss(outputs, case.targets)
+
+
+def by_a_constant(case, _, a):
+    learner = etrax.compile(lambda p, s, x: case.model(p, s, a * x), "d_rtrl", case.x[0], params=case.params,
+                            hidden=case.hidden)  # fmt: skip
+    return learner.value_and_grad(loss, window=2)(case.params, learner.init(), case.x, case.targets)[0][0]
+
+
+WAYS = (by_rate, by_targets, by_steps, by_a_constant)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
+def test_every_way_around_a_surrogate_is_refused(way):
+    """What loss, optimizer and step close over reaches the parameters of later windows."""
+    case, learner = compiled("alif_vjp")
+    with pytest.raises(etrax.NotSupportedError, match="derivative rules of its own"):
+        jax.grad(lambda a: way(case, learner, a))(1.0)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
+def test_every_way_without_one_is_right(way):
+    case, learner = compiled("gru")
+    want = (way(case, learner, 1 + SIZE) - way(case, learner, 1 - SIZE)) / (2 * SIZE)
+    assert abs(want) > 1e-4
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(derivative(lambda a: way(case, learner, a))(1.0), want, rtol=1e-6)
+
+
+def test_a_second_derivative_of_a_stateful_learner_with_a_surrogate_is_refused():
+    brainstate = pytest.importorskip("brainstate")
+    case = CASES["alif_vjp"]
+
+    class Cell(brainstate.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p, self.s = brainstate.ParamState(case.params), brainstate.ShortTermState(case.hidden)
+
+        def update(self, x):
+            self.s.value, output = case.model(self.p.value, self.s.value, x)
+            return output
+
+    cell = Cell()
+    online = etrax.Stateful(cell, "d_rtrl", case.x[0])
+    first = brainstate.transform.grad(lambda: (online(case.x[0]) ** 2).sum(), cell.p)
+    assert all(jnp.isfinite(a).all() for a in jax.tree.leaves(first()))
+    with pytest.raises(etrax.NotSupportedError, match="derivative rules of its own"):
+        brainstate.transform.grad(lambda: sum((g**2).sum() for g in jax.tree.leaves(first())), cell.p)()
+
+
 def test_gradients_of_a_fresh_learner_have_finite_derivatives():
     for rule in ("uoro()", "kf_rtrl()", "pp_prop(decay=0.9)"):
         case, learner = compiled("vanilla", ROWS[rule].rule)

@@ -96,6 +96,51 @@ def test_inside_of_a_compiled_function():
     assert module.alias is module.h and int(module.kept["both"][0].value) == T
 
 
+class MadeAtOnce(brainstate.nn.Module):
+    """States of `__init__`, which no `init_state` makes again; one of them outlives a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = brainstate.ParamState(jnp.asarray(np.random.RandomState(1).standard_normal((I, H))))
+        self.h = brainstate.HiddenState(jnp.full((B, H), 0.3))
+        self.filtered = brainstate.ShortTermState({"slow": jnp.zeros((B, H))})
+        self.calls = brainstate.LongTermState(jnp.zeros((), int))
+
+    def update(self, x):
+        self.calls.value = self.calls.value + 1
+        self.h.value = 0.8 * self.h.value + jnp.tanh(x @ self.w.value)
+        self.filtered.value = {"slow": 0.5 * self.filtered.value["slow"] + self.h.value}
+        return self.filtered.value["slow"]
+
+
+class Mixed(brainstate.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = MadeAtOnce(), Layers()
+
+    def update(self, x):
+        return self.first(x) + self.second(x)
+
+
+@pytest.mark.parametrize("make", [MadeAtOnce, Mixed])
+def test_states_that_no_init_state_makes(make):
+    module = make()
+    brainstate.nn.init_all_states(module, B)
+    online = etrax.Stateful(module, "d_rtrl", XS[0])
+    step = brainstate.transform.jit(lambda x: online(x))
+    first = run(step)
+    online.reset_state()
+    np.testing.assert_array_equal(run(step), first)
+
+    @brainstate.transform.jit
+    def sequence(xs):
+        online.reset_state()
+        return brainstate.transform.for_loop(online, xs)
+
+    np.testing.assert_allclose(sequence(XS), first, rtol=1e-12)
+    assert int(getattr(module, "first", module).calls.value) == 3 * T
+
+
 def test_another_batch_size_between_calls():
     module = Layers()
     online = etrax.Stateful(module, "d_rtrl", XS[0], batch_size=B)

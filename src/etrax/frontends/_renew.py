@@ -14,10 +14,11 @@ from typing import Any
 from ._borrow import Module, State
 
 
-def renew_states(module: Module, *args: object, **kwargs: object) -> None:
+def renew_states(module: Module, *args: object, **kwargs: object) -> set[tuple[Any, ...]]:
     """Run `brainstate.nn.init_all_states`; every path of the module that had a state has the same object afterwards.
 
-    If it fails, the module holds the states and values that it held before.
+    The answer are the paths whose states were made or given values anew. If it fails, the module holds the states and
+    values that it held before.
     """
     old = dict(module.states())
     before = {path: state._value for path, state in old.items()}
@@ -33,6 +34,7 @@ def renew_states(module: Module, *args: object, **kwargs: object) -> None:
     _put_back(module, old)
     for path, state in made.items():
         old[path].value = state.value
+    return set(made) | {path for path, state in old.items() if state._value is not before[path]}
 
 
 def _put_back(module: Module, old: Mapping[tuple[Any, ...], State]) -> None:

@@ -35,3 +35,5 @@ from ._program import Program as Program
 from ._program import check_like as check_like
 from ._sequence import Losses as Losses
 from ._sequence import run_sequence as run_sequence
+from ._surrogates import with_guarded_constants as with_guarded_constants
+from ._surrogates import without_derivatives as without_derivatives

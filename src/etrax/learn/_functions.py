@@ -43,6 +43,7 @@ def step_function(learner: Learner) -> Step:
         return as_arrays(params, step.select(Role.PARAM)), state, as_arrays(inputs, step.select(Role.INPUT))
 
     def run(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> dict[str, PyTree]:
+        params, state, inputs = without_derivatives(program.facts.step, (params, state, inputs))
         p, states = program.params(params), program.states(state.hidden)
         xs = [x[None] for x in program.inputs_of_step(inputs)]
         end, trace, outs = evolve(program.facts, program.transport, p, program.prepared(p), states, state.trace, xs)

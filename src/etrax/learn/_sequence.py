@@ -16,6 +16,7 @@ from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, e
 from ..runtime import WindowRun, live_sites, run_window
 from ._checks import Optimizer, told
 from ._masks import differentiated_where, weighed, without_masked_nans
+from ._surrogates import without_derivatives
 
 if TYPE_CHECKING:
     from ._program import Arguments, Program
@@ -190,6 +191,8 @@ def train_sequence(
         params, opt_state, states, trace = carry
         x, window_data = xs
         x = without_masked_nans(x, window_data[1])
+        # Those of all windows but the first depend on targets, mask, and whatever loss and optimizer close over.
+        params = without_derivatives(facts.step, params)
         p = program.params(params)
         w = program.prepared(p)
         scale = losses.total(window_data, steps_of(x, window_data))

@@ -6,11 +6,12 @@ the result is differentiated again. A wrong number would come out without a word
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 
-from .._compat import CUSTOM
+from .._compat import CUSTOM, is_concrete
 from .._errors import NotSupportedError
 from ..compiler.ir import PyTree, Step, equations, is_rule_of_jax
 
@@ -23,6 +24,13 @@ def has_user_rules(step: Step) -> bool:
 def without_derivatives(step: Step, tree: PyTree) -> PyTree:
     """The values of a tree, whose derivatives are refused if the step has derivative rules of the user's."""
     return refuse_derivatives(tree) if has_user_rules(step) else tree
+
+
+def with_guarded_constants(step: Step) -> Step:
+    """A step with such rules that closes over values of a transformation around it: derivatives in them are refused."""
+    if is_concrete(step.consts) or not has_user_rules(step):
+        return step
+    return replace(step, consts=tuple(c if is_concrete(c) else refuse_derivatives(c) for c in step.consts))
 
 
 @jax.custom_vjp

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from .._compat import staged_copy
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path
@@ -80,6 +81,15 @@ class Stateful(Online):
     def _compile(self, batch_size: int | None) -> None:
         self.learner = compile_learner(self.module, self._rule, *self._example, batch_size=batch_size, **self._options)
         self._window = online_window(self.learner)
+        states = self._short_term_states()
+        self._start = {path: jax.tree.map(staged_copy, state.value) for path, state in states.items()}
+
+    def _short_term_states(self) -> dict[Path, State]:
+        """The states that a sequence begins with; statistics and random keys outlive it."""
+        in_module: dict[Path, State] = dict(self.module.states())
+        entries = [entry for entry in self.learner.bound.states if entry.role is not Role.PARAM]
+        states = {entry.path: in_module.get(entry.path, entry.handle) for entry in entries}
+        return {path: s for path, s in states.items() if isinstance(s, self._brainstate.ShortTermState)}
 
     def _read(self) -> tuple[Leaves, Leaves]:
         params, *states = self.learner.bound.read()
@@ -109,6 +119,8 @@ class Stateful(Online):
     def reset_state(self, batch_size: int | None = None) -> None:
         """States as the module makes them, for the batch size of now, and an empty trace.
 
+        Hidden and short-term states that no `init_state` makes (those of `__init__`) are as they were when the module
+        was compiled; long-term states and random keys stay.
         New values are written into the module's own state objects, so that functions under `brainstate.transform.jit`
         see them; a reset inside of such a function works as well. For another batch size the learner is compiled anew.
         """
@@ -136,7 +148,10 @@ class Stateful(Online):
 
     def _remade(self, batch_size: int | None) -> tuple[int, ...]:
         """Make the values of the module's states anew; the shape of the first hidden one."""
-        renew_states(self.module, *(() if batch_size is None else (batch_size,)))
+        made = renew_states(self.module, *(() if batch_size is None else (batch_size,)))
+        for path, state in self._short_term_states().items():
+            if path not in made:
+                state.value = jax.tree.map(staged_copy, self._start[path])
         hidden = jax.tree.leaves(self.learner.bound.read()[1])
         return jnp.shape(hidden[0]) if hidden else ()
 

@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from .._compat import is_inexact
-from ..learn import Learner, differentiated_where
+from ..learn import Learner, differentiated_where, without_derivatives
 from ..runtime import WindowRun, evolve, run_window, with_kernels
 
 Leaves: TypeAlias = list[Array]
@@ -76,7 +76,8 @@ def online_window(learner: Learner) -> Window:
         residuals: tuple[Leaves, Leaves, object, Leaves, dict[int, tuple[()]]],
         cotangents: tuple[Leaves, Leaves, object],
     ) -> tuple[list[Array | None], None, None, list[Array | None]]:
-        params, states, trace, inputs, asked = residuals
+        *values, asked = residuals
+        params, states, trace, inputs = without_derivatives(facts.step, values)
         outs, ends, _ = jax.tree.map(_as_array, cotangents, is_leaf=lambda c: isinstance(c, SymbolicZero))
         to_outputs = [outs[k] for k in output_numbers]
         to_states = {i: ends[i] for i in range(n_states) if moves[i]}

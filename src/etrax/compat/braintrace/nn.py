@@ -184,21 +184,21 @@ class GRUCell(_Gated):
     """z, r = σ(W [x, h]);  h ← (1 − z) h + z φ(Wh [x, r h])"""
 
     maps = ("Wz", "Wr", "Wh")
-    update = nn.GRUCell.update
+    _next, update = nn.GRUCell._next, nn.GRUCell.update
 
 
 class MGUCell(_Gated):
     """f = σ(Wf [x, h]);  h ← (1 − f) h + f φ(Wh [x, f h])"""
 
     maps = ("Wf", "Wh")
-    update = nn.MGUCell.update
+    _next, update = nn.MGUCell._next, nn.MGUCell.update
 
 
 class CFNCell(_Gated):
     """f, i = σ(W [x, h]);  h ← f φ(h) + i φ(Wh x)"""
 
     maps, of_input = ("Wf", "Wi", "Wh"), ("Wh",)
-    update = nn.CFNCell.update
+    _next, update = nn.CFNCell._next, nn.CFNCell.update
 
 
 class LSTMCell(_Gated):

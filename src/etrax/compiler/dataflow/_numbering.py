@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._compat import JaxprEqn, open_jaxpr
+from ..._compat import JaxprEqn, is_concrete, open_jaxpr
 from ..ir import Site
 from ..primitives import NOTHING, ONE, Name, record_of, settings_of
 from ._solver import Domain, Note, Solver
@@ -27,7 +27,8 @@ class Numbering(Domain[Name, None]):
 
     def constant(self, value: object) -> Name:
         """Constants of one number are equal if it is; others only equal themselves."""
-        a = np.asarray(value) if getattr(value, "dtype", np.dtype(float)).kind in "biufc" else None
+        is_number = is_concrete(value) and getattr(value, "dtype", np.dtype(float)).kind in "biufc"
+        a = np.asarray(value) if is_number else None
         if a is None or not a.size or not (a == a.flat[0]).all():
             return 1, ("constant", id(value))
         number = a.flat[0].item()
