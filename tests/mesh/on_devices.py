@@ -28,7 +28,7 @@ from jax.experimental.multihost_utils import process_allgather  # noqa: E402
 import etrax  # noqa: E402
 
 sys.path.insert(0, os.path.dirname(__file__))
-from models import MODELS, B, I, O  # noqa: E402
+from models import MODELS, B, H, I, O  # noqa: E402
 
 # No other axis is as long as a window, nor a product of others: arrays that travel are told apart by their shapes.
 T, WINDOW = 10, 5
@@ -117,7 +117,8 @@ def check(model, word, rule, options):
             for shape in (a.shape, s.shard_shape(a.shape))
             if a.ndim > 1 and shape != a.shape
         ],
-        "pieces": [a.addressable_shards[0].data.size / max(a.size, 1) for a in leaves if a.ndim],
+        # Of arrays with an axis of neurons: what a trace keeps of inputs alone has no axis that neurons are cut along.
+        "pieces": [a.addressable_shards[0].data.size / a.size for a in leaves if max(a.shape, default=0) >= H],
         "params": {k: list(map(str, s.spec)) for k, s in learner.shardings.params.items()},
     }
 
