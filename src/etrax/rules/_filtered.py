@@ -96,7 +96,9 @@ class _Filter:
 
     def on_copies(self, group: int, v: Vector, lead: int, zero: bool = False) -> Vector:
         """A row of which the slots alone count that are low-pass copies; `lead` axes stand before that of slots."""
-        return self.traces.plan.algebras[group].only(v, len(self.traces.plan.reader.copied[group].plain), lead, zero)
+        reader = self.traces.plan.reader
+        assert isinstance(reader, Filtered)
+        return self.traces.plan.algebras[group].only(v, len(reader.copied[group].plain), lead, zero)
 
     def at_exit(self, trace: PositionTrace, window: WindowData) -> dict[int, Array]:
         if not self.reads_exit(window):

@@ -38,6 +38,7 @@ from ..runtime import (
     EachStep,
     FusedCredit,
     Plan,
+    Probes,
     Transport,
     Vector,
     WindowData,
@@ -161,8 +162,9 @@ def factored_transport(
 ) -> Transport[FactoredTrace]:
     """pp_prop: a trace of the data per site, S traces of the output per way to act, and the number of steps."""
     relations = carried_relations(facts, sites, CHEAP_FAN_OUT)
-    plan = plan_of(plan_probes(reduced_view(facts), relations), trace_dtype)
-    shared = _shared(plan)
+    probes = plan_probes(reduced_view(facts), relations)
+    plan = plan_of(probes, trace_dtype)
+    shared = _shared(plan, probes)
     factored = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
@@ -187,10 +189,10 @@ def _is_data(site: WeightSite, dtype: np.dtype) -> bool:
     return len(data) == 1 and data[0] == site.call.out.dtype == dtype
 
 
-def _shared(plan: Plan) -> list[int]:
+def _shared(plan: Plan, probes: Probes) -> list[int]:
     """Per relation, the one whose output trace is also its own: that of ops that act in the same way."""
     sites = [plan.facts.sites[r.site] for r in plan.relations]
-    alike = plan.reader.alike() if len(sites) > 1 else range(len(sites))
+    alike = probes.alike() if len(sites) > 1 else range(len(sites))
     copied = [None if r.copies is None else k for k, r in enumerate(plan.relations)]
     keys = [
         (first, d, s.rule is ALIGNED, site_math.output_shape(s), s.loops, copies)

@@ -28,6 +28,7 @@ from ..runtime import (
     EachStep,
     Flags,
     FusedCredit,
+    Leaky,
     PositionTrace,
     Reached,
     Traces,
@@ -58,8 +59,10 @@ def leaky_transport(
     plan = chosen_plan(
         facts, sites, trace_dtype, CHEAP_FAN_OUT, whole_view(facts), lambda probes: leaky_reader(probes, decay)
     )
-    traces, reached = Traces(plan), Reached(plan_of(plan.reader.probes, trace_dtype))
-    driven = [plan.reader.driven[r.group] for r in plan.relations]
+    reader = plan.reader
+    assert isinstance(reader, Leaky)
+    traces, reached = Traces(plan), Reached(plan_of(reader.probes, trace_dtype))
+    driven = [reader.driven[r.group] for r in plan.relations]
 
     def meets(trace: LeakyTrace) -> Callable[[int, Vector], Vector]:
         return lambda k, signal: reached.met(k, trace.reached, signal, driven[k])

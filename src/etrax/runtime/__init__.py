@@ -34,6 +34,7 @@ from ._reached import Flags as Flags
 from ._reached import Reached as Reached
 from ._readers import Copied as Copied
 from ._readers import Filtered as Filtered
+from ._readers import Leaky as Leaky
 from ._readers import leaky_reader as leaky_reader
 from ._readers import plain_algebra as plain_algebra
 from ._source import Moment as Moment

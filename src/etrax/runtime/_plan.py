@@ -138,20 +138,22 @@ class Plan:
         def part(a: Entry, even: Uniform | None) -> Entry:
             return None if a is None or even is None or even.fixed is not fixed else narrowed(a, even.along)
 
-        known, out = self.structure, Step({}, {})
+        known = self.structure
+        some_blocks: dict[int, Block] = {}
+        some_rows: dict[int, Vector] = {}
         for g, d in blocks.items():
             evens = known.blocks.get(g)
             if evens is not None:
                 pairs = zip(d, evens, strict=True)
                 d = [[part(a, e) for a, e in zip(line, even, strict=True)] for line, even in pairs]
             if evens is not None or not fixed:
-                out.blocks[g] = d
+                some_blocks[g] = d
         for k, f in rows.items():
             if k in known.rows:
                 f = [part(a, e) for a, e in zip(f, known.rows[k], strict=True)]
             if k in known.rows or not fixed:
-                out.rows[k] = f
-        return out
+                some_rows[k] = f
+        return Step(some_blocks, some_rows)
 
     def fixed(self, window: WindowData) -> FixedParts:
         """The entries of D and F that are made of parameters only, read with nothing in the place of states."""
@@ -165,8 +167,14 @@ class Plan:
         narrow = list(known.rows)
         reader = self.reader.of([self.relations[k] for k in narrow])
         leaves = [*window.params, *nothing, *window.steady]
+
         # A plain function, for JAX prints what it traces; an entry that is a constant comes as a number.
-        read_all = without_zeros(lambda *step: reader(*step), leaves, list(window.weights), none)
+        def read_step(
+            leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+        ) -> tuple[list[Block], list[Vector]]:
+            return reader(leaves, weights, ys)
+
+        read_all = without_zeros(read_step, leaves, list(window.weights), none)
         blocks, read = jax.tree.map(jnp.asarray, read_all)
         rows = dict(zip(narrow, read, strict=True))
         gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in known.gains.items()}

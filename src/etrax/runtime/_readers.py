@@ -90,8 +90,12 @@ class Filtered:
     def view(self) -> View:
         return self.probes.view
 
-    @cached_property
+    @property
     def layouts(self) -> tuple[Layout, ...]:
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
         return tuple(self._wider(layout, c) for layout, c in zip(self.probes.layouts, self.copied, strict=True))
 
     def _wider(self, layout: Layout, c: Copied) -> Layout:
@@ -153,8 +157,12 @@ class Leaky:
     def view(self) -> View:
         return self.probes.view
 
-    @cached_property
+    @property
     def layouts(self) -> tuple[Layout, ...]:
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
         pairs = zip(self.probes.layouts, self.driven, strict=True)
         return tuple(self._of_driven(layout, driven) if layout.slots else layout for layout, driven in pairs)
 

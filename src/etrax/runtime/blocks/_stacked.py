@@ -195,11 +195,13 @@ class Stacked:
         """v + F, in the type of another vector."""
         return v.at[acts].add(f).astype(like.dtype)
 
-    def map(self, f: Callable[[Array, int, int], Array], a: Array | Sparse) -> Array | Sparse:
+    def map(self, f: Callable[[Array, int, int], Array | None], a: Array | Sparse) -> Array | Sparse:
         """f(entry, 0, 0) for every entry of a matrix: with many states nothing is known of one that is not of all."""
 
         def of_all(p: Array) -> Array:
-            return f(p, 0, 0)
+            entry = f(p, 0, 0)
+            assert entry is not None, "with many states no entry is known to be zero"
+            return entry
 
         if isinstance(a, Sparse):
             return Sparse(jax.vmap(of_all)(a.values), a.pattern)
@@ -220,7 +222,7 @@ class Stacked:
         """[[D, 0], [D, κ I]]: a low-pass copy of some slots, behind those that are kept as they are."""
         old, size = np.array([*plain, *copied]), len(plain)
         links = np.zeros((old.size, old.size), bool)
-        links[:, :size] = d.pattern.links[np.ix_(old, plain)]
+        links[:, :size] = d.pattern.links[np.ix_(old, old[:size])]
         links[np.arange(size, old.size), np.arange(size, old.size)] = True
         pattern = Pattern.of(links)
         rows, cols = pattern.entries

@@ -102,7 +102,7 @@ class Unrolled:
 
     def dot(self, f: Vector, x: Vector, acts: np.ndarray) -> Array:
         """Σ_s f_s · x_s over the slots that F acts on."""
-        terms = ((f[s], x[s]) for s in np.flatnonzero(acts))
+        terms = ((f[s], x[s]) for s in np.flatnonzero(acts).tolist())
         return total(times(a, b, self.steep) for a, b in terms if a is not None and b is not None)
 
     def row(self, v: Vector) -> list[Vector]:

@@ -22,7 +22,7 @@ from .. import _site_math as site_math
 from .._plan import FixedParts, Plan, wide_dtype
 from .._transport import EachStep, FusedCredit, Transport, WindowData, add_to, by_site
 from .._view import in_view
-from ..blocks import Matrix, Step, Vector, power, reverse
+from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse
 from . import _by_slot, _stack
 
 # The kinds of trace. The first one that fits a relation serves it: a new kind is a file like these, and its name here.
@@ -141,7 +141,9 @@ class Traces:
             )
         # Where it does not: its powers, which are those of every window.
         for g in still:
-            whole, suffixes = plan.algebras[g].powers(fixed.blocks[g], steps, dtypes[g])
+            algebra = plan.algebras[g]
+            assert isinstance(algebra, Unrolled)  # of many states nothing is known to be fixed
+            whole, suffixes = algebra.powers(fixed.blocks[g], steps, dtypes[g])
             # Added here, and not to the powers, which must not depend on the window.
             products[g] = jax.tree.map(lambda p: p + jnp.asarray(window.zero_after_credit, p.dtype), whole)
             for k in (k for k in own if plan.relations[k].group == g):
