@@ -182,7 +182,7 @@ def test_lives_in_a_scan_and_learns():
 def test_lives_in_a_loop():
     agent = agent_of_counters()
     state, life = etrax.rl.live_in_gymnasium(agent, Looped(), 60, jax.random.key(1))
-    assert int(life.done.sum()) == 15 and int(state.count) == 60
+    assert int(life.done.sum()) == 15 and int(state.steps) == 60
     with pytest.raises(etrax.ArgumentError, match="not finite at step 7"):
         etrax.rl.live_in_gymnasium(agent, Looped(broken=7), 60, jax.random.key(1))
 

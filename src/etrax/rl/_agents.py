@@ -30,7 +30,8 @@ class AgentState(NamedTuple):
     """What the next step needs.
 
     `observation` and `action` are the last ones, `score` is what the model said of them, `hidden` is its state after it
-    saw them, and `credit` is from before that. `waiting` is true until the first observation has come.
+    saw them, and `credit` is from before that. `waiting` is true until the first observation has come; `steps`
+    is the number of observations so far.
     """
 
     params: PyTree
@@ -42,7 +43,7 @@ class AgentState(NamedTuple):
     score: Array
     waiting: Array
     key: Array
-    count: Array
+    steps: Array
 
 
 class AgentInfo(NamedTuple):
@@ -95,7 +96,7 @@ def actor_critic(
     value_weight = check_number("actor_critic", "value_weight", value_weight, 0, float("inf"), "of at least 0")
     entropy = check_number("actor_critic", "entropy", entropy, 0, float("inf"), "of at least 0")
 
-    def choose(output: PyTree, key: Array, count: Array) -> Choice:
+    def choose(output: PyTree, key: Array, steps: Array) -> Choice:
         logits, value = output
         return Choice(jax.random.categorical(key, logits), value, jnp.array(True))
 
@@ -127,24 +128,29 @@ def q_learning(
     >>> learner = etrax.compile(model, "d_rtrl", jnp.zeros(2), params=w, hidden=jnp.zeros(4))
     >>> agent = etrax.rl.q_learning(learner, etrax.rl.adaptive_q(decay=0.8), discount=0.99, trace_decay=0.8)
     >>> state, info = agent.step(agent.init(jax.random.key(0)), jnp.ones(2), 0.0, False)
-    >>> int(state.count)
+    >>> int(state.steps)
     1
     """
-    if not callable(exploration):
-        rate = check_decay("q_learning", "exploration", exploration, closed=True)
-    schedule = exploration if callable(exploration) else (lambda count: jnp.asarray(rate))
+    if callable(exploration):
+        schedule = exploration
+    else:
+        schedule = _constant(check_decay("q_learning", "exploration", exploration, closed=True))
 
-    def choose(output: Array, key: Array, count: Array) -> Choice:
+    def choose(output: Array, key: Array, steps: Array) -> Choice:
         explore, which = jax.random.split(key)
         best = jnp.argmax(output)
         other = jax.random.randint(which, (), 0, output.shape[-1])
-        action = jnp.where(jax.random.bernoulli(explore, schedule(count)), other, best)
+        action = jnp.where(jax.random.bernoulli(explore, schedule(steps)), other, best)
         return Choice(action, output[action], output[action] >= output[best])
 
     def score(output: Array, target: tuple[Array, Array]) -> Array:
         return output[target[0]]
 
     return _agent("q_learning", learner, optimizer, discount, trace_decay, choose, score, jnp.max)
+
+
+def _constant(rate: float) -> Callable[[Array], Array]:
+    return lambda steps: jnp.asarray(rate)
 
 
 def _agent(
@@ -195,12 +201,12 @@ def _agent(
         error, step_size = (jnp.where(state.waiting, 0.0, a) for a in (error, step_size))
         key, now = jax.random.split(state.key)
         hidden, output = learner.plain_step(state.params, state.hidden, observation)
-        choice = choose(output, now, state.count)
+        choice = choose(output, now, state.steps)
         credit = traces.cut(state.credit, ~choice.goes_on)
         state = AgentState(
             state.params, state.opt_state, credit, hidden, observation, choice.action.astype(jnp.int32),
             choice.value.astype(state.score.dtype),
-            jnp.array(False), key, state.count + 1,
+            jnp.array(False), key, state.steps + 1,
         )  # fmt: skip
         return state, AgentInfo(state.action, choice.value, error, step_size)
 

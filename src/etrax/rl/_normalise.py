@@ -16,7 +16,7 @@ from ..compiler.ir import PyTree
 class Statistics(NamedTuple):
     """The number of samples, and per element their mean and sum of squared deviations."""
 
-    count: Array
+    samples: Array
     mean: PyTree
     deviations: PyTree
 
@@ -89,7 +89,7 @@ def scale_rewards(discount: float, epsilon: float = 1e-8) -> Normaliser:
 
 
 def _with_sample(statistics: Statistics, value: PyTree) -> Statistics:
-    count = statistics.count + 1
+    count = statistics.samples + 1
     mean = jax.tree.map(lambda m, x: m + (x - m) / count, statistics.mean, value)
     deviations = jax.tree.map(
         lambda d, x, old, new: d + (x - old) * (x - new), statistics.deviations, value, statistics.mean, mean
@@ -99,5 +99,7 @@ def _with_sample(statistics: Statistics, value: PyTree) -> Statistics:
 
 def _variance(statistics: Statistics) -> PyTree:
     """Of one sample it is not known: 1."""
-    few = statistics.count < 2
-    return jax.tree.map(lambda d: jnp.where(few, 1.0, d / jnp.maximum(statistics.count - 1, 1)), statistics.deviations)
+    few = statistics.samples < 2
+    return jax.tree.map(
+        lambda d: jnp.where(few, 1.0, d / jnp.maximum(statistics.samples - 1, 1)), statistics.deviations
+    )

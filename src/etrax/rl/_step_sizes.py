@@ -69,7 +69,7 @@ def obgd(learning_rate: float = 1.0, kappa: float = 2.0) -> GradientTransformati
 class IntentionalState(NamedTuple):
     """State of `intentional`.
 
-    `second_moment` is that of the gradients, `energy` the running mean of Σ g²/m, `error_square` that of δ²; `count` is
+    `second_moment` is that of the gradients, `energy` the running mean of Σ g²/m, `error_square` that of δ²; `steps` is
     the number of updates, which corrects running means for their start at zero.
     """
 
@@ -77,7 +77,7 @@ class IntentionalState(NamedTuple):
     second_moment: PyTree
     energy: Array
     error_square: Array
-    count: Array
+    steps: Array
 
 
 def intentional(
@@ -114,7 +114,7 @@ def intentional(
         **_: object,
     ) -> tuple[PyTree, IntentionalState]:  # fmt: skip
         grads = _last_gradient("intentional", grads, trace)
-        count = state.count + 1
+        count = state.steps + 1
         moment = jax.tree.map(lambda v, g: moment_decay * v + (1 - moment_decay) * g**2, state.second_moment, grads)
         corrected = 1 - moment_decay**count
         scale = jax.tree.map(lambda v: jnp.sqrt(v / corrected) + epsilon, moment)
