@@ -262,5 +262,6 @@ def _hidden_leaf(hidden: HiddenLeaf) -> Leaf:
     if isinstance(state, Leaf):
         state_axis = state.state_axis
     else:
-        state_axis = hasattr(state, "varshape") and len(state.varshape) < len(aval.shape)
+        varshape = getattr(state, "varshape", None)
+        state_axis = varshape is not None and len(varshape) < len(aval.shape)
     return Leaf(Role.HIDDEN, hidden.path, aval, state, state_axis)

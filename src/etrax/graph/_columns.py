@@ -191,5 +191,6 @@ def varshapes(states: Sequence[HiddenObject]) -> list[tuple[int, ...]]:
         if isinstance(state, Leaf):
             shapes.append(tuple(state.aval.shape[:-1] if state.state_axis else state.aval.shape))
         else:
-            shapes.append(tuple(state.varshape if hasattr(state, "varshape") else np.shape(cast(jax.Array, state))))
+            varshape = getattr(state, "varshape", None)
+            shapes.append(np.shape(cast(jax.Array, state)) if varshape is None else tuple(varshape))
     return shapes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from .._errors import ArgumentError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, Step
 from ..compiler.opened import OpenStep, WeightSite, weights
-from ..runtime import Probes, View, plan_probes, site_math
+from ..runtime import Probes, View, plan_probes, site_math, total
 from ._columns import Columns
 from ._group import HiddenGroup
 
@@ -79,7 +79,7 @@ class HiddenToWeight:
         at_y = jnp.where(self.place[..., None] >= 0, flat[self.place], 0)
         traces, signals = (jnp.moveaxis(a, -1, 0) for a in (self.dense() if trace is None else trace, at_y))
         pairs = zip(traces, signals, strict=True)
-        grad = sum(site_math.apply(self.site, self.fixed, one, g) for one, g in pairs)
+        grad = total(site_math.apply(self.site, self.fixed, one, g) for one, g in pairs)
         return self._to_leaf(grad)
 
     def _to_leaf(self, grad: jax.Array) -> jax.Array:
@@ -88,7 +88,9 @@ class HiddenToWeight:
 
         def weight(leaf: jax.Array) -> jax.Array:
             values = self.params | {self.param: leaf}
-            return weights(self.step, [self.site], [values.get(i) for i in range(count)]).weight[0]
+            # Parameters that the weight is not made of are never read.
+            params = cast(list[jax.Array], [values.get(i) for i in range(count)])
+            return weights(self.step, [self.site], params).weight[0]
 
         # w = φ(θ) is linearised at the values of the step that the piece is of.
         value, pull = jax.vjp(weight, self.params[self.param])

@@ -31,10 +31,10 @@ StepLoss: TypeAlias = Callable[[PyTree, PyTree, PyTree, PyTree, Array], tuple[Py
 class Direction(NamedTuple):
     """Directions of some parameters, with a leading axis of directions; the other parameters stand still.
 
-    `index` are the numbers of these parameters among the leaves, `values` their directions.
+    `params` are the numbers of these parameters among the leaves, `values` their directions.
     """
 
-    index: tuple[int, ...]
+    params: tuple[int, ...]
     values: list[Array]
 
 
@@ -76,7 +76,7 @@ def push_step(
 
         def one(values: list[Array], h_dot: list[Array]) -> tuple[list[Array], Array]:
             v = list(zeros)
-            for i, value in zip(direction.index, values, strict=True):
+            for i, value in zip(direction.params, values, strict=True):
                 v[i] = value
             ((h_new, slope),) = push((v, h_dot))
             return h_new, slope

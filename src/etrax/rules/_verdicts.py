@@ -227,7 +227,7 @@ def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = N
 
 def _no_signal(facts: Facts, sites: list[int]) -> str:
     """Why a parameter gets no learning signal, and what helps."""
-    states = {t.index for s, t in facts.edges.dep if s in map(OpNode, sites) and isinstance(t, StateNode)}
+    states = {t.index for s, t, _ in facts.edges.between(OpNode, StateNode) if s.index in sites}
     reached = ", ".join(facts.state_name(i) for i in sorted(states)) or "hidden states"
     return (
         f"none reaches it, so that its gradient is zero in every window: {_labels(facts, sites)} acts on {reached}, "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ..._compat import is_inexact
 from ..dataflow import Problem
@@ -90,7 +90,7 @@ def reach_edges(
     places = {node: k for k, node in enumerate([*targets, *map(OpNode, seen)])}
     dep: dict[tuple[Node, Node], Dep] = {}
     for origin in origins:
-        row = rows[origin]
+        row = cast(dict[Node, Dep], rows[origin])  # a sweep starts from nodes alone
         for target in sorted(row, key=places.__getitem__):
             if any((m >= 0).any() for m in row[target].maps):
                 dep[origin, target] = row[target]

@@ -165,7 +165,7 @@ class _Run:
         def opened(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
             enter = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
             here = self.at.here.get(site, ())
-            results = [deltas[j] for j in here if j in self.replaced]
+            results = [d for j in here if j in self.replaced and (d := deltas[j]) is not None]
             moves = {**deltas, **dict.fromkeys(j for j in here if j in self.replaced)} if results else deltas
             if here and site not in self.at.below:
                 outs = self.weight_op(eqn, values, here, moves, seen)
