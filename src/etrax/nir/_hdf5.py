@@ -138,6 +138,7 @@ class _Reader:
 
     def _texts(self, dataset: h5py.Dataset, path: tuple[str, ...]) -> object:
         """Texts of any length: each says in the file how long it is, and HDF5 takes memory for whatever it says."""
+        assert dataset.size is not None  # what holds nothing was refused before
         if dataset.ndim > 2 or dataset.size > OBJECTS or max(dataset.shape[1:], default=1) > STRING_COLUMNS:
             raise self.refuse(path, f"is a table of texts of shape {list(dataset.shape)}")
         size, start = dataset.id.get_storage_size(), dataset.id.get_offset()

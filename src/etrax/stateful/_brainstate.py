@@ -48,7 +48,7 @@ class Stateful(Online):
     one, `hidden=cell.initialize_carry(...)`, and it is kept.
     """
 
-    def __new__(cls, module: object, *args: PyTree, **options: PyTree) -> PyTree:
+    def __new__(cls, module: PyTree, *args: PyTree, **options: PyTree) -> PyTree:
         if front_end_of(module) is not NNX:
             return super().__new__(cls)
         from ._nnx import NNXOnline
@@ -88,7 +88,8 @@ class Stateful(Online):
         """The states that a sequence begins with; statistics and random keys outlive it."""
         in_module: dict[Path, State] = dict(self.module.states())
         entries = [entry for entry in self.learner.bound.states if entry.role is not Role.PARAM]
-        states = {entry.path: in_module.get(entry.path, entry.handle) for entry in entries}
+        states: dict[Path, State] = {entry.path: entry.handle for entry in entries}
+        states |= {path: in_module[path] for path in states if path in in_module}
         return {path: s for path, s in states.items() if isinstance(s, self._brainstate.ShortTermState)}
 
     def _read(self) -> tuple[Leaves, Leaves]:

@@ -153,7 +153,7 @@ class _NNXLoop(NamedTuple):
     """A loop of pure steps, each on the learner made anew of its variables; what they end in is written back."""
 
     online: NNXOnline
-    weights: object
+    weights: nnx.filterlib.Filter
 
     def gradients(self, objective: Objective, parts: Part) -> tuple[object, LossesAndAux]:
         graph, params, rest = nnx.split(self.online, self.weights, ...)
@@ -162,7 +162,8 @@ class _NNXLoop(NamedTuple):
             # The tree is made anew, so that the variables are those of this derivative.
             online = nnx.merge(graph, params, jax.tree.map(lambda a: a, rest))
             number, losses_and_aux = objective((online,), part)
-            return number, (losses_and_aux, nnx.split(online, self.weights, ...)[2])
+            _, _, after = nnx.split(online, self.weights, ...)
+            return number, (losses_and_aux, after)
 
         def one(carry: tuple[nnx.State, nnx.State], part: Part) -> tuple[tuple[nnx.State, nnx.State], LossesAndAux]:
             total, rest = carry

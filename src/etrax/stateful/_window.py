@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jax.typing import DTypeLike
 
 from .._compat import is_inexact
 from ..learn import Learner, differentiated_where, without_derivatives
@@ -122,7 +123,7 @@ def _is_primal(x: object) -> bool:
 def _as_array(cotangent: Array | SymbolicZero) -> Array | SymbolicZero:
     """A cotangent as an array, also where JAX only says that it is zero; whole numbers have none."""
     zero = isinstance(cotangent, SymbolicZero) and cotangent.dtype != jax.dtypes.float0
-    return jnp.zeros(cotangent.shape, cotangent.dtype) if zero else cotangent
+    return jnp.zeros(cotangent.shape, cast(DTypeLike, cotangent.dtype)) if zero else cotangent
 
 
 class _CotangentLoss:

@@ -341,7 +341,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     """A learner of one sample, mapped over a batch of them."""
 
-    def __init__(self, module: ETraceAlgorithm, *args: object, **kwargs: object):
+    def __init__(self, module: ETraceAlgorithm, *args: PyTree, **kwargs: PyTree):
         if isinstance(getattr(module, "online", None), HookedStateful):
             raise NotSupportedError(
                 f"`{type(module).__name__}` overrides `_solve_weight_gradients`, and a mapped learner would give it "

@@ -42,11 +42,10 @@ def _joined(*arrays: ArrayLike) -> jax.Array:
     return u.math.concatenate(arrays, axis=-1)
 
 
-class _WithStates:
+class _WithStates(brainstate.nn.Module):
     """The life of the hidden states `names`, each of the shape of the output."""
 
     names: tuple[str, ...] = ("h",)
-    out_size: int | Sequence[int]
     state_init: Initializer
 
     def init_state(self, batch_size: int | None = None, **_: object) -> None:
@@ -104,7 +103,7 @@ class GroupedLinear(brainstate.nn.Module):
         return grouped_matmul(flat, values["weight"], values.get("bias")).reshape(*x.shape[:-1], self.out_features)
 
 
-class LeakyRateReadout(_WithStates, brainstate.nn.Module):
+class LeakyRateReadout(_WithStates):
     """A leaky readout, r ← exp(−dt/τ) r + x W; `dt` is that of `brainstate.environ`."""
 
     names = ("r",)
@@ -312,7 +311,7 @@ def _nonzero(uniform: jax.Array) -> jax.Array:
     return jnp.maximum(uniform, jnp.finfo(uniform.dtype).tiny)
 
 
-class LRUCell(_WithStates, brainstate.nn.Module):
+class LRUCell(_WithStates):
     """The linear recurrent unit, its complex state as two real ones (h_re, h_im), its matrices as linear maps."""
 
     names, state_init = ("h_re", "h_im"), ZEROS
@@ -329,7 +328,7 @@ class LRUCell(_WithStates, brainstate.nn.Module):
         self.d_model, self.d_hidden = d_model, d_hidden
         self.r_min, self.r_max, self.max_phase = r_min, r_max, max_phase
         # The draws are in the peer's order: a seed gives the weights that it gave there.
-        phase, area = (_nonzero(brainstate.random.uniform(size=d_hidden)) for _ in range(2))
+        phase, area = (_nonzero(cast(jax.Array, brainstate.random.uniform(size=d_hidden))) for _ in range(2))
         squared_radius = area * (r_max**2 - r_min**2) + r_min**2
         self.theta_log = brainstate.ParamState(jnp.log(max_phase * phase))
         self.nu_log = brainstate.ParamState(jnp.log(-0.5 * jnp.log(squared_radius)))
