@@ -103,6 +103,21 @@ def test_every_rule(rule, mask):
     same(train(*start, *nan, mask), train(*start, *finite, mask))
 
 
+@pytest.mark.parametrize("mask", MASKS)
+def test_derivatives_through_a_learner(mask):
+    """In parameters, targets and inputs: zero where they are masked, and those of finite data elsewhere."""
+    mask, learner = MASKS[mask], learner_of()
+
+    def value(params, xs, ys):
+        (loss, grads), _ = learner.value_and_grad(square, window=2)(params, learner.init(), xs, ys, mask)
+        return loss + sum((g**2).sum() for g in jax.tree.leaves(grads))
+
+    derivative = jax.jit(jax.grad(value, argnums=(0, 1, 2)))
+    found = derivative(PARAMS, missing(mask, XS), missing(mask, YS))
+    want = derivative(PARAMS, in_place(mask, XS), in_place(mask, YS))
+    same(found, (want[0], in_place(mask, want[1]), in_place(mask, want[2])))
+
+
 def test_what_counts_is_not_hidden():
     """NaN where a sample counts stays NaN, and infinity is the step's own business."""
     learner = learner_of()

@@ -76,6 +76,14 @@ def under_a_readout(p, s, x):
     return (h, r), r
 
 
+def two_layers(p, s, x):
+    """The loss sees the lower layer through a root, and does not where the upper one is set as well."""
+    (a, b), (x, on) = s, x
+    a = jnp.where(on > 0, 0.5 * a + 0.2 * jnp.sqrt(a) + (x @ p["w"]) ** 2, 0.0)
+    b = jnp.where(on > 0, 0.5 * b + jnp.sqrt(a) @ p["u"], 0.0)
+    return (a, b), b
+
+
 def gated(p, s, x):
     (_, c), (x, on) = s, x
     c = jnp.where(on > 0, 0.5 * c + jax.nn.relu(x @ p["w"]) + 0.1, 0.0)
@@ -144,6 +152,7 @@ CASES = {
     "timer/reciprocal": (timer(lambda n: jnp.where(n > 0, 1 / n, 0)), "w", (ZERO, jnp.zeros(())), X),
     "recurrent": (recurrent, "w v", ONE, (X, ON)),
     "readout": (under_a_readout, "w u", (ZERO, ZERO), (X, ON)),
+    "two layers": (two_layers, "w u", (ZERO, ZERO), (X, ON)),
     "gated": (gated, "w u", (ZERO, ZERO), (X, ON)),
     "fan-out": (one_gate_for_all, "v gain", ZERO, (X, ON)),
     "loop": (inner_loop, "loop", ZERO, (X, ON)),
@@ -162,7 +171,8 @@ RULES = {
 OTHER_SIGNALS = ("filtered", "random", "three_factor", "synthetic")  # not BPTT at any window
 FAST = [("relu", "d_rtrl"), ("timer/sqrt", "rtrl"), ("timer/sqrt", "d_rtrl"), ("start/norm", "d_rtrl"),
         ("gated", "d_rtrl"), ("readout", "hops"), ("lanes/sqrt", "d_rtrl"), ("relu", "pp_prop"), ("relu", "rtrl"),
-        ("relu", "uoro"), ("relu", "random"), ("relu", "filtered"), ("set/sqrt", "ottt")]  # fmt: skip
+        ("relu", "uoro"), ("relu", "random"), ("relu", "filtered"), ("set/sqrt", "ottt"),
+        ("two layers", "filtered")]  # fmt: skip
 GRID = [pytest.param(case, rule, marks=() if (case, rule) in FAST else pytest.mark.slow)
         for case in CASES for rule in RULES]  # fmt: skip
 

@@ -197,6 +197,20 @@ def test_options_that_no_line_shows_count(tmp_path):
     same(etrax.restore(tmp_path, like=LIKE, learner=second, accept=["rule"])["params"], params())
 
 
+def test_functions_of_a_rule_count_by_what_they_do(tmp_path):
+    """All of these are called `<lambda>`."""
+
+    def reward(number, array=SLOPE):
+        return lambda o, t: number * o.sum() + array[0]
+
+    written = learner(rule=etrax.three_factor(reward(1.0)))
+    etrax.save(tmp_path, params=params(), learner=written)
+    same(etrax.restore(tmp_path, like=LIKE, learner=learner(rule=etrax.three_factor(reward(1.0))))["params"], params())
+    for other in (reward(2.0), reward(1.0, SLOPE + 1), lambda o, t: o.sum(), lambda o, t: o.mean()):
+        with pytest.raises(CheckpointError, match=r"rule: three_factor\("):
+            etrax.restore(tmp_path, like=LIKE, learner=learner(rule=etrax.three_factor(other)))
+
+
 def test_save_checks_what_it_labels(tmp_path):
     mine, other = learner(), learner(rule="rtrl")
     for given, message in (

@@ -7,6 +7,9 @@ another learning rate has another.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from inspect import getclosurevars
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
 import jax
@@ -50,8 +53,29 @@ def describe_rule(rule: Rule, trace_dtype: jnp.dtype | None) -> str:
     return f"{rule}{more}" + ("" if trace_dtype is None else f", traces in {jnp.dtype(trace_dtype).name}")
 
 
-def _options(rule: Rule) -> tuple[str, dict[object, object]]:
-    return rule.name, {k: _options(v) if isinstance(v, Rule) else v for k, v in rule.options.items()}
+def _options(rule: Rule) -> tuple[str, object]:
+    return rule.name, _told_apart(rule.options)
+
+
+def _told_apart(value: object, depth: int = 8) -> object:
+    """An option of a rule, with its functions as what they are made of: their code, and the values that they read.
+
+    The shapes that a function of an option will meet are not known, so that it cannot be traced.
+    """
+    if isinstance(value, Rule):
+        return _options(value)
+    if isinstance(value, Mapping):
+        return {k: _told_apart(v, depth) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_told_apart(v, depth) for v in value]
+    if isinstance(value, partial):
+        return _told_apart((value.func, value.args, value.keywords), depth - 1)
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_names, _told_apart(value.co_consts, depth - 1)
+    if isinstance(value, FunctionType) and depth > 0:  # one that calls itself closes over itself
+        cells = list(getclosurevars(value).nonlocals.items())
+        return _told_apart((value.__code__, value.__defaults__, value.__kwdefaults__, cells), depth - 1)
+    return value
 
 
 def digest_of_loss(learner: Learner, loss_fn: LossFunction, target: PyTree, batched: bool) -> str:

@@ -92,7 +92,7 @@ class Losses:
         output, outputs = self.output(outs), outs if self.keep_outputs else []
         if weight is None:
             return self.loss_fn(output, target), outputs
-        output = differentiated_where(weight != 0, output)
+        output, target = differentiated_where(weight != 0, (output, target))
         if weight.ndim == 0:
             return weighed(self.loss_fn(output, target), weight), outputs
         each = jax.vmap(lambda o, t: self.loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)

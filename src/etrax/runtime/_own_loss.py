@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,10 @@ from ..compiler.opened import OpenStep
 from ._plan import Plan
 from ._source import OutputLoss, errors_of
 from ._transport import StepOutputs
+from ._zeros import with_masked_products
 from .blocks import Vector
+
+R = TypeVar("R")
 
 # Outputs of a step, and the way back from them to a group's old states and to its new ones.
 Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[dict[int, Array], dict[int, Array]]]]
@@ -60,14 +63,18 @@ class OwnLoss:
         pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights, ran.ys)
         _, plain = errors_of(ran.outputs, step_data, loss_of)
         errors = {k: (loss_weight * e).astype(e.dtype) for k, e in plain.items()}
-        found = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in pull(errors)[0].items()})
+        found = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in self._pulled(pull, errors)[0].items()})
         for g, cut in self.cuts.items():
             layout = self.plan.reader.layouts[g]
-            old, new = _from_states(facts, facts.groups[g], cut, leaves, weights, ran.ys)[1](errors)
+            old, new = self._pulled(_from_states(facts, facts.groups[g], cut, leaves, weights, ran.ys)[1], errors)
             found.new[g], found.old[g] = (
                 jax.tree.map(lambda a: _whole(a, loss_weight), layout.vector(bars)) for bars in (new, old)
             )
         return found
+
+    def _pulled(self, pull: Callable[[dict[int, Array]], R], errors: dict[int, Array]) -> R:
+        """`pull(errors)`; in a steep step, an error that does not arrive at a slope is zero whatever the slope."""
+        return with_masked_products(pull, errors) if self.plan.steep else pull(errors)
 
 
 def plan_own_loss(plan: Plan) -> OwnLoss:
