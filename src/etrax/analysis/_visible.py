@@ -72,7 +72,8 @@ def find_visible(facts: Facts) -> Visible:
         free = np.ones(group.num_positions, bool)
         found: dict[int, np.ndarray] = {}
         for k, reader in enumerate(readers):
-            own = _places(facts, group, reader, {s: d for (s, at), d in deps.items() if at == k})
+            reached = {s: d for (s, at), d in deps.items() if at == k}
+            own = None if _is_on_the_way(facts, group, reader, reached) else _places(facts, group, reader, reached)
             if own is None:
                 continue
             own = np.where((own >= 0) & free[np.maximum(own, 0)], own, -1)
@@ -82,6 +83,12 @@ def find_visible(facts: Facts) -> Visible:
         place.append(found)
         bare.append(free)
     return Visible(facts, readers, tuple(place), tuple(bare))
+
+
+def _is_on_the_way(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> bool:
+    """Whether a reader is an op that drives the group, and reads none of its states: what it reads is no activity."""
+    drives = any(r.site == reader.site and r.group == group.index for r in facts.relations)
+    return drives and not any(isinstance(node, StateNode) and node.index in group.leaves for node in deps)
 
 
 def _readers(facts: Facts) -> list[Reader]:
