@@ -1,6 +1,7 @@
 """Learning signals: g = Σ_t s_t · ε_t step by step, whatever the window."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.learn import reference
@@ -196,3 +197,25 @@ def test_a_complex_state_takes_the_signal_on_both_of_its_parts(window):
         want += m * trace
     for g in grads.values():
         assert relative_error(g, np.repeat(want[:, None], 4, 1)) < 1e-12
+
+
+def test_what_drives_a_unit_is_not_its_activity():
+    """One unit, driven by ops whose data another op has made: their own gradients are not lost."""
+    params = {"a": jnp.ones((2, 3)) / 3, "b": jnp.ones((3, 1)) / 2, "c": jnp.ones((3, 1)) / 4}
+
+    def step(p, h, x):
+        u = x @ p["a"]
+        h = 0.9 * h + jax.nn.sigmoid(u @ (p["b"] * jnp.tanh(u.mean()))) * (u @ p["c"])
+        return h, h
+
+    xs = jnp.asarray(np.random.RandomState(0).standard_normal((5, 2)))
+    loss = lambda output, target: ((output + 0.3) ** 2).sum()
+    learner = etrax.compile(step, etrax.e_prop(feedback="random"), xs[0], params=params, hidden=jnp.zeros(1))
+    (_, grads), _ = learner.value_and_grad(loss, window=1)(params, learner.init(), xs)
+
+    def bptt(p):
+        return jax.vmap(lambda o: loss(o, None))(jax.lax.scan(lambda h, x: step(p, h, x), jnp.zeros(1), xs)[1]).mean()
+
+    want = jax.grad(bptt)(params)
+    for name in "bc":  # the output shows the unit itself: its error is the signal, and the trace is exact
+        np.testing.assert_allclose(grads[name], want[name], rtol=1e-10)

@@ -76,7 +76,8 @@ def find_visible(facts: Facts) -> Visible:
         free = np.ones(group.num_positions, bool)
         places: dict[int, np.ndarray] = {}
         for k, reader in enumerate(readers):
-            here = _places(facts, group, reader, {s: d for (s, at), d in deps.items() if at == k})
+            reached = {s: d for (s, at), d in deps.items() if at == k}
+            here = None if _is_on_the_way(facts, group, reader, reached) else _places(facts, group, reader, reached)
             if here is None:
                 continue
             here = np.where((here >= 0) & free[np.maximum(here, 0)], here, -1)
@@ -122,6 +123,12 @@ def _before(facts: Facts, ends: set[Node], through: set[Node]) -> set[Node]:
         if not new:
             return before
         before |= new
+
+
+def _is_on_the_way(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> bool:
+    """Whether a reader is an op that drives the group, and reads none of its states: what it reads is no activity."""
+    drives = any(r.site == reader.site and r.group == group.index for r in facts.relations)
+    return drives and not any(isinstance(node, StateNode) and node.index in group.leaves for node in deps)
 
 
 def _readers(facts: Facts) -> list[Reader]:
