@@ -22,8 +22,6 @@ from .._compat import is_inexact
 from .._errors import NotSupportedError
 from ..compiler.ir import PyTree
 
-# A tree with None in place of leaves that have no derivative (whole numbers, random keys).
-Moving: TypeAlias = PyTree
 # (params, hidden, inputs, target, weight of each sample or of the step) -> (new hidden, weighted loss of the step)
 StepLoss: TypeAlias = Callable[[PyTree, PyTree, PyTree, PyTree, Array], tuple[PyTree, Array]]
 

@@ -23,7 +23,7 @@ from .._arguments import check_decay, check_key, check_number
 from ..compiler.ir import PyTree, Role
 from ..learn import Learner, Optimizer, check_learner, check_optimizer
 from ._eligibility import Credit, eligibility
-from ._step_sizes import takes_error
+from ._step_sizes import effective_step_size, takes_error
 
 
 class AgentState(NamedTuple):
@@ -186,7 +186,7 @@ def _agent(
             step_size = opt_state.step_size
         else:
             updates, opt_state = optimizer.update(traces.gradient(credit, error), state.opt_state, state.params)
-            step_size = _ratio(updates, credit.trace, error)
+            step_size = effective_step_size(updates, credit.trace, error)
         params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, updates)
         credit = traces.reset(credit, done, params)
         hidden = jax.tree.map(lambda a, b: jnp.where(done, a, b), learner.hidden, state.hidden)
@@ -219,10 +219,3 @@ def _nothing_seen(learner: Learner) -> PyTree:
     leaves = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
     inputs = jax.tree.unflatten(step.trees[Role.INPUT], leaves)
     return inputs[0] if len(inputs) == 1 else inputs
-
-
-def _ratio(updates: PyTree, trace: PyTree, error: Array) -> Array:
-    """‖update‖ / ‖δ z‖."""
-    squares = [sum(jnp.vdot(a, a).real for a in jax.tree.leaves(tree)) for tree in (updates, trace)]
-    asked = jnp.abs(error) * jnp.sqrt(squares[1])
-    return jnp.where(asked > 0, jnp.sqrt(squares[0]) / jnp.where(asked > 0, asked, 1.0), 0.0)

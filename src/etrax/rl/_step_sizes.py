@@ -129,7 +129,7 @@ def intentional(
         step = eta / jnp.sqrt(jnp.where(trace_energy > 0, energy * trace_energy, 1.0))
         step = jnp.where(trace_energy > 0, step, 0.0)
         updates = jax.tree.map(lambda z, m: (step * bounded * z / m).astype(z.dtype), trace, scale)
-        return updates, IntentionalState(_effective(updates, trace, error), moment, energy, square, count)
+        return updates, IntentionalState(effective_step_size(updates, trace, error), moment, energy, square, count)
 
     return _transformation(init, update)
 
@@ -173,7 +173,7 @@ def adaptive_q(
         updates = jax.tree.map(
             lambda z, v: (eta * bounded * z / (jnp.sqrt(v) + epsilon)).astype(z.dtype), trace, moment
         )
-        return updates, AdaptiveState(_effective(updates, trace, error), moment)
+        return updates, AdaptiveState(effective_step_size(updates, trace, error), moment)
 
     return _transformation(init, update)
 
@@ -213,8 +213,8 @@ def _sum_over_leaves(of: Callable[..., Array], *trees: PyTree) -> Array:
     return sum(jax.tree.leaves(jax.tree.map(of, *trees)), jnp.zeros(()))
 
 
-def _effective(updates: PyTree, trace: PyTree, error: Array) -> Array:
+def effective_step_size(updates: PyTree, trace: PyTree, error: Array) -> Array:
     """‖update‖ / ‖δ z‖, and zero where nothing was to be done."""
-    length = jnp.sqrt(_sum_over_leaves(lambda u: (u**2).sum(), updates))
-    asked = jnp.abs(error) * jnp.sqrt(_sum_over_leaves(lambda z: (z**2).sum(), trace))
+    length = jnp.sqrt(_sum_over_leaves(lambda u: jnp.vdot(u, u).real, updates))
+    asked = jnp.abs(error) * jnp.sqrt(_sum_over_leaves(lambda z: jnp.vdot(z, z).real, trace))
     return jnp.where(asked > 0, length / jnp.where(asked > 0, asked, 1.0), 0.0)
