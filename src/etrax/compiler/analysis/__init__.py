@@ -24,6 +24,8 @@ from ._fan_out import can_fan_out as can_fan_out
 from ._fan_out import trace_bytes as trace_bytes
 from ._filtered import Filter as Filter
 from ._filtered import with_filters as with_filters
+from ._influence import lost_from_reached as lost_from_reached
+from ._influence import reached_elements as reached_elements
 from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients

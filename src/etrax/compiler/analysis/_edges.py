@@ -7,8 +7,8 @@ cut weight op. It is read off the transposed step: the derivative program itself
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -38,6 +38,10 @@ class Edges:
         for (s, t), d in self.dep.items():
             by_source.setdefault(s, {})[t] = d
         return by_source
+
+    def without(self, pairs: Collection[tuple[Node, Node]]) -> Edges:
+        """Edges but for those between some pairs of nodes."""
+        return replace(self, dep={pair: d for pair, d in self.dep.items() if pair not in pairs}) if pairs else self
 
     def out(self, node: Node) -> Mapping[Node, Dep]:
         """What a node reaches, and how."""

@@ -53,6 +53,7 @@ class Facts:
     """The result of the analysis of one step.
 
     `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `carried` are edges of the step that are none here, since copies of the source carry them (`_spread`).
     `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
@@ -63,6 +64,7 @@ class Facts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     parameter_inputs: frozenset[int] = frozenset()
+    carried: frozenset[tuple[Node, Node]] = frozenset()
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -141,15 +143,15 @@ class Facts:
         """Whether a hidden state that matters is reached from here within the step."""
         return node in self._remembered
 
-    def carries(self, source: int, target: int) -> bool:
-        """Whether the edge between two states stays within positions of one group."""
+    def carries(self, source: int, target: int, mask: np.ndarray | None = None) -> bool:
+        """Whether the edge between two states, or from those elements that a mask marks, stays within positions."""
         dep = self.edges.dep.get((StateNode(source), StateNode(target)))
         if dep is None:
             return True
         a, b = self.group_of_leaf.get(source), self.group_of_leaf.get(target)
         if a is None or a != b:
             return False
-        group = self.groups[a]
+        group, dep = self.groups[a], dep if mask is None else dep.masked(mask)
         reached = target_places(dep, group.place_of(target))
         place = group.place_of(source)
         return reached is not None and bool(((reached == place) | (reached < 0)).all())
