@@ -253,6 +253,19 @@ def diagonal_under_a_rule(draw):
     return matrix(draw, lambda p, x: pick(p["a"]))
 
 
+@family({"in": EXACT, "taps": EXACT})
+def convolution_of_a_fused_projection(draw):
+    """One product makes a gate of the output and, behind it, what the convolution reads."""
+
+    def step(params, window, x):
+        z, u = jnp.split(x @ params["in"], [2], -1)
+        window = jnp.concatenate([window, u[:, None]], 1)
+        y = jnp.einsum("btc,tc->bc", window, params["taps"])
+        return window[:, 1:], y * jnp.tanh(z.sum(-1, keepdims=True))
+
+    return step, {"in": draw(I, 2 + H), "taps": draw(TAPS, H)}, draw(B, TAPS - 1, H), inputs(normal(B, I))
+
+
 # --- per parameter: what a state that it never reaches does is no loss ---
 
 
