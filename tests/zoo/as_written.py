@@ -341,3 +341,72 @@ def clock_under_a_layer(draw):
         return {"h": h, "clock": clock}, h
 
     return step, {"w": draw(I, H)}, {"h": draw(B, H), "clock": jnp.ones((B, H))}, inputs(normal(B, I))
+
+
+# --- coarse states that act on fine ones: each fine position sees few coarse ones ---
+
+
+@family(dict.fromkeys(("in", "taps", "b", "a"), EXACT))
+def convolution_under_a_wider_state(draw):
+    """N numbers for each channel: what the window did to a channel acts on all of them."""
+
+    def step(params, s, x):
+        window = jnp.concatenate([s["window"], (x @ params["in"])[:, None]], 1)
+        u = jax.nn.silu((window * params["taps"]).sum(1))
+        h = jnp.exp(-jnp.exp(params["a"])) * s["h"] + jnp.einsum("bd,bn->bdn", u, x @ params["b"])
+        return {"window": window[:, 1:], "h": h}, h.sum(-1)
+
+    params = {"in": draw(I, H), "taps": draw(TAPS, H), "b": draw(I, N), "a": draw(H, N)}
+    return step, params, {"window": draw(B, TAPS - 1, H), "h": draw(B, H, N)}, inputs(normal(B, I))
+
+
+@family(dict.fromkeys(("in", "taps", "a"), EXACT))
+def convolution_of_both_factors(draw):
+    """Both factors of what is written pass the convolution, so that a fine position sees two channels of it."""
+
+    def step(params, s, x):
+        window = jnp.concatenate([s["window"], (x @ params["in"])[:, None]], 1)
+        u, b = jnp.split((window * params["taps"]).sum(1), [H], -1)
+        h = jnp.exp(-jnp.exp(params["a"])) * s["h"] + u[:, :, None] * b[:, None, :]
+        return {"window": window[:, 1:], "h": h}, h.sum(-1)
+
+    params = {"in": draw(I, H + N), "taps": draw(TAPS, H + N), "a": draw(H, N)}
+    return step, params, {"window": draw(B, TAPS - 1, H + N), "h": draw(B, H, N)}, inputs(normal(B, I))
+
+
+@family({"g": REPORTED, "m": EXACT, "w": EXACT})
+def coarse_in_two_stages(draw):
+    """A near miss for the first stage: one gate acts on channels, and these act on what lies under them."""
+
+    def step(params, s, x):
+        g = 0.8 * s["g"] + x @ params["g"]
+        m = 0.7 * s["m"] + jnp.tanh(s["g"]) + x @ params["m"]
+        c = jax.nn.sigmoid(s["m"])[..., None] * s["c"] + (x @ params["w"]).reshape(B, H, N)
+        return {"g": g, "m": m, "c": c}, c.sum(-1)
+
+    params = {"g": draw(I, 1), "m": draw(I, H), "w": draw(I, H * N)}
+    return step, params, {"g": draw(B, 1), "m": draw(B, H), "c": draw(B, H, N)}, inputs(normal(B, I))
+
+
+@family({"g": REPORTED, "w": REPORTED})
+def coarse_that_is_acted_on(draw):
+    """A near miss: a common gate of many units, which act on it."""
+
+    def step(params, s, x):
+        g = 0.8 * s["g"] + x @ params["g"] + 0.1 * s["h"].mean(-1, keepdims=True)
+        h = jax.nn.sigmoid(s["g"]) * s["h"] + x @ params["w"]
+        return {"g": g, "h": h}, h
+
+    return step, {"g": draw(I, 1), "w": draw(I, H)}, {"g": draw(B, 1), "h": draw(B, H)}, inputs(normal(B, I))
+
+
+@family({"m": REPORTED, "w": EXACT})
+def coarse_positions_that_mix(draw):
+    """A near miss: gates of heads that act on each other."""
+
+    def step(params, s, x):
+        m = 0.5 * s["m"] + 0.3 * jnp.roll(s["m"], 1, -1) + x @ params["m"]
+        h = jax.nn.sigmoid(s["m"])[..., None] * s["h"] + (x @ params["w"]).reshape(B, 3, N)
+        return {"m": m, "h": h}, h
+
+    return step, {"m": draw(I, 3), "w": draw(I, 3 * N)}, {"m": draw(B, 3), "h": draw(B, 3, N)}, inputs(normal(B, I))

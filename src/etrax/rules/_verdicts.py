@@ -157,7 +157,7 @@ def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) 
         return trivial
     groups, lost = carried_groups(facts, param, fan_out), lost_paths(facts, param, fan_out)
     used = _labels(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live])
-    states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
+    states = ", ".join(dict.fromkeys(facts.state_name(i) for g in groups for i in facts.groups[g].leaves))
     if not lost:
         reached = _reached(facts, param, fan_out)
         return Verdict(

@@ -45,6 +45,10 @@ from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
 from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
+from ._spread import Spread as Spread
+from ._spread import possible_spreads as possible_spreads
+from ._spread import slot_elements as slot_elements
+from ._spread import with_spreads as with_spreads
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +17,11 @@ from ._nodes import Node, OpNode, StateNode
 from ._positions import MAX_STATES, Anchor, Group, find_groups
 
 
-def analyse(step: Step, as_written: bool = False, carried: frozenset[tuple[Node, Node]] = frozenset()) -> Facts:
+def analyse(step: Step, as_written: bool = False, by_copies: frozenset[tuple[Node, Node]] = frozenset()) -> Facts:
     """Analyse a step: sites, edges, groups, relations.
 
     The facts hold the step with weight ops that mix nothing written out, unless it is analysed as it was written, for
-    people who hold its jaxpr. `carried` are edges that other states carry (`_spread`).
+    people who hold its jaxpr. `by_copies` are edges that copies of their source carry.
     """
     step, sites = (step, find_sites(step)) if as_written else with_elementwise_ops(step)
     mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
@@ -30,7 +29,7 @@ def analyse(step: Step, as_written: bool = False, carried: frozenset[tuple[Node,
 
     def assembled(cut: frozenset[int], edges: Edges | None = None) -> Facts:
         edges = reach_edges(step, sites, cut) if edges is None else edges
-        return replace(_assemble(step, sites, cut, edges.without(carried)), carried=carried)
+        return _assemble(step, sites, cut, edges.carried_by_copies(by_copies))
 
     if not suspects:
         return assembled(mixing)

@@ -53,7 +53,6 @@ class Facts:
     """The result of the analysis of one step.
 
     `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
-    `carried` are edges of the step that are none here, since copies of the source carry them (`_spread`).
     `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
@@ -64,7 +63,6 @@ class Facts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     parameter_inputs: frozenset[int] = frozenset()
-    carried: frozenset[tuple[Node, Node]] = frozenset()
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -107,13 +105,13 @@ class Facts:
     @cached_property
     def live(self) -> frozenset[Node]:
         """Nodes from which an output can be reached, now or later."""
-        return self.edges.before({t for _, t in self.edges.dep if isinstance(t, OutputNode)})
+        return self.edges.before({t for _, t in self.edges.every if isinstance(t, OutputNode)})
 
     @cached_property
     def _remembered(self) -> frozenset[Node]:
         """Nodes from which a hidden state that matters is reached within the step."""
-        states = {t for _, t in self.edges.dep if isinstance(t, StateNode) and t in self.live}
-        ends = {s for s, t in self.edges.dep if t in states}
+        states = {t for _, t in self.edges.every if isinstance(t, StateNode) and t in self.live}
+        ends = {s for s, t in self.edges.every if t in states}
         return self.edges.before(ends, through=OpNode)
 
     @cached_property
@@ -121,7 +119,7 @@ class Facts:
         """States that no weight op ever reaches: no parameter acts on them, so that they have no trace."""
         reached: set[Node] = {s for s, _ in self.edges.dep if isinstance(s, OpNode)}
         while True:
-            new = {t for s, t in self.edges.dep if s in reached} - reached
+            new = {t for s, t in self.edges.every if s in reached} - reached
             if not new:
                 return frozenset(i for i in range(len(self.states)) if StateNode(i) not in reached)
             reached |= new
