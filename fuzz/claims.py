@@ -256,10 +256,11 @@ class Checker:
     def never_credited(self, case: Case, i: int) -> bool:
         """Whether a gradient stays zero, and BPTT's does not, in longer sequences of other numbers.
 
-        A sequence of a few steps may end before credit arrives, and a rectifier may be off by chance.
+        A sequence of a few steps may end before credit arrives, and a rectifier may be off by chance, or a spiking
+        unit silent for good.
         """
         wanted = False
-        for numbers in (1, 2, 3):
+        for numbers in range(1, 16):
             other = Checker(self.model._replace(steps=LONG), self.run)
             other.built = build(other.model, numbers)
             _, want, _ = other.bptt(case)
