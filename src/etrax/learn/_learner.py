@@ -51,8 +51,9 @@ class Learner:
     """
 
     def __init__(self, model: Model, rule: Rule, options: Options):
-        self._model, self.rule, self.options = model, rule, options
         self.facts = facts = model.facts
+        rule = rule.resolve(facts, options.trace_dtype) if rule.resolve is not None else rule
+        self._model, self.rule, self.options = model, rule, options
         transport = rule.transport(facts, None, options.trace_dtype)
         transport = watched(facts, transport) if options.check_finite else transport
         bound = model.bound
