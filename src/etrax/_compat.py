@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -456,6 +456,17 @@ def promotes(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **kwargs)
 
     return call
+
+
+@contextlib.contextmanager
+def transfers_meant() -> Iterator[None]:
+    """Within it numbers go between host and device, whatever `jax.transfer_guard` a caller has set. It decorates, too.
+
+    For code that makes arrays (JAX sends the number that fills them) or whose data lie with the host, never for calls
+    that a training loop makes at every step.
+    """
+    with jax.transfer_guard("allow"):
+        yield
 
 
 def shape_struct(x: Any) -> jax.ShapeDtypeStruct:
