@@ -311,6 +311,21 @@ def test_sequences_that_do_not_fit_into_memory(model, capsys, words):
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize("place", ["absolute", "up"])
+def test_a_run_lies_where_its_config_says(tmp_path, monkeypatch, place):
+    """Also outside of the directory in which the command is run, where nothing is then written."""
+    here, runs = tmp_path / "here", tmp_path / "data" / "runs"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    name = str(runs) if place == "absolute" else "../data/runs"
+    text = CONFIGS["run"].replace("[training]\n", f'[training]\ndirectory = "{name}"\n')
+    (here / "run.toml").write_text(text)
+    assert main(["train", "run.toml"]) == 0
+    assert sorted(p.name for p in here.iterdir()) == ["run.toml"]
+    assert sorted(p.name for p in runs.iterdir()) == ["checkpoint", "log.jsonl"]
+    assert sorted(p.name for p in runs.parent.iterdir()) == ["runs"]
+
+
 def test_a_factory_that_runs_out_of_memory(model, capsys, tmp_path):
     (tmp_path / "large_model.py").write_text("import numpy as np\ndef make():\n    return np.ones((10**9, 10**9))\n")
     assert main(["explain", "large_model.py:make"]) == 2
