@@ -23,7 +23,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._compat import common_dtype
-from ..compiler.analysis import Facts
+from ..compiler.analysis import NO_FAN_OUT, Facts
 from ..compiler.ops import ALIGNED
 from ..runtime import (
     EachStep,
@@ -42,7 +42,6 @@ from ..runtime import (
     times,
     whole_view,
 )
-from ._kinds import CHEAP_FAN_OUT
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 
@@ -59,7 +58,7 @@ def presynaptic_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> tuple[Plan, Transport[PresynapticTrace]]:
     """Traces of data, and the plan of the relations that they serve."""
-    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites, CHEAP_FAN_OUT)), trace_dtype)
+    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), trace_dtype)
     reached = Reached(plan)
     dtypes = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
@@ -120,4 +119,6 @@ def ottt(decay: float, *, credit: str = "step") -> Rule:
     """
     what = "only the data of its weight op are remembered, with a leak of {:g}"
     how = f"{what}, and not what its outputs did to the states"
-    return leak_rule("ottt", presynaptic_transport, decay, how, credit)
+    # An output reaches several positions by a product with data (a key, a gate), and the F of the present is then not
+    # that of the past: in linear attention such a trace points the wrong way.
+    return leak_rule("ottt", presynaptic_transport, decay, how, credit, NO_FAN_OUT)
