@@ -23,11 +23,12 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._compat import common_dtype
-from ..compiler.analysis import Facts
+from ..compiler.analysis import NO_FAN_OUT, Facts
 from ..compiler.ops import ALIGNED
 from ..runtime import (
     EachStep,
     Flags,
+    Plan,
     Reached,
     Transport,
     Vector,
@@ -41,7 +42,6 @@ from ..runtime import (
     times,
     whole_view,
 )
-from ._kinds import CHEAP_FAN_OUT
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 
@@ -56,8 +56,9 @@ class PresynapticTrace(NamedTuple):
 
 def presynaptic_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
-) -> Transport[PresynapticTrace]:
-    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites, CHEAP_FAN_OUT)), trace_dtype)
+) -> tuple[Plan, Transport[PresynapticTrace]]:
+    """Traces of data, and the plan of the relations that they serve."""
+    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), trace_dtype)
     reached = Reached(plan)
     dtypes = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
@@ -99,7 +100,7 @@ def presynaptic_transport(
         one = moved(trace.one, jnp.ones(window.steps)) if isinstance(trace.one, Array) else ()
         return PresynapticTrace(data, one, window.carry)
 
-    return Transport(
+    return plan, Transport(
         init,
         credit,
         move,
@@ -108,11 +109,16 @@ def presynaptic_transport(
     )
 
 
-def ottt(decay: float) -> Rule:
+def ottt(decay: float, *, credit: str = "step") -> Rule:
     """OTTT: the data of each weight op, remembered with a leak of `decay` a step (that of the membrane).
+
+    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(ottt(0.5))
     ottt(decay=0.5)
     """
     what = "only the data of its weight op are remembered, with a leak of {:g}"
-    return leak_rule("ottt", presynaptic_transport, decay, f"{what}, and not what its outputs did to the states")
+    how = f"{what}, and not what its outputs did to the states"
+    # An output reaches several positions by a product with data (a key, a gate), and the F of the present is then not
+    # that of the past: in linear attention such a trace points the wrong way.
+    return leak_rule("ottt", presynaptic_transport, decay, how, credit, NO_FAN_OUT)
