@@ -188,3 +188,47 @@ def test_wrong_calls():
         etrax.compile(lambda p, h, x: (h, x), "d_rtrl", XS[0], params={}, hidden=hidden, call=lambda *a: a)
     with pytest.raises(TypeError, match="`call` is a int"):
         etrax.compile(cell, "d_rtrl", XS[0], hidden=hidden, call=3)
+
+
+def test_a_list_of_modules():
+    """Layers in a list, a leaky state above the first."""
+    modules = [eqx.nn.Linear(I, H, key=KEY), eqx.nn.Linear(H, H, key=jax.random.key(1))]
+
+    def call(modules, h, x):
+        h = 0.9 * h + jax.vmap(modules[0])(x)
+        return h, jax.vmap(modules[1])(jnp.tanh(h))
+
+    hidden = jnp.zeros((B, H))
+    learner = etrax.compile(modules, "d_rtrl", XS[0], hidden=hidden, call=call)
+    assert {verdict.kind for verdict in learner.report.verdicts.values()} == {"exact"}
+    want = bptt(modules, hidden, call)[1]
+    assert_same(online(learner, 3)[1], eqx.filter(want, eqx.is_inexact_array))
+    written = etrax.write_back(modules, jax.tree.map(jnp.zeros_like, learner.params))
+    assert isinstance(written, list) and not written[0].weight.any()
+    with pytest.raises(etrax.CompilationError, match="list of Equinox modules"):
+        etrax.compile(modules, "d_rtrl", XS[0], hidden=hidden)
+
+
+@pytest.mark.parametrize("window", (1, 3))
+@pytest.mark.parametrize("kind", ("bounded", "checkpointed"))
+def test_loops_of_equinox(kind, window):
+    """Sub-steps in a loop of `equinox.internal`, which every solve of diffrax is made of."""
+    from equinox.internal import while_loop
+
+    def call(cell, h, x):
+        drive = jax.vmap(cell)(x)
+
+        def body(carry):
+            return carry[0] + 1, 0.8 * carry[1] + 0.1 * jnp.tanh(drive)
+
+        start = jnp.asarray(0), h
+        _, h = while_loop(lambda carry: carry[0] < 3, body, start, max_steps=4, kind=kind)
+        return h, h
+
+    cell, hidden = eqx.nn.Linear(I, H, key=KEY), jnp.zeros((B, H))
+    learner = etrax.compile(cell, "d_rtrl", XS[0], hidden=hidden, call=call)
+    assert {verdict.kind for verdict in learner.report.verdicts.values()} == {"exact"}
+    run = learner.value_and_grad(loss, window=window)
+    grads = run(learner.params, learner.init(), XS, YS)[0][1]
+    want = bptt(cell, hidden, lambda cell, h, x: call(cell, h, x))[1]
+    assert_same(grads, eqx.filter(want, eqx.is_inexact_array))

@@ -23,7 +23,7 @@ def bind_equinox(
     module: Any, inputs: tuple[object, ...], params: PyTree = None, hidden: PyTree = None,
     call: Callable[..., Any] | None = None,
 ) -> Bound:  # fmt: skip
-    """Bind an `equinox.Module` to example inputs.
+    """Bind an `equinox.Module`, or a list, tuple or dictionary of them with `call`, to example inputs.
 
     Parameters are `eqx.filter(module, eqx.is_inexact_array)`: static fields, integers and functions are none. A module
     with None for what is not to be trained may be given as `params`. The module is called as Equinox's cells are,
@@ -32,6 +32,11 @@ def bind_equinox(
     """
     import equinox as eqx
 
+    if call is None and not callable(module):
+        raise CompilationError(
+            f"`model` is a {type(module).__name__} of Equinox modules, which nobody can call: say how, by "
+            "`call=lambda modules, hidden, *inputs: (hidden, output)`."
+        )
     if hidden is None and call is None:
         raise CompilationError(
             f"`model` is an `equinox.Module` ({type(module).__name__}) and `hidden=` was not given. Its state is not "
@@ -92,6 +97,12 @@ def _into_equinox(module: Any, params: PyTree, hidden: PyTree) -> Any:
     return eqx.combine(params, module)
 
 
+def _is_made_of_modules(model: object) -> bool:
+    """Whether a model is a module, or a container that holds some."""
+    inside = isinstance(model, list | tuple | dict) and next(_inside(model, ()), None) is not None
+    return is_of(model, "equinox") or inside
+
+
 def _bind(model: Any, inputs: tuple[object, ...], values: Values) -> Bound | None:
     if values.params is not None and not isinstance(values.params, type(model)):
         return None
@@ -102,7 +113,7 @@ EQUINOX = FrontEnd(
     name="Equinox",
     library="Equinox",
     kind="an `equinox.Module`",
-    matches=lambda model: is_of(model, "equinox"),
+    matches=_is_made_of_modules,
     bind=_bind,
     layers=lambda model: _inside(model, ()),
     write_back=_into_equinox,

@@ -133,6 +133,7 @@ define("reduce_prod", "reduce_and", "reduce_or", **_reduces, pattern=_reduce_oth
 define("reduce_xor", pattern=_reduce_other)
 define("argmax", "argmin", pattern=_reduce_other, bounds=always(POSITIVE), light=True)
 define("sort", "top_k", pattern=_ordered)
+define("unvmap_all", "unvmap_any", "unvmap_max", pattern=_ordered)  # Equinox's reductions over all samples
 define("cumsum", pattern=_cumsum, zero=all_zero, bounds=of_sum)
 define("cummax", "cummin", pattern=_cumulative, bounds=same)
 define("cumprod", "cumlogsumexp", pattern=_cumulative)

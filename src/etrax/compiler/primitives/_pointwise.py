@@ -124,6 +124,10 @@ _define("select_n", pattern=_select, zero=all_zero,
         bounds=lambda eqn, r: r[1] if r[0] == ZERO else join(r[1:]),
         numbers=lambda eqn, which, *cases: np.select([which == i for i in range(len(cases))], cases))  # fmt: skip
 
+# Equinox's, which every solve of diffrax is made of: identities that refuse a transformation, and a choice.
+_define("nontraceable", "nonbatchable", "nondifferentiable_backward", **_linear, bounds=same, name=name_of_first)
+_define("select_if_vmap", pattern=_select, zero=all_zero, bounds=lambda eqn, r: join(r[1:]))
+
 # Not linear.
 _define("logistic", "is_finite", bounds=always(UNIT))
 _define("eq", bounds=always(UNIT), numbers=lambda eqn, a, b: a == b)
