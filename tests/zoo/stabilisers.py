@@ -139,6 +139,23 @@ def mlstm_matrix(draw):
     return step, params, states, inputs(normal(B, I))
 
 
+@family(dict.fromkeys(("w", "o"), EXACT))
+def slstm_of_heads(draw):
+    """One maximum a head, gates that see the input alone, and a state that shows the others: the next step reads it."""
+
+    def step(p, s, x):
+        i, f, z, o = jnp.split(x @ p["w"], [1, 2, 6], -1)
+        f = jax.nn.log_sigmoid(f + 2)
+        m = jnp.maximum(f + s["m"], i)
+        keep, write = jnp.exp(f + s["m"] - m), jnp.exp(i - m)
+        c, n = keep * s["c"] + write * jnp.tanh(z), keep * s["n"] + write
+        h = jax.nn.sigmoid(o) * c / n
+        return {"c": c, "n": n, "m": m, "h": h}, (h + s["h"]) @ p["o"]
+
+    states = {k: jnp.full((B, 4), 0.5 * (k == "n")) for k in ("c", "n", "h")}
+    return step, {"w": draw(I, 10), "o": draw(4, V)}, states | {"m": jnp.zeros((B, 1))}, inputs(normal(B, I))
+
+
 @family({"w": REPORTED, "u": REPORTED, "o": EXACT})
 def slstm(draw):
     """sLSTM with recurrent gates; each position has its maximum."""

@@ -37,7 +37,8 @@ Written: TypeAlias = Callable[..., Array]
 def with_elementwise_ops(step: Step) -> tuple[Step, tuple[WeightSite, ...]]:
     """The step, with weight ops that mix nothing as elementwise products, and its weight ops; itself if all mix."""
     every = find_sites(step)
-    sites = [site for site in every if site.rule.mixes and site.reads_moving]
+    # A product that is told how its result lies on devices stays as it is.
+    sites = [s for s in every if s.rule.mixes and s.reads_moving and s.call.params.get("out_sharding") is None]
     written = {site.at: op for site in sites if (op := _written_out(step, site)) is not None}
     diagonal = [site for site in sites if site.at not in written and _may_be_diagonal(step, site)]
     if diagonal:
