@@ -14,7 +14,7 @@ from ...compiler.ir import Path, PyTree, Role, lies_under
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
 from ...rules import Rule
 from ...stateful import SequenceDriver, Sequences, Stateful, brainstate_loop, with_batch_size
-from ._compiler import ETraceVjpGraphExecutor, warn_without_effect
+from ._compiler import ETraceVjpGraphExecutor, warn_without_effect, with_patterns
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
 from ._hooks import HookedStateful, Solved, check_overrides
@@ -202,7 +202,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
         del online.trace  # the traces are states of this module, one for each array
-        self._executor.adopt(lambda: learner.graph)
+        self._executor.adopt(lambda: with_patterns(learner.graph, learner.facts, self.config.sparse_n))
 
     def _assert_compiled(self) -> Stateful:
         if self.online is None:

@@ -11,9 +11,11 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import brainstate
+import numpy as np
 
 from ... import graph
 from ..._errors import ArgumentTypeError, NotSupportedError, visible
+from ...compiler.analysis import Facts, positions_reached
 from ...graph import ETraceGraph
 from ._config import ControlFlowPolicy, as_order
 from ._diagnostics import CompilationReport
@@ -56,6 +58,28 @@ def _graph_without_bypass(compiled: ETraceGraph) -> ETraceGraph:
     if perturbation is None or perturbation.bypass is None:
         return compiled
     return compiled._replace(hidden_perturb=perturbation._replace(bypass=None))
+
+
+def with_patterns(compiled: ETraceGraph, facts: Facts, n: int | None) -> ETraceGraph:
+    """The graph of a learner of SnAp-n: its groups tell which positions a trace holds for each of them."""
+    if n is None:
+        return compiled
+    groups = tuple(g._replace(snap=_pattern_of(g, facts, n)) for g in compiled.hidden_groups)
+    relations = tuple(
+        r._replace(hidden_groups=tuple(groups[g.index] for g in r.hidden_groups))
+        for r in compiled.hidden_param_op_relations
+    )
+    by_path = {path: groups[g.index] for path, g in compiled.hid_path_to_group.items()}
+    return compiled._replace(hidden_groups=groups, hid_path_to_group=by_path, hidden_param_op_relations=relations)
+
+
+def _pattern_of(group: graph.HiddenGroup, facts: Facts, n: int) -> graph.SnapPattern:
+    reached = positions_reached(facts, group.index, n)
+    others = [row[row != p] for p, row in enumerate(np.split(reached.indices, reached.indptr[1:-1]))]
+    width = 1 + max(map(len, others))
+    filled = [np.r_[p, np.sort(row), [p] * (width - 1 - len(row))] for p, row in enumerate(others)]
+    valid = np.arange(width) <= np.array([len(row) for row in others])[:, None]
+    return graph.SnapPattern(n, group.varshape, np.array(filled, np.int32), valid)
 
 
 def _accepting(function: Callable[_P, _R]) -> Callable[..., _R]:
