@@ -202,7 +202,8 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
         del online.trace  # the traces are states of this module, one for each array
-        self._executor.adopt(lambda: with_patterns(learner.graph, learner.facts, self.config.sparse_n))
+        facts, n = learner.facts, self.config.sparse_n
+        self._executor.adopt(lambda: with_patterns(learner.graph, facts, n), facts)
 
     def _assert_compiled(self) -> Stateful:
         if self.online is None:

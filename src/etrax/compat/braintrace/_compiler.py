@@ -163,6 +163,7 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
         self.vjp_method, self.full_jacobian = vjp_method, full_jacobian
         self.include_output_bypass = include_output_bypass
         self._graph_of_learner: Callable[[], ETraceGraph] | None = None
+        self._facts_of_learner: Facts | None = None
 
     @property
     def is_single_step_vjp(self) -> bool:
@@ -172,9 +173,15 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     def is_multi_step_vjp(self) -> bool:
         return self.vjp_method == "multi-step"
 
-    def adopt(self, graph_of_learner: Callable[[], ETraceGraph]) -> None:
+    def adopt(self, graph_of_learner: Callable[[], ETraceGraph], facts: Facts) -> None:
         """Take the graph of a learner that has been compiled elsewhere, when it is first asked for."""
         self._graph_of_learner, self._graph = graph_of_learner, None
+        self._facts_of_learner, self._probes = facts, None
+
+    def solve_h2w_h2h_jacobian(self, *args, **kwargs):
+        if self._probes is None and self._facts_of_learner is not None:
+            self._probes = graph.plan_jacobians(self._facts_of_learner, self.graph.hidden_groups)
+        return super().solve_h2w_h2h_jacobian(*args, **kwargs)
 
     @property
     def graph(self) -> ETraceGraph:
