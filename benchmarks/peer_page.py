@@ -218,7 +218,10 @@ def notebooks_text(folder: Path) -> str:
         both = [row for row in failed if (row["notebook"], row["cell"]) in there]
         text += f"\n## Notebooks\n\nOf {len(ours)} code cells in the notebooks of version {version} "
         text += f"(`benchmarks.peer_notebooks`) {len(ours) - len(failed)} run. "
-        text += f"The library itself fails in {len(there)}, of which {len(both)} fail here too. The others:\n\n"
+        text += (
+            f"In the notebooks of the others the library itself fails in {len(there)} cells, of which {len(both)} are "
+        )
+        text += "among them. The rest:\n\n"
         text += "| notebook | cell | why |\n|---|---|---|\n"
         for row in failed:
             if row not in both:

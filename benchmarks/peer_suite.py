@@ -4,9 +4,10 @@
 
 CHECKOUT is a source distribution of that library, or a clone; its tests are read there and never copied into this
 repository. They are imported with our module in the place of theirs. Helpers for tests are taken from the checkout; of
-its private modules only the public names are served. `--control` runs the library of the checkout. Every collected
-test leaves a line in the results, also one that was deselected. `benchmarks.peer_page` makes docs/peer_suite.md of
-them. Nothing of this is part of `make test`.
+its private modules only the public names are served. `--control` runs the library of the checkout. The test with frozen
+gradients needs a file of numbers, `_algorithm/tests/data/p2_golden.npz`, which clones alone have. Every collected test
+leaves a line in the results, also one that was deselected. `benchmarks.peer_page` makes docs/peer_suite.md of them.
+Nothing of this is part of `make test`.
 """
 
 from __future__ import annotations
