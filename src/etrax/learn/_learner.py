@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import check_flag, check_whole
-from .._compat import is_concrete, staged_copy
+from .._compat import is_concrete, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule, without_credit
@@ -51,8 +51,9 @@ class Learner:
     """
 
     def __init__(self, model: Model, rule: Rule, options: Options):
-        self._model, self.rule, self.options = model, rule, options
         self.facts = facts = model.facts
+        rule = rule.resolve(facts, options.trace_dtype) if rule.resolve is not None else rule
+        self._model, self.rule, self.options = model, rule, options
         transport = rule.transport(facts, None, options.trace_dtype)
         transport = watched(facts, transport) if options.check_finite else transport
         bound = model.bound
@@ -146,7 +147,8 @@ class Learner:
         if learned is not None:
             check_like("learned", learned, transport.persistent.learned(trace), "`learner.learned(state)`")
             trace = transport.persistent.renew(trace, jax.tree.map(staged_copy, learned))
-        state = LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
+        with transfers_meant():
+            state = LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
         return self.devices.place(state=state)["state"]
 
     def _refuse_swapped(self, params: PyTree, hidden: PyTree) -> None:
