@@ -100,11 +100,15 @@ class Learner:
     def in_lanes(self, state: LearnerState) -> LearnerState:
         """A state whose trace is that of a learner by lane: what was equal for all lanes is there for each of them."""
         struct = self.program.trace_struct
-        if not isinstance(state, LearnerState) or jax.tree.structure(state.trace) != jax.tree.structure(struct):
-            return state  # which is refused where it is used
+        is_state = isinstance(state, LearnerState)
+        if self.facts.lanes is None or not is_state or jax.tree.structure(state.trace) != jax.tree.structure(struct):
+            return state  # which is refused where it is used, if it does not fit
 
         def one(a: PyTree, like: jax.ShapeDtypeStruct) -> PyTree:
-            fits = np.ndim(a) in (0, len(like.shape)) and np.shape(a) != like.shape
+            shape = np.shape(a)
+            ones = [(1, n) for n in like.shape] if shape else []
+            wider = shape != like.shape and len(shape) == len(ones)
+            fits = wider and all(n in sizes for n, sizes in zip(shape, ones, strict=True))
             return jnp.broadcast_to(a, like.shape) if fits else a
 
         return state._replace(trace=jax.tree.map(one, state.trace, struct))

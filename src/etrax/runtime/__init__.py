@@ -43,6 +43,7 @@ from ._resets import cleared as cleared
 from ._resets import lanes_of_slots as lanes_of_slots
 from ._resets import parts_of_data as parts_of_data
 from ._resets import remaining as remaining
+from ._resets import restarted as restarted
 from ._source import Moment as Moment
 from ._source import Source as Source
 from ._source import moment_of as moment_of
