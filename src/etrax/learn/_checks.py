@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import _at, check_whole, short, struct_of
+from .._arguments import _at, check_whole, struct_of
 from .._compat import ArrayImpl, is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.analysis import Facts, lanes_meet
@@ -218,7 +218,7 @@ def check_reset(reset: object, length: int | None, lanes: int | None = None) -> 
     time = () if length is None else (length,)
     forms = "one boolean or (B,)" if length is None else f"({length},) or ({length}, B)"
     if not isinstance(reset, np.ndarray | np.bool_ | jax.Array) and not (length is None and isinstance(reset, bool)):
-        raise ArgumentTypeError(f"`reset` is {short(reset)}; expected an array of booleans, {forms}.")
+        raise ArgumentTypeError(f"`reset` is a {type(reset).__name__}; expected an array of booleans, {forms}.")
     struct = struct_of("`reset`", reset)
     if struct.dtype != jnp.bool_ and not jnp.issubdtype(struct.dtype, jnp.integer):
         raise ArgumentTypeError(
@@ -228,6 +228,8 @@ def check_reset(reset: object, length: int | None, lanes: int | None = None) -> 
         raise ArgumentError(
             f"`reset` has shape {list(struct.shape)}; expected {forms}: a flag for all lanes, or one for each."
         )
+    if len(struct.shape) > len(time) and lanes is None:
+        raise ArgumentError("`reset` has a flag for each lane, but here all start again at once: pass one flag for all.")
     if len(struct.shape) > len(time) and struct.shape[-1] != lanes:
         raise ArgumentError(f"`reset` has flags for {struct.shape[-1]} lanes, but the states have {lanes}.")
     return jnp.asarray(reset) != 0

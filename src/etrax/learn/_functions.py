@@ -96,7 +96,7 @@ def gradient_function(learner: Learner, losses: Losses, k: int, donate: bool) ->
         params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree, reset: PyTree,
         initial: PyTree,
     ) -> tuple[PyTree, ...]:  # fmt: skip
-        program.check_given(params, state, inputs, targets, mask, initial)
+        program.check_given(params, state, inputs, targets, mask, reset, initial)
         learner.warn(inputs, k, _CALLER)
         return params, state, inputs, targets, mask, reset, initial
 
@@ -151,7 +151,7 @@ def train_function(learner: Learner, optimizer: Optimizer, losses: Losses, k: in
     ) -> tuple[PyTree, ...]:  # fmt: skip
         if isinstance(opt_state, LearnerState) and not isinstance(state, LearnerState):
             raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
-        program.check_given(params, state, inputs, targets, mask, initial)
+        program.check_given(params, state, inputs, targets, mask, reset, initial)
         check_arrays("opt_state", opt_state)
         learner.warn(inputs, k, _CALLER)
         return params, opt_state, state, inputs, targets, mask, reset, initial

@@ -89,7 +89,7 @@ class Learner:
         """The learner by lane, if resets are by lane (arrays of so many axes) or the trace is; else None."""
         if self.facts.lanes is not None:
             return None
-        if reset is not None and np.ndim(reset) == rank:
+        if getattr(reset, "ndim", 0) == rank:
             return self.by_lane
         if self._wider_leaf is None or not isinstance(state, LearnerState):
             return None
@@ -335,12 +335,13 @@ class Learner:
 
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
-        target: PyTree = None, platforms: Sequence[str] | None = None,
+        target: PyTree = None, platforms: Sequence[str] | None = None, reset: PyTree = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Write the whole update as one file, which `etrax.load` runs without the model's code; returns its manifest.
 
         `target` is an example of the target of one step, by default one like the output. `platforms` names those that
-        the program is for (`("cpu", "cuda")`), by default the one it is exported on.
+        the program is for (`("cpu", "cuda")`), by default the one it is exported on. `reset`, an example of one step's
+        (False, or an array of lanes, with which states are those of `learner.init(lanes=True)`), lets it start again.
 
         >>> import etrax, jax.numpy as jnp, optax, tempfile
         >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -356,7 +357,7 @@ class Learner:
         """
         from ..artifact import save_artifact
 
-        return save_artifact(self, path, optimizer, loss_fn, window, target, platforms)
+        return save_artifact(self, path, optimizer, loss_fn, window, target, platforms, reset)
 
     def warn(self, inputs: PyTree, window: int, stacklevel: int = 3) -> None:
         """What the rule has to say of the first sequence, and of the first one with windows that are too short."""

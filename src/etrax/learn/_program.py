@@ -180,12 +180,13 @@ class Program:
         return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], leaves)
 
     def check_given(
-        self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object, initial: PyTree = None
-    ) -> None:
+        self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object, reset: object = None,
+        initial: PyTree = None,
+    ) -> None:  # fmt: skip
         """What can be seen only outside `jit`, which takes arrays alone."""
         self.check_both(params, state)
-        values = {"params": params, "inputs": inputs, "targets": targets, "mask": mask, "initial": initial}
-        for what, tree in values.items():
+        values = {"params": params, "inputs": inputs, "targets": targets, "mask": mask}
+        for what, tree in {**values, "reset": reset, "initial": initial}.items():
             check_arrays(what, tree)
 
     def check_both(self, params: PyTree, state: object) -> None:

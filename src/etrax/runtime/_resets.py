@@ -46,10 +46,10 @@ def equal_along(lanes: np.ndarray) -> tuple[bool, ...]:
     return tuple(bool((lanes == lanes.take([0], axis)).all()) for axis in range(lanes.ndim))
 
 
-def restarted(flags: Array, initial: Sequence[Array], states: Sequence[Array]) -> list[Array]:
-    """States before a step, with the initial ones where something starts again."""
+def restarted(flags: Array, initial: Sequence[Array | None], states: Sequence[Array]) -> list[Array]:
+    """States before a step, with the initial ones where something starts again; those without one go on."""
     return [
-        jax.lax.select(jnp.broadcast_to(_beside(flags, h), h.shape), jnp.broadcast_to(h0, h.shape), h)
+        h if h0 is None else jax.lax.select(jnp.broadcast_to(_beside(flags, h), h.shape), h0, h)
         for h0, h in zip(initial, states, strict=True)
     ]
 

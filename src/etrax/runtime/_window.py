@@ -68,7 +68,7 @@ class WindowRun(NamedTuple):
     exit_cotangents: Mapping[int, Array] | None = None
     grads_before: Mapping[int, Array] | None = None
     resets: Array | None = None
-    initial: Sequence[Array] = ()
+    initial: Sequence[Array | None] = ()
 
 
 @promotes
@@ -240,7 +240,7 @@ def _sum(a: Array) -> Array:
 
 def evolve(
     facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
-    trace: Trace, inputs: Sequence[Array], resets: Array | None = None, initial: Sequence[Array] = (),
+    trace: Trace, inputs: Sequence[Array], resets: Array | None = None, initial: Sequence[Array | None] = (),
 ) -> tuple[list[Array], Trace, Any]:  # fmt: skip
     """Move states and trace over a window without a loss; the outputs are stacked."""
 
