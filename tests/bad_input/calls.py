@@ -194,13 +194,14 @@ TRAIN = {
     ),
     "evaluate": call(lambda **o: trainer().evaluate(**o), params=lambda: PARAMS, data=data),
     "Dataset": call(
-        lambda inputs, targets, mask: trainer().evaluate(PARAMS, etrax.train.Dataset(inputs, targets, mask)),
-        inputs=lambda: np.asarray(XS), targets=lambda: np.asarray(YS), mask=None,
+        lambda **o: trainer().evaluate(PARAMS, etrax.train.Dataset(**o)), inputs=lambda: np.asarray(XS),
+        targets=lambda: np.asarray(YS), mask=None, reset=lambda: np.zeros((T, B), bool),
     ),
     "Dataset.labelled": call(
         etrax.train.Dataset.labelled, inputs=lambda: np.asarray(XS), labels=lambda: np.zeros(B), mask=None
     ),
     "pad": call(etrax.train.pad, sequences=lambda: [np.ones((2, 3)), np.ones((4, 3))], count="all"),
+    "packed": call(etrax.train.packed, episodes=lambda: [(np.ones((n, 3)), np.ones(n)) for n in (2, 4)], lanes=2),
     "accuracy": call(
         etrax.train.accuracy, outputs=lambda: YS, targets=lambda: jnp.zeros((T, B), int), mask=lambda: jnp.ones((T, B))
     ),

@@ -268,10 +268,22 @@ MISTAKES = {
     "compare: a stateful learner": lambda: etrax.testing.compare(stateful(), loss, PARAMS, HIDDEN, XS, YS),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
+    "fit: resets of another shape": lambda: trainer().evaluate(
+        PARAMS, etrax.train.Dataset(np.asarray(XS), np.asarray(YS), reset=np.zeros(4, bool))
+    ),
+    "packed: no list": lambda: etrax.train.packed(np.ones((3, 2)), lanes=1),
+    "packed: episodes that differ": lambda: etrax.train.packed([(np.ones((3, 2)),), (np.ones((3, 1)),)], lanes=1),
+    "packed: one episode in two lanes": lambda: etrax.train.packed([(np.ones((3, 2)),)], lanes=2),
+    "packed: an episode that is too long": lambda: etrax.train.packed([(np.ones((3, 2)),)], length=2),
+    "packed: how is not said": lambda: etrax.train.packed([(np.ones((3, 2)),)]),
+    "packed: inputs longer than targets": lambda: etrax.train.packed([(np.ones((3, 2)), np.ones(2))], lanes=1),
     "a metric of two arguments": lambda: etrax.Trainer(
         learner(), sgd(), loss, window=2, metrics={"error": lambda outputs, targets: outputs - targets}
     ),
     "fit: an optimizer state of another kind": lambda: trainer().fit(data(), 1, opt_state=3, progress=False),
+    "compare: resets of another shape": lambda: etrax.testing.compare(
+        learner(), loss, PARAMS, HIDDEN, XS, YS, reset=np.zeros(3, bool)
+    ),
     "no module": lambda: etrax.compile_etrace_graph(step, XS[0]),
     "an op rule that is none": lambda: etrax.register_weight_op("dot_general", 3),
 }
