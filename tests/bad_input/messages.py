@@ -213,7 +213,9 @@ MISTAKES = {
         etrax.compile(
             lambda p, h, x: (jnp.tanh(h @ p + x),) * 2, "d_rtrl", jnp.ones(4), params=jnp.eye(4), hidden=jnp.ones(4)
         ),
-        4, jnp.eye(4), jnp.ones((4, 4)),
+        4,
+        jnp.eye(4),
+        jnp.ones((4, 4)),
     ),  # fmt: skip
     "a reset by lane, a state without lanes": lambda: reset_lanes(
         compiled(lambda p, h, x: ((h[0] + x @ p["w"], h[1] + 1), h[0]), hidden=(HIDDEN, jnp.zeros(()))), 2

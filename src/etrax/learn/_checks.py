@@ -229,7 +229,9 @@ def check_reset(reset: object, length: int | None, lanes: int | None = None) -> 
             f"`reset` has shape {list(struct.shape)}; expected {forms}: a flag for all lanes, or one for each."
         )
     if len(struct.shape) > len(time) and lanes is None:
-        raise ArgumentError("`reset` has a flag for each lane, but here all start again at once: pass one flag for all.")
+        raise ArgumentError(
+            "`reset` has a flag for each lane, but here all start again at once: pass one flag for all."
+        )
     if len(struct.shape) > len(time) and struct.shape[-1] != lanes:
         raise ArgumentError(f"`reset` has flags for {struct.shape[-1]} lanes, but the states have {lanes}.")
     return jnp.asarray(reset) != 0

@@ -176,7 +176,9 @@ def run_sequence(
     # Gradients are summed over windows in at least float32.
     grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
     start = arguments.states, trace, jnp.zeros((), losses.dtype(step_data)), grads
-    (states, trace, total, grads), _ = _over_windows(body, start, (arguments.inputs, step_data, arguments.reset), length, k)
+    (states, trace, total, grads), _ = _over_windows(
+        body, start, (arguments.inputs, step_data, arguments.reset), length, k
+    )
     return total / scale, program.param_grads(arguments.params, grads), states, trace
 
 

@@ -189,7 +189,9 @@ class _Guided:
         """An eligibility of relation k at some positions, zero at others."""
         plan = self.plan
         at = jnp.broadcast_to(at, plan.facts.groups[plan.relations[k].group].num_positions).astype(e.dtype)
-        return jnp.where(site_math.spread(plan.site(k), window.fixed[plan.relations[k].site], plan.gathers[k](at)) != 0, e, 0)
+        return jnp.where(
+            site_math.spread(plan.site(k), window.fixed[plan.relations[k].site], plan.gathers[k](at)) != 0, e, 0
+        )
 
     def parts(self, trace: GuidedTrace) -> dict[int, list[Array]]:
         relations = self.plan.relations

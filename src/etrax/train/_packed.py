@@ -35,7 +35,9 @@ def packed(episodes: Sequence[PyTree], *, lanes: int | None = None, length: int 
     trees = _checked(episodes)
     lengths = [jax.tree.leaves(tree)[0].shape[0] for tree in trees]
     if (lanes is None) == (length is None):
-        raise ArgumentError("`packed` takes either `lanes=`, the number of sequences, or `length=`, that of their steps.")
+        raise ArgumentError(
+            "`packed` takes either `lanes=`, the number of sequences, or `length=`, that of their steps."
+        )
     if lanes is not None:
         places = _in_lanes(lengths, check_whole("lanes", lanes, "lanes"))
     else:
@@ -90,14 +92,18 @@ def _checked(episodes: Sequence[PyTree]) -> list[tuple[PyTree, PyTree, PyTree]]:
     for k, episode in enumerate(episodes):
         name = f"episodes[{k}]"
         if not isinstance(episode, list | tuple) or not 1 <= len(episode) <= 3:
-            raise ArgumentTypeError(f"`{name}` is {short(episode)}; expected `(inputs, targets)`, with a mask or without.")
+            raise ArgumentTypeError(
+                f"`{name}` is {short(episode)}; expected `(inputs, targets)`, with a mask or without."
+            )
         check_arrays(name, tuple(episode))
         tree = (*jax.tree.map(np.asarray, tuple(episode)), *[None] * (3 - len(episode)))
         steps = {struct_of(f"`{name}`", a).shape[:1] for a in jax.tree.leaves(tree)}
         if len(steps) != 1 or steps & {(), (0,)}:
             raise ArgumentError(f"`{name}` holds {describe(tree, name)}; expected arrays of one number of steps.")
         if tree[2] is not None and np.shape(tree[2]) != next(iter(steps)):
-            raise ArgumentError(f"the mask of `{name}` has shape {list(np.shape(tree[2]))}; expected one weight per step.")
+            raise ArgumentError(
+                f"the mask of `{name}` has shape {list(np.shape(tree[2]))}; expected one weight per step."
+            )
         trees.append(tree)
     for k, tree in enumerate(trees):
         _check_like(k, tree, trees[0])
