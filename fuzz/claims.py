@@ -19,7 +19,7 @@ from etrax.compiler.ir import Role
 from .cases import BY_SAMPLE, LOSS_GRADIENT, OTHER_SIGNAL, WHOLE, Case
 from .evaluate import Evaluator
 from .learners import changed, compiled, sample
-from .measure import NARROW, close, relative, tolerance_of
+from .measure import NARROW, close, relative, tolerance_of, without_shared_nan
 from .oracle import bptt, inexact
 from .outer import wrong_derivative
 from .spec import Built, Model, build, step_source
@@ -179,7 +179,8 @@ class Checker:
         if not close(got[0], want[0], tolerance):
             return Failure(case, "the loss is the model's own", f"loss {got[0]}, by itself {want[0]}")
         for a, b in zip(jax.tree.leaves(got[2].hidden), jax.tree.leaves(want[2]), strict=True):
-            if inexact(a) and not close(a, b, tolerance):
+            # A state that starts at −∞ may turn others into NaN that no loss reads: NaN there too is right.
+            if inexact(a) and not close(*without_shared_nan(a, b), tolerance):
                 return Failure(case, "the last state is the model's own", f"{a} and {b}")
         names = self.names
         scale = max([float(np.abs(np.asarray(w, complex)).max(initial=0)) for w in want[1]], default=0.0)
@@ -246,7 +247,8 @@ class Checker:
             if (case.rule == "tbptt" or kind == "truncated") and not close(g, inside, tolerance, floor):
                 return "truncated is BPTT inside the window"
         if zero and kind == "approximate":
-            if self.never_credited(case, i):
+            # The analysis counts a complex number as one element: a part of it that no output shows may be all it has.
+            if ".imag" not in step_source(self.model) and self.never_credited(case, i):
                 return "what is approximate has a gradient"
             self._zeros += 1
         return ""
@@ -254,10 +256,11 @@ class Checker:
     def never_credited(self, case: Case, i: int) -> bool:
         """Whether a gradient stays zero, and BPTT's does not, in longer sequences of other numbers.
 
-        A sequence of a few steps may end before credit arrives, and a rectifier may be off by chance.
+        A sequence of a few steps may end before credit arrives, and a rectifier may be off by chance, or a spiking
+        unit silent for good.
         """
         wanted = False
-        for numbers in (1, 2, 3):
+        for numbers in range(1, 16):
             other = Checker(self.model._replace(steps=LONG), self.run)
             other.built = build(other.model, numbers)
             _, want, _ = other.bptt(case)

@@ -98,7 +98,9 @@ LEARNER = {
         x=lambda: XS[0], params=lambda: PARAMS, hidden=lambda: HIDDEN, batch_size=None, trace_dtype=None,
         check_finite=False, memory_budget=None,
     ),
-    "init": call(lambda **o: learner().init(**o), params=lambda: PARAMS, hidden=lambda: HIDDEN, learned=None, lanes=False),
+    "init": call(
+        lambda **o: learner().init(**o), params=lambda: PARAMS, hidden=lambda: HIDDEN, learned=None, lanes=False
+    ),
     "step": call(
         lambda params, state, x, **o: learner().step(params, state, x, **o), params=lambda: PARAMS,
         state=lambda: learner().init(), x=lambda: XS[0], reset=False, initial=lambda: HIDDEN,

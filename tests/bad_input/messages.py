@@ -38,6 +38,11 @@ def reset_lanes(made, lanes, params=PARAMS, x=XS):
     return run(params, made.init(), x, None, None, jnp.zeros((len(x), lanes), bool))
 
 
+def mixing(w, h, x):
+    h = jnp.tanh(h @ w + x)
+    return h, h
+
+
 def train(optimizer, opt_state):
     return learner().train(optimizer, loss, window=2)(PARAMS, opt_state, learner().init(), XS, YS)
 
@@ -210,13 +215,11 @@ MISTAKES = {
     "a reset as a list": lambda: gradient(reset=[False, True, False, False]),
     "a reset of all steps": lambda: gradient(reset=True),
     "a reset by lane, one sample": lambda: reset_lanes(
-        etrax.compile(
-            lambda p, h, x: (jnp.tanh(h @ p + x),) * 2, "d_rtrl", jnp.ones(4), params=jnp.eye(4), hidden=jnp.ones(4)
-        ),
+        etrax.compile(mixing, "d_rtrl", jnp.ones(4), params=jnp.eye(4), hidden=jnp.ones(4)),
         4,
         jnp.eye(4),
         jnp.ones((4, 4)),
-    ),  # fmt: skip
+    ),
     "a reset by lane, a state without lanes": lambda: reset_lanes(
         compiled(lambda p, h, x: ((h[0] + x @ p["w"], h[1] + 1), h[0]), hidden=(HIDDEN, jnp.zeros(()))), 2
     ),

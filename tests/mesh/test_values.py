@@ -207,7 +207,7 @@ def test_resets(rule, cut):
     """Lanes that start again on their own: as on one device, and each device has the lanes of its own samples."""
     rng = np.random.RandomState(0)
     params = {k: jnp.asarray(rng.standard_normal(n)) for k, n in (("w", (I, H)), ("b", (H,)), ("o", (H, O)))}
-    step = lambda p, h, x: (0.9 * h + jnp.abs(x) @ p["w"] + p["b"], h @ p["o"])  # noqa: E731
+    step = lambda p, h, x: (0.9 * h + jnp.abs(x) @ p["w"] + p["b"], h @ p["o"])
     xs, ys, flags = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, O)), rng.rand(T, B) < 0.3
     shard = {"hidden/.*": P("batch", None)} if cut == "batch" else BY_UNIT
     found = []

@@ -120,3 +120,21 @@ def test_bad_rate(make):
 def test_two_futures():
     with pytest.raises(ValueError, match="at most one `synthetic`"):
         etrax.partition({"a": etrax.synthetic()}, default=etrax.synthetic(0.2))
+
+
+def test_a_running_maximum_that_starts_at_minus_infinity():
+    """The estimate is linear in the states; an infinite one tells it nothing, and the gradient stays finite."""
+
+    def step(w, h, x):
+        top = jnp.maximum(h["top"], x @ w)
+        new = jnp.exp(h["top"] - top) * h["sum"] + jnp.exp(x @ w - top)
+        return {"top": top, "sum": new}, new
+
+    w = jax.random.normal(jax.random.key(0), (3, 2))
+    hidden = {"top": jnp.full(2, -jnp.inf), "sum": jnp.zeros(2)}
+    xs = jax.random.normal(jax.random.key(1), (7, 3))
+    learner = etrax.compile(step, etrax.synthetic(), xs[0], params=w, hidden=hidden)
+    loss = lambda out, target: (out**2).sum()
+    (_, grad), state = learner.value_and_grad(loss, window=2)(w, learner.init(), xs, None)
+    assert np.isfinite(grad).all() and np.any(np.asarray(grad) != 0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(learner.learned(state)))

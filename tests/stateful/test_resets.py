@@ -82,7 +82,7 @@ def test_lanes_are_those_of_the_pure_learner():
 def test_nnx():
     cell = nnx.GRUCell(I, H, rngs=nnx.Rngs(0), dtype=jnp.float64, param_dtype=jnp.float64)
     online = etrax.Stateful(cell, "d_rtrl", XS[0], hidden=jnp.zeros((B, H)))
-    step = lambda online, x, y: ((online(x) - y) ** 2).mean()  # noqa: E731
+    step = lambda online, x, y: ((online(x) - y) ** 2).mean()
     grads = online.etrace_grad(XS, YS, step_fn=step, reset=LANES)
     learner = etrax.compile(cell, "d_rtrl", XS[0], hidden=jnp.zeros((B, H)))
     run = learner.value_and_grad(lambda o, y: ((o - y) ** 2).mean(), window=1)

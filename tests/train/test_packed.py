@@ -1,5 +1,7 @@
 """Episodes laid one behind the other train as the same episodes do, each padded to the longest."""
 
+from itertools import pairwise
+
 import jax
 import numpy as np
 import optax
@@ -50,7 +52,7 @@ def test_every_episode_is_there_once(how):
     for lane in range(data.reset.shape[1]):
         starts = [*np.flatnonzero(data.reset[:, lane]), len(data.reset)]
         assert starts[0] == 0
-        for a, b in zip(starts, starts[1:], strict=False):
+        for a, b in pairwise(starts):
             n = int((data.mask[a:b, lane] > 0).sum())
             found.append((data.mask[a, lane], data.inputs[a : a + n, lane], data.targets[a : a + n, lane]))
             assert not data.mask[a + n : b, lane].any()

@@ -16,6 +16,7 @@ Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -23,7 +24,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, short
 from .._errors import ArgumentError
-from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised
+from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, traced_elements
 from ..runtime import (
     Hopped,
     Plan,
@@ -33,11 +34,13 @@ from ..runtime import (
     chosen_plan,
     hop_transport,
     memoryless_transport,
+    reduced_view,
 )
 from ._hops import chosen_hops, hop_verdict
 from ._kinds import CHEAP_FAN_OUT, fan_out_limit, structure_notes
 from ._rule import Rule
-from ._verdicts import Verdict, by_position_verdict, with_traced_window
+from ._state_credit import check_credit, state_credit, state_rule
+from ._verdicts import Verdict, by_position_verdict, relations_of, with_traced_window
 
 # By default a hop is carried where the whole trace stays within this many bytes. This decides what is exact, so that it
 # is the same on every device.
@@ -59,7 +62,7 @@ def diagonal_transport(
     return memoryless_transport(facts, by_position_transport(plan), plan.reader.view.memoryless, relations, trace_dtype)
 
 
-def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> Rule:
+def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None, credit: str = "step") -> Rule:
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op takes a state across positions.
 
     An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
@@ -73,12 +76,22 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
     approximate, with fewer paths lost. `hops=0` does not. By default it is carried where it makes a parameter exact and
     the trace stays below 512 MB.
 
+    `credit="state"` is the published definition for an update at every step: the loss in the new states meets the trace
+    of the same step, and no hop is carried. By default the loss goes through the whole step, which is nearer to BPTT
+    where a trace leaves something out, and the same where it does not.
+
     >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0))
     d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0)
     """
-    limit = fan_out_limit(fan_out)
+    limit, on_state = fan_out_limit(fan_out), check_credit("d_rtrl", credit)
     if hops is not None and (not isinstance(hops, Integral) or isinstance(hops, bool) or hops not in (0, 1)):
         raise ArgumentError(f"`d_rtrl`: `hops` is {short(hops)}; expected 0, 1, or None for 1 where it is cheap.")
+    options: dict[str, object] = {} if limit == CHEAP_FAN_OUT else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
+    options = options if hops is None else {**options, "hops": int(hops)}
+    if on_state:
+        if hops == 1:
+            raise ArgumentError('`d_rtrl`: hops are not carried with `credit="state"`; leave `hops` out.')
+        return _on_state(options, limit)
 
     def carried(facts: Facts) -> Hopped | None:
         return chosen_hops(facts, limit, partly=True) if hops == 1 else None if hops == 0 else _cheap_hops(facts, limit)
@@ -100,8 +113,25 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None) -> 
         plan = _plan(facts if hopped is None else hopped.wider, None, None, limit)
         return structure_notes(plan) + _hop_notes(facts, limit, hopped, hops)
 
-    options: dict[str, object] = {} if limit == CHEAP_FAN_OUT else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
-    return Rule("d_rtrl", transport, verdict, options if hops is None else {**options, "hops": int(hops)}, notes=notes)
+    return Rule("d_rtrl", transport, verdict, options, notes=notes)
+
+
+def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
+    def plan(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Plan:
+        return chosen_plan(facts, sites, trace_dtype, limit, reduced_view(facts))
+
+    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
+        own = plan(facts, sites, trace_dtype)
+        return state_credit(own, by_position_transport(own))
+
+    return state_rule(
+        "d_rtrl",
+        options,
+        transport,
+        partial(by_position_verdict, fan_out=limit),
+        lambda facts, param: traced_elements(facts, relations_of(facts, param, limit)),
+        notes=lambda facts: structure_notes(plan(facts, None, None)),
+    )
 
 
 def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int | None) -> list[str]:

@@ -48,12 +48,13 @@ from ._filtered import filtered_transport
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._signals import GuidedTrace, guided_fan_out, guided_transport
+from ._state_credit import check_credit
 from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict, relations_of, with_least_window
 
 
 def e_prop(
     kappa: float = 0.0, feedback: str = "symmetric", *, key: int | Array = 0,
-    feedback_rate: float = 1e-2, feedback_decay: float = 1e-4,
+    feedback_rate: float = 1e-2, feedback_decay: float = 1e-4, credit: str = "step",
 ) -> Rule:  # fmt: skip
     """e-prop: the trace of `d_rtrl`, filtered by `kappa`, under a learning signal that `feedback` chooses.
 
@@ -62,6 +63,9 @@ def e_prop(
     (matrices that follow the readout at `feedback_rate`, with `feedback_decay`). `key` (a number or a `jax.random` key)
     draws the matrices: two learners with the same key have the same feedback, so give each seed of an experiment a key
     of its own.
+
+    With a filter or with feedback, each step's loss meets the trace that includes the step, as in the paper.
+    `credit="state"` is that for `kappa` 0 and the gradient of the loss, which is `d_rtrl(credit="state")`.
 
     >>> print(e_prop(0.9))
     e_prop(kappa=0.9)
@@ -73,8 +77,9 @@ def e_prop(
         raise ArgumentError(
             f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {short(feedback)}."
         )
+    on_state = check_credit("e_prop", credit)
     if feedback == "symmetric":
-        return _symmetric(kappa)
+        return _symmetric(kappa, credit if on_state else "step")
     key = check_key(f"`e_prop` with {feedback} feedback", key)
     feedback_decay = check_decay("e_prop", "feedback_decay", feedback_decay)
     feedback_rate = check_number("e_prop", "feedback_rate", feedback_rate, 0, math.inf, "above 0", ends="()")
@@ -104,9 +109,10 @@ def _by_feedback(
     return Rule("e_prop", transport, verdict, options, needs_loss=rate is not None)
 
 
-def _symmetric(kappa: float) -> Rule:
+def _symmetric(kappa: float, credit: str) -> Rule:
     if kappa == 0:
-        return replace(d_rtrl(), name="e_prop", options={"kappa": kappa})
+        plain = d_rtrl(credit=credit)
+        return replace(plain, name="e_prop", options={"kappa": kappa, **plain.options})
 
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"

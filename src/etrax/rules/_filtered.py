@@ -17,8 +17,8 @@ Both traces are one, that of D-RTRL for states with a low-pass copy beside them:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
@@ -34,7 +34,6 @@ from ..runtime import (
     PositionTrace,
     Probes,
     Signal,
-    StepGradients,
     StepOutputs,
     Traces,
     Transport,
@@ -50,6 +49,14 @@ from ..runtime import (
 from ._kinds import CHEAP_FAN_OUT
 
 
+class _Signals(NamedTuple):
+    """Per group and slot, the loss of a step in new states (s) and in old ones (r); per site, the loss in y (δ)."""
+
+    new: dict[int, Vector]
+    old: dict[int, Vector]
+    ops: dict[int, Array]
+
+
 @dataclass(frozen=True, eq=False)
 class _Filter:
     """e-prop with a filter and the gradient of the loss, in closed form over a window."""
@@ -60,8 +67,9 @@ class _Filter:
     def signal(
         self, trace: PositionTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs,
         step_data: Any, loss_of: Any, loss_weight: Array | float,
-    ) -> StepGradients:  # fmt: skip
-        return self.own_loss(leaves, weights, ran, step_data, loss_of, loss_weight)
+    ) -> _Signals:  # fmt: skip
+        gradients, plan = self.own_loss(leaves, weights, ran, step_data, loss_of, loss_weight), self.traces.plan
+        return _Signals(plan.vectors(gradients.new), plan.vectors(gradients.old), gradients.ops)
 
     def credit(self, trace: PositionTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         plan, losses = self.traces.plan, window.signals
@@ -84,7 +92,7 @@ class _Filter:
 
     def reads_exit(self, window: WindowData) -> bool:
         """Whether s_1 · ε̄_1 is read off the trace that has moved."""
-        return window.steps == 1 and not self.own_loss.old
+        return window.steps == 1 and not self.own_loss.reads_old
 
     def _through_states(self, k: int, new: Vector, window: WindowData) -> Array:
         """F · s at y, of a window of one step."""
@@ -132,7 +140,7 @@ def filtered_transport(
     traces = Traces(plan, by_sample=False)
     if not plan.relations:
         return Transport(traces.init, lambda trace, g, window: {}, lambda trace, window: trace)
-    f = _Filter(traces, replace(own_loss, plan=plan))
+    f = _Filter(traces, own_loss)
     return Transport(
         traces.init,
         f.credit,

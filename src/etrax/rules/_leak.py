@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from .._arguments import check_decay
-from ..compiler.analysis import Facts, traced_elements
-from ..runtime import Transport
+from ..compiler.analysis import Elements, Facts, traced_elements
+from ..runtime import Plan, Transport
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
+from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Verdict, other_recurrence_verdict, relations_of, with_least_window
 
 
@@ -25,13 +26,25 @@ def with_leak(a: Array, decay: float, dtype: np.dtype) -> Array:
     return a * jnp.asarray(powers, jnp.real(a).dtype).reshape(-1, *[1] * (a.ndim - 1))
 
 
-def leak_rule(name: str, transport: Callable[..., Transport[Any]], decay: float, how: str) -> Rule:
+def leak_rule(
+    name: str, planned: Callable[..., tuple[Plan, Transport[Any]]], decay: float, how: str, credit: str
+) -> Rule:
     """A rule with the option `decay`, 0 up to 1; `how` says what it stands for, with a place for the number."""
-    decay = check_decay(name, "decay", decay, closed=True)
+    decay, on_state = check_decay(name, "decay", decay, closed=True), check_credit(name, credit)
+
+    def plain(facts: Facts, param: int) -> Verdict:
+        return other_recurrence_verdict(facts, param, how.format(decay), CHEAP_FAN_OUT)
+
+    def driven(facts: Facts, param: int) -> Elements:
+        return traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT), moved=False)
+
+    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
+        plan, whole_step = planned(facts, sites, trace_dtype, decay=decay)
+        return state_credit(plan, whole_step) if on_state else whole_step
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        plain = other_recurrence_verdict(facts, param, how.format(decay), CHEAP_FAN_OUT)
-        driven = traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT), moved=False)
-        return with_least_window(facts, param, plain, driven)
+        return with_least_window(facts, param, plain(facts, param), driven(facts, param))
 
-    return Rule(name, partial(transport, decay=decay), verdict, {"decay": decay})
+    if on_state:
+        return state_rule(name, {"decay": decay}, transport, plain, driven)
+    return Rule(name, transport, verdict, {"decay": decay})

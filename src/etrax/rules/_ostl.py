@@ -17,9 +17,10 @@ from dataclasses import replace
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import ElementGraph, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
+from ..compiler.analysis import ElementGraph, Elements, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
 from ..compiler.primitives import Dep
 from ..runtime import (
+    Plan,
     PositionTrace,
     Probe,
     Probes,
@@ -39,6 +40,11 @@ def whole_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
 ) -> Transport[PositionTrace]:
     """OSTL, SnAp-1: the trace of D-RTRL, moved by the blocks of the whole recurrence."""
+    return by_position_transport(whole_plan(facts, sites, trace_dtype))
+
+
+def whole_plan(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Plan:
+    """The plan of D-RTRL's traces in the step as it is, with nothing cut."""
     relations = carried_relations(facts, sites)
     uncut = replace(facts, cut=frozenset(), edges=uncut_edges(facts))
     layouts = [linked(uncut, layout_of(facts, g, sorted(facts.unreached))) for g in facts.groups]
@@ -49,7 +55,7 @@ def whole_transport(
             pulls += [(Probe(g, s, colour),) for s in range(layouts[g].size)]
     probed = tuple(lay if lay.group.index in needed else lay.without_slots() for lay in layouts)
     probes = Probes(uncut, probed, tuple(relations), tuple(pulls), whole_view(uncut))
-    return by_position_transport(plan_of(probes, trace_dtype))
+    return plan_of(probes, trace_dtype)
 
 
 def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.ndarray | None]:
@@ -85,11 +91,22 @@ def ostl() -> Rule:
 
 
 def own_position(facts: Facts, param: int) -> Verdict:
-    plain = by_position_verdict(facts, param)
+    """The verdict on each position's own share, with the least window."""
+    plain = own_share(facts, param)
     if plain.kind is Kind.TRUNCATED:
         return with_least_window(facts, param, plain, {})
+    return with_least_window(facts, param, plain, own_elements(facts, param))
+
+
+def own_share(facts: Facts, param: int) -> Verdict:
+    """The verdict on the trace alone: exact where nothing meets another position."""
+    plain = by_position_verdict(facts, param)
     if plain.kind is not Kind.APPROXIMATE:
-        return plain  # nothing meets another position
+        return plain
     what = "each position keeps its own share of the whole recurrence; what positions do to each other is not carried"
-    traced = traced_elements(facts, relations_of(facts, param), uncut_edges(facts))
-    return with_least_window(facts, param, Verdict(Kind.APPROXIMATE, f"{what}: {plain.reason}"), traced)
+    return Verdict(Kind.APPROXIMATE, f"{what}: {plain.reason}")
+
+
+def own_elements(facts: Facts, param: int) -> Elements:
+    """Elements of states to which a trace is carried."""
+    return traced_elements(facts, relations_of(facts, param), uncut_edges(facts))

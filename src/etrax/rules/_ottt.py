@@ -30,6 +30,7 @@ from ..runtime import (
     EachStep,
     Flags,
     LaneMap,
+    Plan,
     Reached,
     Transport,
     Vector,
@@ -63,7 +64,8 @@ class PresynapticTrace(NamedTuple):
 
 def presynaptic_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
-) -> Transport[PresynapticTrace]:
+) -> tuple[Plan, Transport[PresynapticTrace]]:
+    """Traces of data, and the plan of the relations that they serve."""
     plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites, CHEAP_FAN_OUT)), trace_dtype)
     reached = Reached(plan)
     dtypes = {
@@ -118,7 +120,7 @@ def presynaptic_transport(
             one = moved(one, jnp.ones((window.steps, *one.shape)), each)
         return PresynapticTrace(data, one, window.carry)
 
-    return Transport(
+    return plan, Transport(
         init,
         credit,
         move,
@@ -129,11 +131,14 @@ def presynaptic_transport(
     )
 
 
-def ottt(decay: float) -> Rule:
+def ottt(decay: float, *, credit: str = "step") -> Rule:
     """OTTT: the data of each weight op, remembered with a leak of `decay` a step (that of the membrane).
+
+    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(ottt(0.5))
     ottt(decay=0.5)
     """
     what = "only the data of its weight op are remembered, with a leak of {:g}"
-    return leak_rule("ottt", presynaptic_transport, decay, f"{what}, and not what its outputs did to the states")
+    how = f"{what}, and not what its outputs did to the states"
+    return leak_rule("ottt", presynaptic_transport, decay, how, credit)

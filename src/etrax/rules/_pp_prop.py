@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay
 from .._machine import machine
-from ..compiler.analysis import Facts, OpNode
+from ..compiler.analysis import Facts, OpNode, traced_elements
 from ..compiler.opened import WeightSite
 from ..compiler.ops import ALIGNED
 from ..compiler.primitives import ANY
@@ -60,7 +59,8 @@ from ..runtime import (
 )
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, by_position_verdict, with_traced_window
+from ._state_credit import check_credit, state_credit, state_rule
+from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_traced_window
 
 
 class FactoredTrace(NamedTuple):
@@ -192,8 +192,8 @@ class _Factors:
 
 def factored_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
-) -> Transport[FactoredTrace]:
-    """pp_prop: a trace of the data per site, S traces of the output per way to act, and the number of steps."""
+) -> tuple[Plan, Transport[FactoredTrace]]:
+    """The plan, and a trace of the data per site, S traces of the output per way to act, and the number of steps."""
     relations = carried_relations(facts, sites, CHEAP_FAN_OUT)
     probes = plan_probes(reduced_view(facts), relations)
     plan = plan_of(probes, trace_dtype)
@@ -215,7 +215,7 @@ def factored_transport(
         fused=FusedCredit(f.in_product) if plain else FusedCredit(),
         parts=f.parts,
     )
-    return in_view(plan.reader.view, transport)
+    return plan, in_view(plan.reader.view, transport)
 
 
 def _is_data(site: WeightSite, dtype: np.dtype) -> bool:
@@ -247,26 +247,46 @@ def _decayed_sum(a: Array, decay: float, dtype: np.dtype) -> Array:
     return total(decay ** (n - 1 - k) * a[k].astype(dtype) for k in range(n))
 
 
-def pp_prop(decay: float = 0.9) -> Rule:
+def pp_prop(decay: float = 0.9, *, credit: str = "step") -> Rule:
     """Factored diagonal traces: the cheapest rule with a trace; approximate for weights that meet data in a product.
+
+    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(pp_prop(0.95))
     pp_prop(decay=0.95)
     """
-    decay = check_decay("pp_prop", "decay", decay)
+    decay, on_state = check_decay("pp_prop", "decay", decay), check_credit("pp_prop", credit)
+
+    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
+        plan, whole_step = factored_transport(facts, sites, trace_dtype, decay=decay)
+        return state_credit(plan, whole_step) if on_state else whole_step
+
+    if on_state:
+        return state_rule(
+            "pp_prop",
+            {"decay": decay},
+            transport,
+            _verdict,
+            lambda facts, param: traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT)),
+            warns=_warns,
+        )
 
     def verdict(facts: Facts, param: int) -> Verdict:
-        plain = by_position_verdict(facts, param, CHEAP_FAN_OUT)
-        products = [j for j in facts.sites_of(param) if _factored(facts, j)]
-        if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
-            return with_traced_window(facts, param, plain, CHEAP_FAN_OUT)
-        names = ", ".join(facts.sites[j].label for j in products)
-        text = f"the trace of {names} is factored into input and output, which assumes inputs of constant sign"
-        text += f" ({_signs(facts, products)})"
-        more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
-        return with_traced_window(facts, param, Verdict(Kind.APPROXIMATE, text + more), CHEAP_FAN_OUT)
+        return with_traced_window(facts, param, _verdict(facts, param), CHEAP_FAN_OUT)
 
-    return Rule("pp_prop", partial(factored_transport, decay=decay), verdict, {"decay": decay}, warns=_warns)
+    return Rule("pp_prop", transport, verdict, {"decay": decay}, warns=_warns)
+
+
+def _verdict(facts: Facts, param: int) -> Verdict:
+    plain = by_position_verdict(facts, param, CHEAP_FAN_OUT)
+    products = [j for j in facts.sites_of(param) if _factored(facts, j)]
+    if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
+        return plain
+    names = ", ".join(facts.sites[j].label for j in products)
+    text = f"the trace of {names} is factored into input and output, which assumes inputs of constant sign"
+    text += f" ({_signs(facts, products)})"
+    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
+    return Verdict(Kind.APPROXIMATE, text + more)
 
 
 def _factored(facts: Facts, site: int) -> bool:

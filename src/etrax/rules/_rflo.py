@@ -29,6 +29,7 @@ from ..runtime import (
     Flags,
     FusedCredit,
     Leaky,
+    Plan,
     PositionTrace,
     Reached,
     Traces,
@@ -54,8 +55,8 @@ class LeakyTrace(NamedTuple):
 
 def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
-) -> Transport[LeakyTrace]:
-    """The traces of D-RTRL, with λ in the place of D."""
+) -> tuple[Plan, Transport[LeakyTrace]]:
+    """The traces of D-RTRL, with λ in the place of D, and their plan."""
     plan = chosen_plan(
         facts, sites, trace_dtype, CHEAP_FAN_OUT, whole_view(facts), lambda probes: leaky_reader(probes, decay)
     )
@@ -67,7 +68,7 @@ def leaky_transport(
     def meets(trace: LeakyTrace) -> Callable[[int, Vector], Vector]:
         return lambda k, signal: reached.met(k, trace.reached, signal, driven[k])
 
-    return Transport(
+    return plan, Transport(
         lambda: LeakyTrace(traces.init(), reached.init()),
         lambda trace, g, window: traces.credit(trace.plain, plan.vectors(g), window, True, meets(trace)),
         lambda trace, window: LeakyTrace(traces.move(trace.plain, window, window.records), window.carry),
@@ -81,10 +82,13 @@ def leaky_transport(
     )
 
 
-def rflo(decay: float) -> Rule:
+def rflo(decay: float, *, credit: str = "step") -> Rule:
     """RFLO: traces that leak by `decay` a step, whatever the recurrence does. Takes a leak of 0 up to 1.
+
+    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(rflo(0.9))
     rflo(decay=0.9)
     """
-    return leak_rule("rflo", leaky_transport, decay, "the recurrence of every state is replaced by a leak of {:g}")
+    how = "the recurrence of every state is replaced by a leak of {:g}"
+    return leak_rule("rflo", leaky_transport, decay, how, credit)

@@ -179,7 +179,7 @@ class _Guided:
         return moved
 
     def _resets(self, window: WindowData) -> dict[int, Array]:
-        """Flags at the positions, in one axis, of the groups whose eligibility is filtered; nothing if there are none."""
+        """Flags at the positions, in one axis, of the groups whose eligibility is filtered; nothing if none is set."""
         if window.resets is None:
             return {}
         lanes = {g: self.plan.lanes[g] for g in self.signalled}

@@ -13,11 +13,11 @@ approximation", ICLR, 2021.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jax.typing import DTypeLike
 from .._arguments import short
 from .._errors import ArgumentError
 from ..compiler.analysis import (
+    Elements,
     Facts,
     OpNode,
     Relation,
@@ -42,22 +43,28 @@ from ..compiler.ir import mapped
 from ..compiler.opened import OpenStep
 from ..runtime import (
     EachStep,
+    HeldStates,
     Layout,
+    PositionTrace,
+    StepGradients,
     Transport,
     WindowData,
     add_to,
+    by_position_transport,
     by_site,
     cleared,
     differentiable,
     lanes_of_slots,
     layout_of,
+    own_loss_of,
     site_math,
     times,
     trace_dtype_of,
 )
-from ._ostl import own_position, whole_transport
+from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
+from ._state_credit import check_credit, on_states, state_credit, state_rule
 from ._verdicts import Kind, Verdict, trivial_verdict, with_least_window
 from ._words import words_of
 
@@ -213,8 +220,10 @@ def _advance(
     return moved + new.astype(influence.dtype)
 
 
-def snap(n: int) -> Rule:
+def snap(n: int, *, credit: str = "step") -> Rule:
     """SnAp-n: influence on what a weight reaches in n steps; exact where that is everything.
+
+    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(snap(2))
     snap(n=2)
@@ -224,10 +233,44 @@ def snap(n: int) -> Rule:
             f"`snap` takes a whole number of steps, at least 1, got {short(n)}. SnAp-0 is `tbptt` with windows of "
             "one step."
         )
-    n = int(n)
+    n, on_state = int(n), check_credit("snap", credit)
     if n == 1:
+        if on_state:
+            return state_rule("snap", {"n": 1}, _own_position_on_state, own_share, own_elements)
         return Rule("snap", whole_transport, own_position, {"n": 1})
-    return Rule("snap", partial(reaching_transport, n=n), partial(_within, n=n), {"n": n})
+    transport = partial(reaching_transport, n=n)
+    if on_state:
+
+        def near(facts: Facts, param: int) -> Elements:
+            return nearby_elements(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live], n)
+
+        on_all = partial(_on_all_states, transport)
+        return state_rule("snap", {"n": n}, on_all, partial(_carried_within, n=n), near)
+    return Rule("snap", transport, partial(_within, n=n), {"n": n})
+
+
+def _own_position_on_state(
+    facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None
+) -> Transport[PositionTrace]:
+    plan = whole_plan(facts, sites, trace_dtype)
+    return state_credit(plan, by_position_transport(plan))
+
+
+def _on_all_states(
+    transport: Callable[..., Transport[Any]], facts: Facts, sites: frozenset[int] | None,
+    trace_dtype: DTypeLike | None,
+) -> Transport[Any]:  # fmt: skip
+    """An influence on states of all positions of a sample: the loss is taken in all new states at once."""
+    traced = sorted({r.site for r in find_samples(facts).relations if sites is None or r.site in sites})
+    if not traced:
+        return transport(facts, sites, trace_dtype)
+    leaves = tuple(i for i in differentiable(facts) if i not in facts.unreached)
+    own_loss = own_loss_of(facts, traced, [HeldStates(leaves, leaves, frozenset())])
+
+    def through(gradients: StepGradients, window: WindowData) -> Mapping[int, Array]:
+        return {j: bars[0] for j, bars in window.pull(gradients.new)[1].items()}
+
+    return on_states(facts, transport(facts, sites, trace_dtype), own_loss, through)
 
 
 def _within(facts: Facts, param: int, n: int) -> Verdict:

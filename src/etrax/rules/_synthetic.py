@@ -94,6 +94,8 @@ def synthetic_transport(
     def estimate(trace: LearnedFuture, states: Sequence[Array]) -> tuple[Array, Array]:
         assert trace.matrix is not None
         seen = rows.read({i: states[i] for i in leaves}).astype(dtype)
+        # A running maximum starts at −∞, which M would turn into NaN: it counts as zero. NaN itself stays visible.
+        seen = jnp.where(jnp.isinf(seen), 0, seen)
         seen = jnp.concatenate([seen, jnp.ones((rows.samples, 1), dtype)], -1)
         return seen @ trace.matrix.T, seen
 

@@ -16,8 +16,10 @@ from ._layout import layout_with as layout_with
 from ._layout import slot_count as slot_count
 from ._ops import kernels_of as kernels_of
 from ._ops import with_kernels as with_kernels
+from ._own_loss import HeldStates as HeldStates
 from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients
+from ._own_loss import own_loss_of as own_loss_of
 from ._own_loss import plan_own_loss as plan_own_loss
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
@@ -44,6 +46,7 @@ from ._resets import lanes_of_slots as lanes_of_slots
 from ._resets import parts_of_data as parts_of_data
 from ._resets import remaining as remaining
 from ._resets import restarted as restarted
+from ._resets import without_past as without_past
 from ._source import Moment as Moment
 from ._source import Source as Source
 from ._source import moment_of as moment_of

@@ -19,14 +19,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
-from ..compiler.analysis import Facts, Group, OpNode
+from ..compiler.analysis import Facts, OpNode, is_steep
 from ..compiler.ir import Detach, Role, Site, detaching_vjp, interpret
 from ..compiler.opened import OpenStep
 from ._plan import Plan
 from ._source import OutputLoss, errors_of
 from ._transport import StepOutputs
 from ._zeros import with_masked_products
-from .blocks import Vector
 
 R = TypeVar("R")
 
@@ -35,64 +34,77 @@ Pulled: TypeAlias = tuple[dict[int, Array], Callable[[dict[int, Array]], tuple[d
 
 
 class StepGradients(NamedTuple):
-    """Per group and state scalar, the loss in its new (s) and its old states (r); per site, the loss in y (δ)."""
+    """Per state leaf, the loss in its new (s) and its old value (r); per site, the loss in y (δ)."""
 
-    new: dict[int, Vector]
-    old: dict[int, Vector]
+    new: dict[int, Array]
+    old: dict[int, Array]
     ops: dict[int, Array]
+
+
+class HeldStates(NamedTuple):
+    """States whose old and new values the loss is differentiated in, together, while some ops are cut.
+
+    `held` are those of `leaves` whose new values count by themselves; the others count as what they are made of.
+    """
+
+    leaves: tuple[int, ...]
+    held: tuple[int, ...]
+    cut: frozenset[int]
 
 
 @dataclass(frozen=True, eq=False)
 class OwnLoss:
-    """How to read `StepGradients` off a step, for the groups and sites of a plan; per group, the ops that are cut.
+    """How to read `StepGradients` off a step, for some sites and sets of states.
 
-    `old` are the groups whose old states the loss may see, `seen` the leaves of which it sees the old or the new state.
+    `reads_old` says whether the loss may see an old state, `seen` are the leaves of which it sees the old or the new
+    state. In a `steep` step, an error that does not arrive at a slope is zero whatever the slope.
     """
 
-    plan: Plan
-    cuts: dict[int, frozenset[int]]
-    old: frozenset[int]
+    facts: Facts
+    sites: tuple[int, ...]
+    watched: tuple[HeldStates, ...]
+    reads_old: bool
     seen: frozenset[int]
+    steep: bool
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs, step_data: Any, loss_of: OutputLoss,
         loss_weight: Array | float,
     ) -> StepGradients:  # fmt: skip
         """Derivative rules, which need not be linear, see the loss times its weight, which is divided out again."""
-        facts = self.plan.facts
-        pull = _from_ops(facts, sorted({r.site for r in self.plan.relations}), leaves, weights, ran.ys)
+        pull = _from_ops(self.facts, self.sites, leaves, weights, ran.ys)
         _, plain = errors_of(ran.outputs, step_data, loss_of)
         errors = {k: (loss_weight * e).astype(e.dtype) for k, e in plain.items()}
-        found = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in self._pulled(pull, errors)[0].items()})
-        for g, cut in self.cuts.items():
-            layout = self.plan.reader.layouts[g]
-            old, new = self._pulled(_from_states(facts, facts.groups[g], cut, leaves, weights, ran.ys)[1], errors)
-            found.new[g], found.old[g] = (
-                jax.tree.map(lambda a: _whole(a, loss_weight), layout.vector(bars)) for bars in (new, old)
-            )
-        return found
+        gradients = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in self._pulled(pull, errors)[0].items()})
+        for group in self.watched:
+            pull_states = _from_states(self.facts, group, leaves, weights, ran.ys)[1]
+            for by_leaf, bars in zip((gradients.old, gradients.new), self._pulled(pull_states, errors), strict=True):
+                by_leaf.update({i: _whole(bar, loss_weight) for i, bar in bars.items()})
+        return gradients
 
     def _pulled(self, pull: Callable[[dict[int, Array]], R], errors: dict[int, Array]) -> R:
-        """`pull(errors)`; in a steep step, an error that does not arrive at a slope is zero whatever the slope."""
-        return with_masked_products(pull, errors) if self.plan.steep else pull(errors)
+        return with_masked_products(pull, errors) if self.steep else pull(errors)
 
 
 def plan_own_loss(plan: Plan) -> OwnLoss:
-    """Which ops to cut, by group."""
+    """For the groups of a plan, each seen through the others; a state counts by itself if it has a slot in the plan."""
     facts = plan.facts
     driven = {t for _, t, _ in facts.edges.between(OpNode, OpNode)}
     recurrent = frozenset(j for j in facts.cut if facts.remembers(OpNode(j)) and OpNode(j) not in driven)
-    cuts, old, seen = {}, set(), set()
-    for g in sorted({r.group for r in plan.relations}):
-        cuts[g] = recurrent
-        by_old, by_new = _sees(facts, facts.groups[g], recurrent)
-        if not by_old and not by_new:
-            cuts[g] = frozenset()
-            by_old, by_new = _sees(facts, facts.groups[g], cuts[g])
-        if by_old:
-            old.add(g)
-        seen |= by_old | by_new
-    return OwnLoss(plan, cuts, frozenset(old), frozenset(seen))
+    groups = []
+    for g in plan.groups:
+        leaves = tuple(sorted(facts.groups[g].leaves))
+        slots = {slot.leaf for slot in plan.reader.layouts[g].slots}
+        group = HeldStates(leaves, tuple(i for i in leaves if i in slots), recurrent)
+        groups.append(group if any(_sees(facts, group)) else group._replace(cut=frozenset()))
+    return own_loss_of(facts, sorted({r.site for r in plan.relations}), groups)
+
+
+def own_loss_of(facts: Facts, sites: Sequence[int], watched: Sequence[HeldStates]) -> OwnLoss:
+    """The loss of a step in the outputs of some sites, and in sets of states that it sees each by itself."""
+    pairs = [_sees(facts, group) for group in watched]
+    reads_old, seen = any(old for old, _ in pairs), frozenset().union(*(old | new for old, new in pairs))
+    return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, seen, is_steep(facts))
 
 
 def _from_ops(
@@ -109,29 +121,29 @@ def _from_ops(
 
 
 def _from_states(
-    facts: Facts, group: Group, cut: frozenset[int], leaves: Sequence[Array], weights: Sequence[Array] | None,
-    ys: Mapping[int, Array],
-) -> Pulled:  # fmt: skip
-    """Outputs of a step, and the pull-back from them to a group's old states, and to its new ones, held."""
-    opened, n, states = OpenStep(facts.step, facts.sites, cut), len(facts.states), facts.step.states_of(leaves)
+    facts: Facts, group: HeldStates, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]
+) -> Pulled:
+    """Outputs of a step, and the pull-back from them to old states, and to new ones, held."""
+    opened, n = OpenStep(facts.step, facts.sites, group.cut), len(facts.states)
+    states = facts.step.states_of(leaves)
 
     def run(detach: Detach, old: dict[int, Array], new: dict[int, Array]) -> dict[int, Array]:
         outs, _ = opened(leaves, {}, weights, ys, held=new, states=old, detach=detach)
         return {k: outs[n + k] for k in _inexact(facts)}
 
     old = {i: states[i] for i in group.leaves}
-    return detaching_vjp(run, old, {i: jnp.zeros(a.shape, a.dtype) for i, a in old.items()})
+    return detaching_vjp(run, old, {i: jnp.zeros(old[i].shape, old[i].dtype) for i in group.held})
 
 
 def _inexact(facts: Facts) -> list[int]:
     return [k for k, leaf in enumerate(facts.step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
 
 
-def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[set[int], set[int]]:
-    """The leaves of a group at whose old states, and at whose new ones, a derivative of the outputs arrives."""
+def _sees(facts: Facts, group: HeldStates) -> tuple[set[int], set[int]]:
+    """The leaves at whose old states, and at whose new ones, a derivative of the outputs arrives."""
 
     def pulled(leaves: list[Array], errors: dict[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
-        return _from_states(facts, group, cut, leaves, None, {})[1](errors)
+        return _from_states(facts, group, leaves, None, {})[1](errors)
 
     outputs = facts.step.select(Role.OUTPUT)
     leaves, errors = [leaf.aval for leaf in facts.step.ins], {k: outputs[k].aval for k in _inexact(facts)}
@@ -142,12 +154,11 @@ def _sees(facts: Facts, group: Group, cut: frozenset[int]) -> tuple[set[int], se
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
     args = [None] * len(leaves) + [error] * len(errors)
-    found = [v is error for v in interpret(jaxpr, [None] * len(consts), args, made_of)]
-    leaves_of = sorted(group.leaves)  # as a dictionary of them is laid out
-    half = len(leaves_of)
-    return {i for i, f in zip(leaves_of, found[:half], strict=True) if f}, {
-        i for i, f in zip(leaves_of, found[half:], strict=True) if f
-    }
+    arrives = [v is error for v in interpret(jaxpr, [None] * len(consts), args, made_of)]
+    # A dictionary of leaves is laid out in their order, the old ones before the new ones.
+    old, new = sorted(group.leaves), sorted(group.held)
+    by_old = {i for i, hit in zip(old, arrives[: len(old)], strict=True) if hit}
+    return by_old, {i for i, hit in zip(new, arrives[len(old) :], strict=True) if hit}
 
 
 def _whole(a: Array, loss_weight: Array | float) -> Array:

@@ -3,13 +3,13 @@
     h ← where(reset, h_0, h)  before the step        D = 0 there
 
 The window's own derivative stops at a reset, and so does the reverse recursion over blocks: P and all suffix products
-through it are zero. What D does not move (data, filters, counts of steps) is cleared by `remaining`, lane by lane. Flags
-are () or (B,) at one step, (K,) or (K, B) over a window; without an axis of lanes they are those of all.
+through it are zero. What D does not move (data, filters, counts of steps) is cleared by `remaining`, lane by lane.
+Flags are () or (B,) at one step, (K,) or (K, B) over a window; without an axis of lanes they are those of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,11 @@ def restarted(flags: Array, initial: Sequence[Array | None], states: Sequence[Ar
         h if h0 is None else jax.lax.select(jnp.broadcast_to(_beside(flags, h), h.shape), h0, h)
         for h0, h in zip(initial, states, strict=True)
     ]
+
+
+def without_past(flags: Array, bars: Mapping[int, Array]) -> dict[int, Array]:
+    """Cotangents of states before a step, zero where they start again."""
+    return {i: jnp.where(_beside(flags, bar), jnp.zeros((), bar.dtype), bar) for i, bar in bars.items()}
 
 
 def _beside(flags: Array, state: Array) -> Array:
@@ -110,7 +115,7 @@ def lanes_of_data(site: WeightSite, fixed: Sequence[Array | None], outputs: np.n
 
 
 def parts_of_data(site: WeightSite, fixed: Sequence[Array | None], parts: np.ndarray) -> np.ndarray | None:
-    """Which of disjoint parts of the outputs each element of the data acts on; None where that is not one, or not known.
+    """Which of disjoint parts of the outputs each element of the data acts on; None if that is not one, or not known.
 
     Outputs of part -1 do not count.
     """

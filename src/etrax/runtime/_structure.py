@@ -101,7 +101,7 @@ class Structure:
         return out
 
     def equal_along(self, groups: Mapping[int, Along], ops: Mapping[int, Along]) -> Structure:
-        """This, of blocks that are multiplied by numbers which are equal along some axes only, of positions and of y."""
+        """This, of blocks times numbers that are equal along some axes only, of positions (by group) and of y."""
         blocks = {g: _narrower(evens, groups[g]) for g, evens in self.blocks.items()}
         return replace(self, blocks=blocks, at_ops={k: _narrower(evens, ops[k]) for k, evens in self.at_ops.items()})
 

@@ -1,4 +1,4 @@
-"""Episodes of different lengths, laid one behind the other: a reset at the beginning of each, few steps that are empty."""
+"""Episodes of different lengths, one behind the other: a reset at the beginning of each, and few empty steps."""
 
 from __future__ import annotations
 

@@ -139,3 +139,10 @@ def test_compositions(pieces, seed):
             a = draw(x, 10 * seed + k)
             truth = np.asarray(columns(a)).T != 0
             assert not (truth & ~pattern).any()
+
+
+def test_widening_ends():
+    """A delay line longer than the rounds of a loop: each round adds to what is already said to depend on everything."""
+    delay = lambda x: lax.scan(lambda c, r: ((r, *c[:-1]), c[-1]), (jnp.zeros(2),) * 14, x)
+    found, problems = patterns(delay, jax.ShapeDtypeStruct((70, 2), float))
+    assert not problems and all(pattern.any() for pattern in found)

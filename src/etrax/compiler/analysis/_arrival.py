@@ -9,7 +9,8 @@ Where an upper layer reads the old state below, or a delay lies between them, a 
 gradient is exactly zero whatever the loss is. What is found here is a proof of that: edges are never too small. From
 the least window on the gradient is not zero, unless the numbers make it so.
 
-Everything is told element by element, since a delay line is one array of which an output reads the last row.
+Everything is told element by element, since a delay line is one array of which an output reads the last row. A complex
+number is one element: what reaches its real part alone, where an output shows the imaginary part, counts as shown.
 """
 
 from __future__ import annotations

@@ -192,7 +192,11 @@ class Solver(Generic[V, N]):
             new = [a if same else self.domain.join(a, b) for a, b, same in zip(carry, outs, passed, strict=False)]
             if self.domain.settled(carry, new):
                 return carry, outs
-            carry = self.domain.widen(eqn, carry, new, rounds)
+            wider = self.domain.widen(eqn, carry, new, rounds)
+            # Widened once more, what a round adds to a widened carry may be nothing new.
+            if wider is not new and self.domain.settled(carry, wider):
+                return carry, outs
+            carry = wider
 
 
 _WALKS: dict[str, Callable[..., list]] = {

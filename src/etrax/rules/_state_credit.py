@@ -1,0 +1,170 @@
+"""Credit as published: the loss of a step in its new states meets the trace that already includes the step.
+
+    g = ∂ℓ_t/∂θ |direct  +  s · ε_t  +  r · ε_{t−1}        s = ∂ℓ_t/∂h_t        r = ∂ℓ_t/∂h_{t−1}, not by way of h_t
+
+By default the loss of a window goes through the whole of its steps, g = ∂L/∂θ |h_0 fixed + ∂L/∂h_0 · ε_0, and meets
+what a rule leaves out one step earlier, which is nearer to BPTT. Papers define their rules by the formula above, for an
+update at every step: rules take it with `credit="state"`, for windows of one step. Where a trace holds all that there
+is, both are the gradient (docs/mathematics.md, 5).
+
+The direct term is what the states of a trace do not account for: δ − s · F at the output of a weight op, where δ is the
+loss of the step there, all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .._arguments import short
+from .._errors import ArgumentError
+from ..compiler.analysis import Elements, Facts, OpNode
+from ..runtime import (
+    FusedCredit,
+    OwnLoss,
+    Plan,
+    Signal,
+    StepGradients,
+    Transport,
+    WindowData,
+    add_to,
+    plan_own_loss,
+    site_math,
+    without_past,
+)
+from ._rule import Rule
+from ._verdicts import Verdict, with_least_window
+
+T = TypeVar("T")
+
+# (gradients of the step's loss, the window) -> s · F at the outputs of weight ops, by site
+ThroughStates = Callable[[StepGradients, WindowData], Mapping[int, Array]]
+
+
+class _Records(NamedTuple):
+    """What the transport reads of a step, and the plan's D and F."""
+
+    inner: Any
+    blocks: Any
+
+
+def check_credit(rule: str, credit: object) -> bool:
+    """Whether credit is that of the states; raises for what is neither of both."""
+    if not isinstance(credit, str) or credit not in ("step", "state"):
+        raise ArgumentError(
+            f'`{rule}`: `credit` is {short(credit)}; expected "step" (the loss goes through the whole last step) or '
+            '"state" (the published definition: the loss in the new states meets the trace of this step).'
+        )
+    return credit == "state"
+
+
+def state_credit(plan: Plan, transport: Transport[T]) -> Transport[T]:
+    """A transport by position, under the published credit, for windows of one step."""
+    if not plan.relations:
+        return transport
+
+    def through(gradients: StepGradients, window: WindowData) -> dict[int, Array]:
+        fixed = plan.fixed(window)
+        step = plan.reads(fixed, _only_step(window.records.blocks))
+        new, out = plan.vectors(gradients.new), {}
+        for k, r in enumerate(plan.relations):
+            add_to(out, r.site, plan.driven_dot(k, new[r.group], step, fixed))
+        return out
+
+    each = transport.each_step
+    recorded = replace(
+        transport,
+        each_step=replace(each, record=lambda *step: _Records(each.record(*step), plan.record(*step))),
+        move=lambda trace, window: transport.move(trace, _inner(window)),
+    )
+    return on_states(plan.facts, recorded, plan_own_loss(plan), through, _inner)
+
+
+def on_states(
+    facts: Facts, transport: Transport[T], own_loss: OwnLoss, through: ThroughStates,
+    inner: Callable[[WindowData], WindowData] = lambda window: window,
+) -> Transport[T]:  # fmt: skip
+    """A transport under the published credit; `inner` gives the window as the transport itself would have seen it."""
+    credit = _StateCredit(facts, transport, own_loss, through, inner)
+    return replace(
+        transport,
+        credit=credit.credit,
+        signal=Signal(credit.signal, frozenset(own_loss.sites)),
+        fused=FusedCredit(at_exit=credit.at_exit),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _StateCredit:
+    facts: Facts
+    transport: Transport[Any]
+    own_loss: OwnLoss
+    through: ThroughStates
+    inner: Callable[[WindowData], WindowData]
+
+    def signal(self, trace: Any, *step: Any) -> StepGradients:
+        return self.own_loss(*step)
+
+    def credit(self, trace: Any, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        """The direct terms, and r · ε_{t−1}."""
+        if window.steps != 1:
+            raise ArgumentError(
+                'A rule with `credit="state"` is defined for an update at every step: take `window=1`, not '
+                f"{window.steps}. `value_and_grad` sums the gradients of all steps of a sequence that it is given."
+            )
+        gradients = _only_step(window.signals)
+        accounted = self.through(gradients, window)
+        out = {}
+        for j, bar in gradients.ops.items():
+            rest = bar - accounted[j].astype(bar.dtype) if j in accounted else bar
+            out[j] = site_math.grad(self.facts.sites[j], window.fixed[j], window.data(j), rest[None])
+        if self.own_loss.reads_old:
+            old = gradients.old
+            if window.resets is not None:  # what the loss reads of a state that has just started again owes nothing
+                old = without_past(window.resets[0], old)
+            for j, term in self._met(trace, old, window).items():
+                add_to(out, j, term)
+        return out
+
+    def at_exit(self, trace: Any, window: WindowData) -> dict[int, Array]:
+        """s · ε_t, read off the trace that has moved."""
+        new = _only_step(window.signals).new
+        return self._met(trace, new, window._replace(entry_states=window.exit_states))
+
+    def _met(self, trace: Any, bars: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        """Cotangents of states against a trace; those of states that have none in it are zero."""
+        states, window = window.entry_states, self.inner(window)
+        every = {i: bars.get(i, jnp.zeros_like(states[i])) for i in self.facts.group_of_leaf}
+        out = dict(self.transport.credit(trace, every, window))
+        for j, (data, bar) in self.transport.fused.in_product(trace, every, window).items():
+            add_to(out, j, site_math.grad(self.facts.sites[j], window.fixed[j], (data,), bar))
+        return out
+
+
+def _inner(window: WindowData) -> WindowData:
+    return window._replace(records=window.records.inner)
+
+
+def _only_step(tree: Any) -> Any:
+    """What was read of the only step of a window."""
+    return jax.tree.map(lambda a: a[0], tree)
+
+
+def state_rule(
+    name: str, options: Mapping[Any, object], transport: Callable[..., Transport[Any]],
+    verdict: Callable[[Facts, int], Verdict], traced: Callable[[Facts, int], Elements], **more: Any,
+) -> Rule:  # fmt: skip
+    """A rule under the published credit; `verdict` is on its trace alone, `traced` the elements that have one."""
+
+    def at_own_step(facts: Facts, param: int) -> Verdict:
+        sites = transport(facts, None, None).signal
+        replaced = sites.replaces if sites is not None else frozenset()
+        untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - replaced
+        return with_least_window(facts, param, verdict(facts, param), traced(facts, param), own_step=not untraced)
+
+    return Rule(name, transport, at_own_step, {**options, "credit": "state"}, **more)
