@@ -180,7 +180,7 @@ def train_function(learner: Learner, optimizer: Optimizer, losses: Losses, k: in
 def sample_function(
     learner: Learner, optimizer: Optimizer, losses: Losses, donate: bool
 ) -> Callable[..., list[PyTree]]:
-    """`f(params, opt_state, state, inputs, target, reset, initial)` of one sample, what `train` does with a window of one.
+    """`f(params, opt_state, state, inputs, target, reset, initial)`: what `train` does with a window of one sample.
 
     It gives parameters, optimizer and state, the loss, and the output, which `losses` must keep.
     """

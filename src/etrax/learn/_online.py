@@ -32,7 +32,7 @@ class OnlineResult(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was fed at one step: inputs, target, and flags, of all lanes or one for each, if any start again before it."""
+    """What was fed at one step: inputs, target, and a flag, or one for each lane, that starts again before it."""
 
     inputs: tuple[PyTree, ...]
     target: PyTree
