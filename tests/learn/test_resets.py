@@ -13,6 +13,7 @@ from tests.learn.oracle import relative_error
 from tests.zoo import ZOO
 
 import etrax
+from etrax.compiler.analysis import find_samples
 from etrax.compiler.ir import leaves_with_paths
 
 T = 7
@@ -117,6 +118,8 @@ def test_zoo(name, rule):
     check_all_lanes(s)
     if rule.name == "three_factor" or name == "fan_out/rows_of_a_loop":
         return  # a signal that is the loss of all lanes; an output that sums over what lies along the first axis
+    if rule.name in ("uoro", "kf_rtrl") and any(g.num_positions == 1 for g in find_samples(s.learner.facts).groups):
+        return  # lanes share random factors: they are apart on average
     try:
         lanes = s.learner.by_lane
     except etrax.EtraxError as error:
