@@ -294,8 +294,9 @@ class Online:
             xs, ys, reset = _stacked(_with_all_flags(held.waiting))
             alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
             mask = jnp.ones(len(held.waiting)) if alone else None
-            args = (held.params, held.opt_state, held.state, xs, ys, mask, reset)
-            params, opt_state, state, losses = self._train(*args, initial=held.initial)
+            restarts = {} if reset is None else {"reset": reset, "initial": held.initial}
+            args = (held.params, held.opt_state, held.state, xs, ys, mask)
+            params, opt_state, state, losses = self._train(*args, **restarts)
             jax.block_until_ready(losses)  # what fails while it runs, a callback for one, is seen here
         except Exception as error:
             self._held = held.before_window()
