@@ -330,3 +330,34 @@ def test_results_of_one_program_share_their_abstract_values():
     f = jax.jit(lambda a: a + 1)
     first = f(jnp.ones(3))
     assert f(first).aval is f(f(first)).aval
+
+
+def test_the_function_of_a_derivative_rule_is_found():
+    """It is the same for every call of a function, and none where further arguments of the call belong to it."""
+
+    def rules(f):
+        eqns = [e for e in all_equations(f, X) if e.primitive.name == "custom_jvp_call"]
+        assert eqns
+        return [compat.rule_function(e) for e in eqns]
+
+    first, second = rules(lambda x: jax.nn.relu(2 * jax.nn.relu(x)))
+    assert first is not None and first == second and callable(first[0])
+    assert rules(jax.nn.relu6) != [first] and None not in rules(jax.nn.relu6)
+    power = jax.custom_jvp(lambda n, x: 0 * x, nondiff_argnums=(0,))  # one value, another derivative for each n
+    power.defjvp(lambda n, primals, tangents: (0 * primals[0], n * tangents[0]))
+    assert rules(lambda x: power(1, x) + power(3, x)) == [None, None]
+    pair = jax.custom_jvp(lambda pair: pair["a"] + pair["b"])
+    pair.defjvp(lambda primals, tangents: (pair(*primals), tangents[0]["a"]))
+    (named_pair,) = rules(lambda x: pair({"a": x, "b": x}))
+    (listed_pair,) = rules(lambda x: pair({"b": x, "a": x, "c": None}))
+    assert named_pair[0] is listed_pair[0] and named_pair != listed_pair
+
+
+def all_equations(f, *args):
+    def walk(jaxpr):
+        for eqn in jaxpr.eqns:
+            yield eqn
+            for body in compat.bodies_of(eqn):
+                yield from walk(body)
+
+    return list(walk(compat.open_jaxpr(jax.make_jaxpr(f)(*args))[0]))

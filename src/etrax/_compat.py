@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -169,6 +169,25 @@ def inner_jaxpr(eqn: JaxprEqn) -> tuple[Jaxpr, tuple[Any, ...]]:
         if key in eqn.params:
             return open_jaxpr(eqn.params[key])
     raise KeyError(f"`{eqn.primitive.name}` holds no jaxpr under a known name")
+
+
+def rule_function(eqn: JaxprEqn) -> tuple[Any, Any] | None:
+    """The function that is the derivative rule of a `custom_jvp` call, and the tree of its arguments; None if unknown.
+
+    JAX keeps the rule in closures, each made anew for every call. A rule that takes arguments of the call that are no
+    arrays (`nondiff_argnums`) has a further transformation around it, and is not told apart by its function alone.
+    """
+    thunk = _closed_over(eqn.params["jvp_jaxpr_fun"].f).get("fn")
+    rule = _closed_over(thunk).get("jvp")
+    transforms = getattr(rule, "transforms", ())
+    trees = [arg for _, args in transforms for arg in args if isinstance(arg, jax.tree_util.PyTreeDef)]
+    return (rule.f, trees[0]) if len(transforms) == 1 and len(trees) == 1 else None
+
+
+def _closed_over(function: Any) -> dict[str, Any]:
+    """What a Python function closes over, by name; nothing for what is no Python function."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ()), strict=True))
 
 
 class ScanParts(NamedTuple):
@@ -330,6 +349,12 @@ def is_installed(file: str) -> bool:
 
 def library_files() -> tuple[str | None, ...]:
     """Where the modelling libraries that are imported by now are."""
+    return _library_files(len(sys.modules))
+
+
+@functools.lru_cache(maxsize=1)
+def _library_files(_imported: int) -> tuple[str | None, ...]:
+    """Looked up when something was imported: the question is asked of every equation."""
     return _files_of(LIBRARIES)
 
 
@@ -431,6 +456,17 @@ def promotes(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **kwargs)
 
     return call
+
+
+@contextlib.contextmanager
+def transfers_meant() -> Iterator[None]:
+    """Within it numbers go between host and device, whatever `jax.transfer_guard` a caller has set. It decorates, too.
+
+    For code that makes arrays (JAX sends the number that fills them) or whose data lie with the host, never for calls
+    that a training loop makes at every step.
+    """
+    with jax.transfer_guard("allow"):
+        yield
 
 
 def shape_struct(x: Any) -> jax.ShapeDtypeStruct:

@@ -65,6 +65,7 @@ def compile(
             RuleWarning,
             stacklevel=2,
         )
+    rule = rule.resolve(facts, options.trace_dtype) if rule.resolve is not None else rule
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
     if options.memory_budget is not None:

@@ -334,6 +334,56 @@ def test_arguments_that_do_not_fit(learner, file, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def loss_of(learner, file):
+    """The loss of one update as a function of a parameter and an input."""
+    update, (xs, ys) = etrax.load(file), stream(1)
+    rest = OPTIMIZER.init(learner.params), learner.init()
+    return lambda w, x=xs[0]: update({**learner.params, "w": w}, *rest, x, ys[0])[3]
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda f, w, x: jax.grad(f)(w),
+        lambda f, w, x: jax.grad(lambda x: f(w, x))(x),
+        lambda f, w, x: jax.jit(jax.grad(f))(w),
+        lambda f, w, x: jax.jvp(f, (w,), (w,)),
+        lambda f, w, x: jax.vjp(f, w),
+        lambda f, w, x: jax.hessian(f)(w),
+        lambda f, w, x: jax.grad(jax.checkpoint(f))(w),
+        lambda f, w, x: jax.vmap(jax.grad(f))(jnp.stack([w, w])),
+        lambda f, w, x: jax.grad(lambda w: jax.lax.scan(lambda w, _: (w + f(w), None), w, None, 3)[0].sum())(w),
+    ],
+    ids=["grad", "input", "jit", "jvp", "vjp", "hessian", "remat", "vmap", "scan"],
+)
+def test_an_artifact_has_no_derivative(learner, loss_of, derivative):
+    with pytest.raises(etrax.NotSupportedError, match=r"an update and no derivative of it.*stop_gradient"):
+        derivative(loss_of, learner.params["w"], stream(1)[0][0])
+
+
+def test_what_is_no_derivative_of_the_artifact_is_left_alone(learner, loss_of):
+    w = learner.params["w"]
+    value, grad = jax.value_and_grad(lambda w: (loss_of(jax.lax.stop_gradient(w)) * w).sum())(w)
+    np.testing.assert_allclose(grad, np.full(w.shape, loss_of(w)), rtol=1e-6)
+    np.testing.assert_allclose(value, loss_of(w) * w.sum(), rtol=1e-5)
+    several = jax.vmap(lambda factor: factor * loss_of(w))(jnp.arange(3.0))
+    np.testing.assert_allclose(several, np.arange(3) * loss_of(w), rtol=1e-6)
+
+
+def test_an_artifact_has_its_own_shapes_under_vmap(learner, loss_of):
+    w = jnp.stack([learner.params["w"], 2 * learner.params["w"]])
+    with pytest.raises(etrax.NotSupportedError, match=r"jax\.vmap.*jax\.lax\.map"):
+        jax.vmap(loss_of)(w)
+    np.testing.assert_allclose(jax.lax.map(loss_of, w), [loss_of(w[0]), loss_of(w[1])], rtol=1e-6)
+
+
+@pytest.mark.parametrize("window", [2**31, 99999999999999])
+def test_windows_that_no_axis_can_have(learner, tmp_path, window):
+    with pytest.raises(etrax.EtraxError, match=f"at most {2**31 - 1}"):
+        learner.export(tmp_path / "long.etrax", OPTIMIZER, loss, window=window, target=TARGET)
+
+
 def test_functions_over_a_learner_state_can_be_exported():
     w, h = jnp.ones((I, H)), jnp.zeros(H)
     learner = etrax.compile(lambda w, h, x: (0.9 * h + x @ w,) * 2, "d_rtrl", jnp.ones(I), params=w, hidden=h)

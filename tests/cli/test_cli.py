@@ -286,6 +286,52 @@ def test_usage(model, capsys):
     assert "not a whole number of at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("count", ["99999999999999", str(2**31), "9" * 25, "9" * 5000])
+def test_numbers_that_nothing_can_count(model, capsys, count):
+    """One sentence of usage, whatever the command and its option."""
+    for words in (
+        ["check", model, "--steps", count], ["check", model, "--window", count], ["bench", model, "--lengths", count],
+        ["rules", model, "--steps", count], ["export", model, "u.etrax", "--window", count],
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2 and "at most 2147483647" in error and len(error.splitlines()[-1]) < 200
+        assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "--steps"], ["rules", "--rules", "tbptt", "--steps"], ["bench", "--lengths"]]
+)
+def test_sequences_that_do_not_fit_into_memory(model, capsys, words):
+    command, *options = words
+    assert main([command, model, *options, str(2**31 - 1)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("etrax: a sequence of 2,147,483,647 steps of this model takes") and "--steps" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", ["absolute", "up"])
+def test_a_run_lies_where_its_config_says(tmp_path, monkeypatch, place):
+    """Also outside of the directory in which the command is run, where nothing is then written."""
+    here, runs = tmp_path / "here", tmp_path / "data" / "runs"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    name = str(runs) if place == "absolute" else "../data/runs"
+    text = CONFIGS["run"].replace("[training]\n", f'[training]\ndirectory = "{name}"\n')
+    (here / "run.toml").write_text(text)
+    assert main(["train", "run.toml"]) == 0
+    assert sorted(p.name for p in here.iterdir()) == ["run.toml"]
+    assert sorted(p.name for p in runs.iterdir()) == ["checkpoint", "log.jsonl"]
+    assert sorted(p.name for p in runs.parent.iterdir()) == ["runs"]
+
+
+def test_a_factory_that_runs_out_of_memory(model, capsys, tmp_path):
+    (tmp_path / "large_model.py").write_text("import numpy as np\ndef make():\n    return np.ones((10**9, 10**9))\n")
+    assert main(["explain", "large_model.py:make"]) == 2
+    assert capsys.readouterr().err.startswith("etrax: there is not enough memory here: Unable to allocate")
+
+
 def test_doctor(capsys, monkeypatch):
     monkeypatch.setitem(main.__globals__["PACKAGES"], "no-such-package", "nothing")
     monkeypatch.setitem(main.__globals__["OLDEST"], "brainstate", (99, 1))

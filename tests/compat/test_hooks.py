@@ -139,13 +139,66 @@ def test_a_hook_from_another_base_class_is_refused():
         type("Own", (Mixin, braintrace.D_RTRL), {})
 
 
-def test_a_hook_that_is_put_on_the_object_is_refused_when_it_compiles():
+def uncompiled(kind=braintrace.D_RTRL, **options):
     model = Leaky()
     brainstate.nn.init_all_states(model, batch_size=B)
-    learner = braintrace.D_RTRL(model)
-    learner._compute_learning_signal = lambda *args: None
-    with pytest.raises(etrax.NotSupportedError, match="_compute_learning_signal"):
+    return kind(model, **options)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_hook_that_is_put_on_the_object_is_refused(name):
+    """Before it is compiled and after; by whichever way, and in the words that a subclass is refused with."""
+    learner = uncompiled()
+    for _ in range(2):
+        with pytest.raises(etrax.NotSupportedError, match=rf"`D_RTRL` has `{name}`.*own_rule"):
+            setattr(learner, name, lambda *args: None)
         learner.compile_graph(XS[0])
+    learner(XS[0])
+    vars(learner)[name] = lambda *args: None
+    with pytest.raises(etrax.NotSupportedError, match=rf"`D_RTRL` has `{name}`"):
+        learner(XS[0])
+
+
+def test_a_hook_that_is_put_on_the_class_later_is_refused(monkeypatch):
+    learner = uncompiled()
+    learner.compile_graph(XS[0])
+    monkeypatch.setattr(braintrace.D_RTRL, "_update_etrace_data", lambda *args: None, raising=False)
+    with pytest.raises(etrax.NotSupportedError, match="_update_etrace_data"):
+        learner(XS[0])
+    with pytest.raises(etrax.NotSupportedError, match="_update_etrace_data"):
+        uncompiled().compile_graph(XS[0])
+
+
+def test_gradients_that_an_object_changes_are_served():
+    """As those of a subclass; the function may call that of the class."""
+    learner = uncompiled()
+    plain = learner._solve_weight_gradients
+    learner._solve_weight_gradients = lambda *args: clipped(plain(*args))
+    learner.compile_graph(XS[0])
+    found = learner.etrace_grad(XS, step_fn=lambda x: (learner(x) ** 2).sum(), reduction="sum")
+    steps = [clipped(jax.grad(loss_at)(START, XS[: t + 1])) for t in range(T)]
+    assert_close(found, jax.tree.map(lambda *g: sum(g), *steps))
+
+
+def test_gradients_that_are_changed_too_late_are_refused(monkeypatch):
+    learner, other = uncompiled(), uncompiled()
+    learner.compile_graph(XS[0])
+    other.compile_graph(XS[0])
+    learner._solve_weight_gradients = lambda *args: None
+    with pytest.raises(etrax.NotSupportedError, match="after it was compiled"):
+        learner(XS[0])
+    other(XS[0])
+    monkeypatch.setattr(braintrace.D_RTRL, "_solve_weight_gradients", lambda *args: None, raising=False)
+    with pytest.raises(etrax.NotSupportedError, match="after it was compiled"):
+        other(XS[0])
+
+
+def test_hooks_of_a_mapped_learner_are_refused():
+    learner = braintrace.compile(Leaky(), braintrace.D_RTRL, XS[0], batch_size=B, vmap=True)
+    with pytest.raises(etrax.NotSupportedError, match="has `_update_etrace_data`"):
+        learner._update_etrace_data = lambda *args: None
+    with pytest.raises(etrax.NotSupportedError, match="vmap=False"):
+        learner._solve_weight_gradients = lambda *args: None
 
 
 def test_a_class_may_bring_a_rule_of_its_own():

@@ -8,7 +8,7 @@ program takes and gives leaves in order, and what comes back has the structure o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
-from .._arguments import check_arrays, check_path, foreign, short
+from .._arguments import check_arrays, check_path, check_whole, foreign, short
 from .._compat import is_extended, shape_struct
-from .._errors import ArgumentError, ArtifactError, MissingPackageError
+from .._errors import ArgumentError, ArtifactError, EtraxError, MissingPackageError, NotSupportedError
 from .._version import __version__
 from ..compiler.ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
-from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, check_reset, check_window, update_of
+from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, check_reset, update_of
 from ._file import FORMAT, PARTS, RESET, count_arrays, parts_of, read_archive, sealed, write_archive
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -36,7 +36,7 @@ def save_artifact(
     _need_flatbuffers()
     file = check_path("path", path)
     check_optimizer(optimizer)
-    window = check_window(window)
+    window = check_whole("window", window, "steps")  # the length of an axis of its inputs
     _check_platforms(platforms)
     by_lane = learner.lanes_for(None, reset, rank=1)
     learner = learner if by_lane is None else by_lane
@@ -139,7 +139,7 @@ class Artifact:
 
     def __init__(self, manifest: dict[str, Any], exported: jax_export.Exported):
         self.manifest = manifest
-        self._call = jax.jit(exported.call)
+        self._call = jax.jit(_as_it_is(exported))
         self._wanted = manifest["arguments"]
 
     def __repr__(self) -> str:
@@ -178,6 +178,8 @@ class Artifact:
     def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         try:
             return self._call(*leaves)
+        except EtraxError:
+            raise
         except Exception as error:  # a program from elsewhere, read by the compiler only now
             text = f"the program of the artifact cannot be run here: {(str(error).splitlines() or [''])[0]}"
             raise explained(ArtifactError, error, text) from error
@@ -210,6 +212,32 @@ class Artifact:
                     f"made with {want['dtype']}{want['shape']} at {want['path']}."
                 )
         return jax.tree.leaves(tree)
+
+
+def _as_it_is(exported: jax_export.Exported) -> Callable[..., list[jax.Array]]:
+    """The program as a function that says in words what cannot be made of it: a derivative, or another shape."""
+
+    @jax.custom_batching.custom_vmap
+    def call(*leaves: jax.Array) -> list[jax.Array]:
+        return exported.call(*leaves)
+
+    @call.def_vmap
+    def refuse_batches(*_: object) -> tuple[list[jax.Array], list[bool]]:
+        raise NotSupportedError(
+            "the call of an artifact stands under `jax.vmap`, but its program has the shapes that it was made with: "
+            "call it for one after the other (`jax.lax.map`), or export a learner that was compiled for a batch."
+        )
+
+    undifferentiated = jax.custom_jvp(call)
+
+    @undifferentiated.defjvp
+    def refuse_derivatives(*_: object) -> tuple[list[jax.Array], list[jax.Array]]:
+        raise NotSupportedError(
+            "the result of an artifact is differentiated, but its program holds an update and no derivative of it. Put "
+            "`jax.lax.stop_gradient` around its arguments, or differentiate the learner that it was made of."
+        )
+
+    return undifferentiated
 
 
 def _check_platforms(platforms: object) -> None:

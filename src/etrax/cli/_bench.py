@@ -29,7 +29,7 @@ def rows(model: Model, rule: str, window: int, lengths: Sequence[int], seed: int
 
     yield HEAD
     for steps in lengths:
-        inputs = sequence_like(model.inputs, steps, seed)
+        inputs = sequence_like(learner, model.inputs, steps, seed)
         both = [_compiled(f, inputs) for f in (by_rule, by_bptt)]
         turns = [[_seconds(run, inputs) for run, _ in both] for _ in range(TURNS)]
         times = [min(turn[i] for turn in turns) for i in range(2)]

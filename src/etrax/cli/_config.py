@@ -58,7 +58,7 @@ window = 5
 epochs = 10
 batch = 32
 seed = 0
-directory = "run"       # checkpoints and log.jsonl; the same command goes on where it stopped
+directory = "run"       # checkpoints and log.jsonl, from here or absolute; the same command goes on where it stopped
 """
 TASKS = ("copy", "integrator", "delayed_match", "evidence", "small_digits", "spoken_digits")
 CELLS = (

@@ -69,6 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         print("etrax: stopped", file=sys.stderr)
+    except MemoryError as error:  # of the user's factory, or of a model that is larger than it looks
+        if options.debug:
+            traceback.print_exc()
+        print(f"etrax: there is not enough memory here: {visible(error) or 'Python says no more'}", file=sys.stderr)
     except Exception as error:  # the user's factory may raise anything
         if options.debug:
             traceback.print_exc()
@@ -159,9 +163,12 @@ def _data(command: argparse.ArgumentParser, steps: bool = True) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    most = 2**31 - 1  # of steps, by which JAX counts
+    # More digits than those of any such number are not read: Python itself refuses thousands of them.
+    value = int(text) if text.isdecimal() and len(text) <= 20 else 0
+    if not 1 <= value <= most:
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        raise argparse.ArgumentTypeError(f"{shown!r} is not a whole number of at least 1 and at most {most}")
     return value
 
 
@@ -199,7 +206,7 @@ def _check(options: argparse.Namespace) -> int:
 
     model = load_model(options.model)
     learner = model.learner(options.rule)
-    inputs = sequence_like(model.inputs, options.steps, options.seed)
+    inputs = sequence_like(learner, model.inputs, options.steps, options.seed)
     table = compare(learner, squares, learner.params, learner.hidden, inputs, window=options.window)
     print(table)
     try:
@@ -217,7 +224,7 @@ def _rules(options: argparse.Namespace) -> int:
 
     model = load_model(options.model)
     learner = model.learner("tbptt")
-    inputs = sequence_like(model.inputs, options.steps, options.seed)
+    inputs = sequence_like(learner, model.inputs, options.steps, options.seed)
     table = compare_rules(
         learner, squares, learner.params, learner.hidden, inputs, rules=options.rules, window=options.window
     )

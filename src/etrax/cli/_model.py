@@ -12,12 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import format_bytes
 from .._compat import is_extended, shape_struct
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError
-from ..learn import Learner
+from ..compiler.ir import Role
+from ..learn import Learner, default_budget
 from ..rules import Rule
 
+_KEY_BYTES = 8  # of the random key of a step
 SHAPES = "a model that needs nothing else, (module, inputs), or (step, params, hidden, inputs)"
 
 
@@ -79,8 +82,21 @@ def _as_model(name: str, returned: object) -> Model:
     return Model(model, params, hidden, inputs if isinstance(inputs, tuple) else (inputs,))
 
 
-def sequence_like(inputs: tuple[object, ...], steps: int, seed: int) -> tuple[object, ...]:
-    """Random inputs of many steps, of the shapes and types of those of one."""
+def _check_length(learner: Learner, steps: int) -> None:
+    """Inputs of so many steps, and the states that BPTT keeps of each, fit into memory."""
+    step = learner.facts.step
+    numbers = sum(leaf.aval.size for leaf in (*step.select(Role.INPUT), *step.states))
+    size, budget = steps * (_KEY_BYTES + 8 * numbers), default_budget()
+    if size > budget:
+        raise ArgumentError(
+            f"a sequence of {steps:,} steps of this model takes {format_bytes(size)}, more than half of the memory "
+            "here: take a shorter one (`--steps`, or `--lengths` of `etrax bench`)."
+        )
+
+
+def sequence_like(learner: Learner, inputs: tuple[object, ...], steps: int, seed: int) -> tuple[object, ...]:
+    """Random inputs of many steps, of the shapes and types of those of one; an error if they do not fit into memory."""
+    _check_length(learner, steps)
     rng, keys = np.random.RandomState(seed), jax.random.split(jax.random.key(seed), steps)
 
     def one(a: jax.Array) -> jax.Array:

@@ -7,13 +7,19 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._errors import CompilationError
 from ..compiler.ir import Path, PyTree, TreeDef, format_path, leaves_with_paths
 
+# Most of what is asked about; asked first, since every node of every tree is looked at.
+_NO_QUANTITIES = frozenset({dict, list, tuple, type(None), int, float, np.ndarray, jax.ShapeDtypeStruct})
+
 
 def is_quantity(x: object) -> bool:
     """Whether x carries a unit; the libraries that define such values are never imported for the question."""
+    if type(x) in _NO_QUANTITIES:
+        return False
     for name in ("saiunit", "brainunit"):
         quantity = getattr(sys.modules.get(name), "Quantity", None)
         if quantity is not None and isinstance(x, quantity):

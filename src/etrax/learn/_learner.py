@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import check_flag, check_whole
-from .._compat import is_concrete, staged_copy
+from .._compat import is_concrete, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule, without_credit
@@ -51,8 +51,9 @@ class Learner:
     """
 
     def __init__(self, model: Model, rule: Rule, options: Options):
-        self._model, self.rule, self.options = model, rule, options
         self.facts = facts = model.facts
+        rule = rule.resolve(facts, options.trace_dtype) if rule.resolve is not None else rule
+        self._model, self.rule, self.options = model, rule, options
         transport = rule.transport(facts, None, options.trace_dtype)
         transport = watched(facts, transport) if options.check_finite else transport
         bound = model.bound
@@ -75,6 +76,7 @@ class Learner:
         return Learner(self._model, as_rule(rule), self.options)
 
     @cached_property
+    @transfers_meant()
     def by_lane(self) -> Learner:
         """This learner with a trace of which no part is equal for several lanes: each may start again on its own.
 
@@ -131,7 +133,8 @@ class Learner:
             return hidden
         if self._start is None or self._start[0] is not hidden:
             # As arrays, once: numbers of Python would be sent to the device at every call.
-            self._start = hidden, self.program.hidden_of([jnp.asarray(a) for a in self.program.states(hidden)])
+            with transfers_meant():
+                self._start = hidden, self.program.hidden_of([jnp.asarray(a) for a in self.program.states(hidden)])
         return self._start[1]
 
     def once(self, make: Callable[..., _T], *key: Hashable) -> _T:
@@ -214,7 +217,8 @@ class Learner:
         if learned is not None:
             check_like("learned", learned, transport.persistent.learned(trace), "`learner.learned(state)`")
             trace = transport.persistent.renew(trace, jax.tree.map(staged_copy, learned))
-        state = LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
+        with transfers_meant():
+            state = LearnerState(program.hidden_of(states), trace, jnp.zeros((), jnp.int32))
         return self.devices.place(state=state)["state"]
 
     def _refuse_swapped(self, params: PyTree, hidden: PyTree) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import check_arrays, check_flag
-from .._compat import shape_struct, staged_copy
+from .._compat import shape_struct, staged_copy, transfers_meant
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree, describe
 from ..runtime import restarted
@@ -67,6 +67,7 @@ def _is_same(one: PyTree, other: PyTree) -> bool:
     return all(a is b for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
+@transfers_meant()
 def _with_all_flags(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
     """Samples that can be stacked: if one has flags all have, for as many lanes."""
     flags = [s.reset for s in samples if s.reset is not None]
@@ -222,6 +223,7 @@ class Online:
             self._held = held._replace(hidden=hidden)
             return OnlineResult(output, None)
 
+    @transfers_meant()  # a flag is mostly a number of Python
     def _with_reset(self, sample: Sample, initial: PyTree) -> tuple[Sample, PyTree]:
         """A sample whose flags are an array, and the hidden state that they return to; checked."""
         initial = self.learner.start_of(sample.reset, initial)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import export as jax_export
 
 from .._arguments import check_arrays, format_bytes, short
-from .._compat import shape_struct, staged_copy
+from .._compat import shape_struct, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Leaf, PyTree, Role, TreeDef, leaves_with_paths
@@ -84,7 +84,8 @@ class Program:
 
         A rule may put one array of zeros into several places.
         """
-        leaves, tree = jax.tree.flatten(self.transport.init())
+        with transfers_meant():
+            leaves, tree = jax.tree.flatten(self.transport.init())
         repeated = [any(a is b for b in leaves[:i]) for i, a in enumerate(leaves)]
         separate = [staged_copy(a) if again else a for a, again in zip(leaves, repeated, strict=True)]
         return jax.tree.unflatten(tree, separate)

@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array
 
 from .._arguments import check_key, check_whole, short
-from .._compat import is_inexact
+from .._compat import is_inexact, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path
 from ..learn import Learner, LearnerState, Losses, check_learner, check_window, without_masked_nans
@@ -107,6 +107,7 @@ class Meter:
         self.paths = [leaves[i].path for i in self._learned]
         self._push = jax.jit(self._new_push)
 
+    @transfers_meant()
     def init(self, params: PyTree, state: LearnerState, key: Array, direction: PyTree = None) -> MeterState:
         """Begin a stretch at this state. What the parameters did before it does not count, in either gradient.
 

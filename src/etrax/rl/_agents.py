@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._arguments import check_decay, check_key, check_number
+from .._compat import transfers_meant
 from ..compiler.ir import PyTree, Role
 from ..learn import Learner, Optimizer, check_learner, check_optimizer
 from ._eligibility import Credit, eligibility
@@ -165,6 +166,7 @@ def _agent(
     decays = jax.tree.map(lambda rate: discount * check_decay(name, "trace_decay", rate, closed=True), trace_decay)
     traces = eligibility(learner, score, decays)
 
+    @transfers_meant()
     def init(key: Array, params: PyTree = None) -> AgentState:
         params = learner.params if params is None else params
         credit = traces.init(params)

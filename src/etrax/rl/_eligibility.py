@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import check_decay
+from .._compat import transfers_meant
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, LearnerState, check_learner
@@ -77,6 +78,7 @@ def eligibility(learner: Learner, score_fn: LossFunction, decay: float | PyTree)
     decays = _decay_of_each(decay, learner.params)
     score_and_grad = learner.value_and_grad(score_fn, window=1, reduction="sum")
 
+    @transfers_meant()
     def init(params: PyTree = None, hidden: PyTree = None) -> Credit:
         zeros = jax.tree.map(jnp.zeros_like, learner.params if params is None else params)
         # Two trees of arrays: a state that is given away may not hold an array twice.
@@ -91,12 +93,15 @@ def eligibility(learner: Learner, score_fn: LossFunction, decay: float | PyTree)
     def decayed(trace: PyTree, grads: PyTree) -> PyTree:
         return jax.tree.map(lambda rate, z, g: (rate * z + g).astype(g.dtype), decays, trace, grads)
 
+    @jax.jit
     def gradient(credit: Credit, error: jax.Array) -> PyTree:
         return jax.tree.map(lambda z: -error * z, credit.trace)
 
+    @jax.jit
     def cut(credit: Credit, where: jax.Array) -> Credit:
         return credit._replace(trace=jax.tree.map(lambda z: jnp.where(where, jnp.zeros_like(z), z), credit.trace))
 
+    @jax.jit
     def reset(credit: Credit, where: jax.Array, params: PyTree = None) -> Credit:
         return jax.tree.map(lambda new, old: jnp.where(where, new, old), init(params), credit)
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._arguments import check_decay, check_number
+from .._compat import transfers_meant
 from ..compiler.ir import PyTree
 
 
@@ -41,10 +42,12 @@ def normalise(epsilon: float = 1e-8) -> Normaliser:
     """
     epsilon = check_number("normalise", "epsilon", epsilon, 0, 1, "from 0 up to 1")
 
+    @transfers_meant()
     def init(example: PyTree) -> Statistics:
         zeros = jax.tree.map(lambda a: jnp.zeros(jnp.shape(a)), example)
         return Statistics(jnp.zeros(()), zeros, zeros)
 
+    @jax.jit
     def update(statistics: Statistics, value: PyTree, done: Array | bool = False) -> tuple[Statistics, PyTree]:
         statistics = _with_sample(statistics, value)
         variance = _variance(statistics)
@@ -75,10 +78,12 @@ def scale_rewards(discount: float, epsilon: float = 1e-8) -> Normaliser:
     discount = check_decay("scale_rewards", "discount", discount, closed=True)
     epsilon = check_number("scale_rewards", "epsilon", epsilon, 0, 1, "from 0 up to 1")
 
+    @transfers_meant()
     def init(example: PyTree = None) -> RewardScale:
         zero = jnp.zeros(())
         return RewardScale(zero, Statistics(zero, zero, zero))
 
+    @jax.jit
     def update(scale: RewardScale, reward: Array, done: Array | bool = False) -> tuple[RewardScale, Array]:
         total = discount * scale.total + reward
         statistics = _with_sample(scale.statistics, total)

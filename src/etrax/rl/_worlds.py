@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from .._arguments import check_key, check_whole
+from .._compat import transfers_meant
 from .._errors import ArgumentError
 from ..compiler.ir import PyTree
 from ._agents import Agent, AgentState
@@ -57,11 +58,13 @@ def live_in_gymnax(
         carry = state, world, observation, reward, jnp.asarray(done, bool), (seen, scaled)
         return carry, Life(reward, carry[4], info.error, info.step_size)
 
-    begin = state, world, observation, jnp.zeros(()), jnp.array(False), (seen, scaled)
+    with transfers_meant():
+        begin = state, world, observation, jnp.zeros(()), jnp.array(False), (seen, scaled)
     (state, *_), life = jax.lax.scan(one, begin, jax.random.split(others, steps))
     return state, life
 
 
+@transfers_meant()  # the world lies with the host
 def live_in_gymnasium(
     agent: Agent, env: Any, steps: int, key: Array, *, params: PyTree = None, observations: Normaliser | None = None,
     rewards: Normaliser | None = None, see: Callable[[Array], PyTree] = lambda observation: observation,

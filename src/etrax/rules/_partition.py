@@ -152,6 +152,8 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
         entries[None] = as_rule(default)
     if any(r.members for r in entries.values()):
         raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
+    if any(r.resolve is not None for r in entries.values()):
+        raise ArgumentError("`partition` does not hold `auto`, which chooses a partition of all parameters itself.")
     if len({r for r in entries.values() if r.estimates_future}) > 1:
         raise ArgumentError(
             "`partition` holds at most one `synthetic`: a state has one future. Use the same rule twice."

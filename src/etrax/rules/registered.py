@@ -1,5 +1,6 @@
 """The learning rules, one line each: a name here is `etrax.<name>`, and `etrax.compile` takes it as a text."""
 
+from ._auto import auto as auto
 from ._d_rtrl import d_rtrl as d_rtrl
 from ._e_prop import e_prop as e_prop
 from ._kf_rtrl import kf_rtrl as kf_rtrl

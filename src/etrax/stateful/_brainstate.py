@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from .._compat import staged_copy
+from .._compat import staged_copy, transfers_meant
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path
@@ -120,6 +120,7 @@ class Stateful(Online):
     def _loop(self, weights: object) -> Loop:
         return brainstate_loop(self._brainstate, self.module.states(self._brainstate.ParamState), weights)
 
+    @transfers_meant()
     def reset_state(self, batch_size: int | None = None) -> None:
         """States as the module makes them, for the batch size of now, and an empty trace.
 
@@ -193,7 +194,9 @@ class BrainstateLoop(NamedTuple):
             return jax.tree.map(jnp.add, total, grads), losses_and_aux
 
         values = jax.tree.map(lambda s: s.value, self.weights, is_leaf=lambda s: isinstance(s, state))
-        return transform.scan(one, jax.tree.map(jnp.zeros_like, values), parts)
+        with transfers_meant():
+            zeros = jax.tree.map(jnp.zeros_like, values)
+        return transform.scan(one, zeros, parts)
 
     def run(self, fn: Callable[[Before, Slices], object], parts: Slices) -> PyTree:
         return self.brainstate.transform.for_loop(lambda part: fn((), part), parts)

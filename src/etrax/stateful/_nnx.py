@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from .._compat import staged_copy
+from .._compat import staged_copy, transfers_meant
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Path, PyTree, Role, format_path, leaves_with_paths
@@ -173,7 +173,9 @@ class _NNXLoop(NamedTuple):
             grads, (losses_and_aux, rest) = jax.grad(loss, has_aux=True)(params, rest, part)
             return (jax.tree.map(jnp.add, total, grads), rest), losses_and_aux
 
-        (grads, rest), losses_and_aux = lax.scan(one, (jax.tree.map(jnp.zeros_like, params), rest), parts)
+        with transfers_meant():
+            zeros = jax.tree.map(jnp.zeros_like, params)
+        (grads, rest), losses_and_aux = lax.scan(one, (zeros, rest), parts)
         nnx.update(self.online, rest)
         return grads["module"], losses_and_aux
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import as_numbers, check_arrays, check_flag, check_function, check_whole, short, struct_of
+from .._compat import transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import PyTree, describe
 from ..graph import MultiStepData, SingleStepData
@@ -63,10 +64,11 @@ class Sequences:
                 "sequences."
             )
         self.unmasked = mask is None
-        self.weight = jnp.ones(self.length) if mask is None else _checked_mask(mask, self.length)
-        sequences = sequences if mask is None else without_masked_nans(sequences, self.weight)
         check_arrays("reset", reset)
-        flags = check_reset(reset, self.length, lanes)
+        with transfers_meant():
+            self.weight = jnp.ones(self.length) if mask is None else _checked_mask(mask, self.length)
+            sequences = sequences if mask is None else without_masked_nans(sequences, self.weight)
+            flags = check_reset(reset, self.length, lanes)
         self.parts = jax.tree.map(self._cut, (sequences, flags, self.weight))
 
     def _cut(self, a: object) -> jax.Array:
@@ -95,9 +97,10 @@ class Sequences:
                 raise ArgumentError(f"`{name}` is {short(value)}; expected one of {', '.join(map(repr, allowed))}.")
         check_flag("has_aux", has_aux)
         check_flag("return_value", return_value)
-        # Where all steps are masked every loss is zero, and so is their mean.
-        total = jnp.where(self.weight.sum() == 0, 1, self.weight.sum())
-        factor = 1 / total if reduction == "mean" else jnp.ones(())
+        with transfers_meant():
+            # Where all steps are masked every loss is zero, and so is their mean.
+            total = jnp.where(self.weight.sum() == 0, 1, self.weight.sum())
+            factor = 1 / total if reduction == "mean" else jnp.ones(())
 
         def objective(before: Before, part: Part) -> tuple[jax.Array, LossesAndAux]:
             slices, flags, weight = part
@@ -109,7 +112,8 @@ class Sequences:
 
         grads, (losses, aux) = self.loop.gradients(objective, self.parts)
         losses = losses.reshape(self.length)
-        masked = weighed(losses, self.weight)
+        with transfers_meant():
+            masked = weighed(losses, self.weight)
         values = {"per_step": losses, "masked": masked, "scalar": (masked * factor).sum()}
         out = [grads, *([values[loss_output]] if return_value else []), *([aux] if has_aux else [])]
         return out[0] if len(out) == 1 else tuple(out)

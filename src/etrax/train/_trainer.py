@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_flag, check_function, check_key, check_whole, short
-from .._compat import is_extended
+from .._compat import is_extended, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import LossFunction, PyTree, Role, format_path
 from ..learn import (
@@ -98,6 +98,7 @@ class Trainer:
         _check_twin(learner, evaluated)
         self._evaluate = evaluator(evaluated or learner, loss_fn, self.metrics)
 
+    @transfers_meant()  # data lie with the host, and so do losses and orders of samples
     def fit(
         self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: PyTree = None,
         opt_state: PyTree = None, shuffle: bool = True, key: int | jax.Array = 0, monitor: str | None = None,
@@ -153,6 +154,7 @@ class Trainer:
             with reporter(progress and jax.process_index() == 0, epochs) as display:
                 return run.until(epochs, display)
 
+    @transfers_meant()
     def evaluate(self, params: PyTree, data: Dataset) -> dict[str, float]:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
         self._check_params(params)

@@ -239,3 +239,37 @@ def test_markers_of_braintrace_are_ordinary_products():
     step = lambda p, h, o, x: (0.9 * h + marker.bind(x, p), o, h)
     found = trace_step(step, jnp.ones((3, 4)), jnp.ones((2, 4)), (jnp.ones((2, 3)),))
     assert [eqn.primitive.name for eqn in found.jaxpr.eqns] == ["mul", "dot_general", "add"]
+
+
+def test_marker_ops_are_written_out_once_for_each_kind(monkeypatch):
+    """Those of braintrace stand for products: the step holds these, each with its own line, and the same numbers."""
+    from jax.extend.core import Primitive
+
+    from etrax.compiler.ir import _inline
+
+    class ETPPrimitive(Primitive):
+        pass
+
+    marked = ETPPrimitive("marked_product")
+    marked.def_abstract_eval(lambda x, w, scale: jax.core.ShapedArray((w.shape[1],), x.dtype))
+    marked.def_impl(lambda x, w, scale: scale * (jax.jit(jnp.matmul)(x, w)))
+    calls, expansion = [], _inline._expansion
+    monkeypatch.setattr(_inline, "_expansion", lambda eqn: calls.append(1) or expansion(eqn))
+
+    def step(p, h, other, x):
+        for w in p:
+            x = marked.bind(x, w, scale=2.0)
+        twice = marked.bind(x, p[0], scale=2.0)
+        return h + x + marked.bind(twice, p[0], scale=3.0), other, x
+
+    w = [np.linspace(-1, 1, 9).reshape(3, 3) + k for k in range(4)]
+    traced = trace_step(step, w, np.zeros(3), (np.ones(3),))
+    names = [e.primitive.name for e in traced.jaxpr.eqns]
+    assert len(calls) == 2 and names.count("dot_general") == 6 and "marked_product" not in names
+    lines = [source_of_eqn(e).line for e in traced.jaxpr.eqns if e.primitive.name == "dot_general"]
+    assert len(set(lines)) == 3
+    x = np.ones(3)
+    for v in w:
+        x = 2 * (x @ v)
+    values = jax.core.eval_jaxpr(traced.jaxpr, (), *traced.consts, *w, np.zeros(3), np.ones(3))
+    np.testing.assert_allclose(values[0], x + 3 * (2 * (x @ w[0]) @ w[0]), rtol=1e-12)

@@ -142,7 +142,7 @@ def test_compositions(pieces, seed):
 
 
 def test_widening_ends():
-    """A delay line longer than the rounds of a loop: each round adds to what is already said to depend on everything."""
+    """A delay line that is longer than the rounds of a loop; each round adds to what depends on everything already."""
     delay = lambda x: lax.scan(lambda c, r: ((r, *c[:-1]), c[-1]), (jnp.zeros(2),) * 14, x)
     found, problems = patterns(delay, jax.ShapeDtypeStruct((70, 2), float))
     assert not problems and all(pattern.any() for pattern in found)

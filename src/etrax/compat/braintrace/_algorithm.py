@@ -17,7 +17,7 @@ from ...stateful import SequenceDriver, Sequences, Stateful, brainstate_loop, wi
 from ._compiler import ETraceVjpGraphExecutor, warn_without_effect
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
-from ._hooks import HookedStateful, Solved, check_overrides
+from ._hooks import SERVED, HookedStateful, Solved, check_overrides, refuse_override
 from ._rules import rule_of
 
 States: TypeAlias = brainstate.util.FlattedDict
@@ -191,19 +191,36 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         self.online: Stateful | None = None
         self.etrace_bwg: dict[str, EligibilityTrace] = {}
 
+    def __setattr__(self, name: str, value: object) -> None:
+        refuse_override(name, type(self).__name__)
+        super().__setattr__(name, value)
+
     def rule(self) -> Rule:
         """The rule of Etrax that the coordinates name."""
         return rule_of(self.config, self.random_feedback_key)
 
     def _compile(self, args: tuple[object, ...]) -> None:
-        check_overrides(self, type(self).__name__)  # a method may have been put on the class or the object later
+        check_overrides(self, type(self).__name__)  # a method may have been put on the class later
         self._example = first_steps(args)
-        hooked = type(self)._solve_weight_gradients is not ETraceVjpAlgorithm._solve_weight_gradients
-        kind = HookedStateful if hooked else Stateful
+        kind = HookedStateful if self._changes_gradients() else Stateful
         online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
         del online.trace  # the traces are states of this module, one for each array
         self._executor.adopt(lambda: learner.graph)
+
+    def _changes_gradients(self) -> bool:
+        """Whether a subclass, or somebody who put a function on the class or this object, has gradients of its own."""
+        solve = self._solve_weight_gradients
+        return getattr(solve, "__func__", solve) is not _GRADIENTS_AS_THEY_ARE
+
+    def _check_hooks(self, online: Stateful) -> None:
+        """Methods may have been put on the class or this object since the model was compiled."""
+        check_overrides(self, type(self).__name__)
+        if self._changes_gradients() and not isinstance(online, HookedStateful):
+            raise NotSupportedError(
+                f"`{type(self).__name__}` was given `{SERVED}` after it was compiled, without which it was compiled to "
+                "run: put it on the class, or on the object before `compile_graph`."
+            )
 
     def _assert_compiled(self) -> Stateful:
         if self.online is None:
@@ -308,6 +325,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
                 )
             self.init_etrace_state()
             online = self._assert_compiled()
+        self._check_hooks(online)
         trace = self.pack(online, self._trace(), modulator)
         if isinstance(online, HookedStateful):
             out, trace = online.advance_hooked(self, self.running_index.value, trace, args, kwargs)
@@ -339,16 +357,29 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         return trace
 
 
+# What the hook is where nobody has overridden it.
+_GRADIENTS_AS_THEY_ARE = ETraceVjpAlgorithm._solve_weight_gradients
+
+
+_MAPPED = (
+    "`{}` overrides `_solve_weight_gradients`, and a mapped learner would give it the gradient of the whole batch, "
+    "where braintrace gives it that of each sample: compile with `vmap=False`, where both give it the gradient of the "
+    "batch."
+)
+
+
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Vmap):
     """A learner of one sample, mapped over a batch of them."""
 
+    def __setattr__(self, name: str, value: object) -> None:
+        refuse_override(name, type(self).__name__)
+        if name == SERVED:
+            raise NotSupportedError(_MAPPED.format(type(self).__name__))
+        super().__setattr__(name, value)
+
     def __init__(self, module: ETraceAlgorithm, *args: PyTree, **kwargs: PyTree):
         if isinstance(getattr(module, "online", None), HookedStateful):
-            raise NotSupportedError(
-                f"`{type(module).__name__}` overrides `_solve_weight_gradients`, and a mapped learner would give it "
-                "the gradient of the whole batch, where braintrace gives it that of each sample: compile with "
-                "`vmap=False`, where both give it the gradient of the batch."
-            )
+            raise NotSupportedError(_MAPPED.format(type(module).__name__))
         super().__init__(module, *args, **kwargs)  # pyright: ignore[reportCallIssue]
 
     def update(self, *args: object, **kwargs: object) -> PyTree:

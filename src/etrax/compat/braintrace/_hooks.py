@@ -47,13 +47,19 @@ REFUSED = {
 
 def check_overrides(owner: object, name: str) -> None:
     """Refuse a class, or an object of it, with a method that is called there and would be ignored here."""
-    for method, what in REFUSED.items():
+    for method in REFUSED:
         if hasattr(owner, method):
-            raise NotSupportedError(
-                f"`{name}` has `{method}`, which computes {what} in braintrace. Etrax never calls it, so it would "
-                "change nothing. Write a rule of Etrax instead (docs/tutorials/own_rule.md) and return it from the "
-                f"method `rule` of the class; to change the gradients of a step, override `{SERVED}`."
-            )
+            refuse_override(method, name)
+
+
+def refuse_override(method: str, name: str) -> None:
+    """Raise if a class or object of this name may not have a method; its name alone decides."""
+    if method in REFUSED:
+        raise NotSupportedError(
+            f"`{name}` has `{method}`, which computes {REFUSED[method]} in braintrace. Etrax never calls it, so it "
+            "would change nothing. Write a rule of Etrax instead (docs/tutorials/own_rule.md) and return it from the "
+            f"method `rule` of the class; to change the gradients of a step, override `{SERVED}`."
+        )
 
 
 class Absent:

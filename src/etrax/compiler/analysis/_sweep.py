@@ -1,8 +1,9 @@
 """Reverse mode over a step, equation by equation, on dependences instead of numbers.
 
 The pull-back of an equation is a small linear program, which JAX writes. Its pattern is the same wherever an equation
-of the same kind stands, so the programs of plain primitives are kept: a deep model asks JAX for a handful of them. What
-holds a body, or has a derivative rule of the user's, is transposed where it stands.
+of the same kind stands, so the programs of plain primitives are kept, and those of functions with a derivative rule of
+JAX's own (`relu`): a deep model asks JAX for a handful of them. Those of primitives that Etrax does not know are kept
+for one sweep. What holds a body, or has a derivative rule of the user's, is transposed where it stands.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from ..._compat import (
     build_jaxpr,
     is_concrete,
     open_jaxpr,
+    rule_function,
     shape_struct,
     within,
+    without_dead_code,
     without_sources,
 )
 from ..dataflow import (
@@ -41,7 +44,7 @@ from ..dataflow import (
     pulled_back,
     sum_of_marks,
 )
-from ..ir import Step, equations
+from ..ir import Step, equations, has_rule_of_jax
 from ..opened import WeightSite, run_opened
 from ..primitives import Deps, identity, is_own, union
 from ._nodes import Node, OpNode
@@ -111,6 +114,7 @@ class Sweep:
         self.values: dict[Var, Value] = {}
         self.bars: dict[Var, Bar] = {}
         self.rows: dict[Node, Deps] = {OpNode(j): {} for j in range(len(sites))}
+        self.programs: dict[Hashable, _PullBack] = {}
 
     def run(
         self, states: Mapping[Node, int], targets: Mapping[Node, int]
@@ -154,7 +158,7 @@ class Sweep:
         cut = frozenset(n for n, j in enumerate(numbers) if j in self.cut)
         opened = _Opened(eqn, operands, moves, outs, tuple(self.sites[j] for j in numbers), cut, seen)
         with within(eqn):
-            pull = _pull_back(opened, self.step.jaxpr)
+            pull = _pull_back(opened, self.step.jaxpr, self.programs)
             nodes = [OpNode(numbers[n]) for n in seen]
             shapes = pull.shapes(len(seen))
             cotangents = [*(self.bars[eqn.outvars[i]] for i in outs), *map(_target, nodes, shapes)]
@@ -172,10 +176,21 @@ class Sweep:
         if pull.plain:
             mark = sum_of_marks([bar.mark for bar in cotangents])
             return [Bar(value.deps, mark) for value in rows]
-        constants = [value.constant() for value in data]
-        data_marks = [DATA if c is None else self.offset.domain.constant(c) for c in constants]
-        marks = self.offset.run(pull.jaxpr, pull.consts, [*data_marks, *(bar.mark for bar in cotangents)])
+        marks = self._marks_for_any_data(pull, len(data), cotangents)
+        if marks is None:  # what is known to be zero adds nothing; to know it, constants are computed
+            constants = [value.constant() for value in data]
+            data_marks = [DATA if c is None else self.offset.domain.constant(c) for c in constants]
+            marks = self.offset.run(pull.jaxpr, pull.consts, [*data_marks, *(bar.mark for bar in cotangents)])
         return [Bar(value.deps, mark) for value, mark in zip(rows, marks, strict=True)]
+
+    def _marks_for_any_data(self, pull: _PullBack, count: int, cotangents: Sequence[Bar]) -> list[Mark] | None:
+        """The marks of what is pulled back; None unless it is zero where the cotangents are, whatever the data are."""
+        notes, first = self.offset.notes, len(self.offset.notes)
+        marks = self.offset.run(pull.jaxpr, pull.consts, [*[DATA] * count, *(bar.mark for bar in cotangents)])
+        if len(notes) == first and all(mark.zero or not mark.sources for mark in marks):
+            return marks
+        del notes[first:]
+        return None
 
 
 def _target(node: Node, shape: Sequence[int]) -> Bar:
@@ -189,18 +204,23 @@ def _sum(a: Bar, b: Bar) -> Bar:
     return Bar(deps, sum_of_marks([a.mark, b.mark]))
 
 
-def _pull_back(opened: _Opened, like: Jaxpr) -> _PullBack:
-    """The pull-back of an equation; that of a plain primitive is kept for the next equation of its kind."""
+def _pull_back(opened: _Opened, like: Jaxpr, programs: dict[Hashable, _PullBack]) -> _PullBack:
+    """The pull-back of an equation; one of a kind (`_kind`) is kept, for good or in the `programs` of a sweep."""
     kind = _kind(opened)
-    if kind is not None and kind in _KEPT:
-        return _KEPT[kind]
+    pull = None if kind is None else _KEPT.get(kind) or programs.get(kind)
+    if pull is not None:
+        return pull
     jaxpr, consts = open_jaxpr(_transposed(opened, like))
-    if kind is None or not is_concrete(consts) or not all(map(_is_linear, equations(jaxpr))):
+    if kind is None:
         return _PullBack(jaxpr, consts, plain=False)
-    if len(_KEPT) >= MAX_KEPT:
+    # JAX runs the equation forwards first, of which the way back mostly needs nothing.
+    jaxpr = without_sources(without_dead_code(jaxpr))
+    name = opened.eqn.primitive.name
+    plain = (name in CUSTOM or is_own(name)) and is_concrete(consts) and all(map(_is_linear, equations(jaxpr)))
+    if plain and len(_KEPT) >= MAX_KEPT:
         _KEPT.clear()
-    _KEPT[kind] = _PullBack(without_sources(jaxpr), consts, plain=True)
-    return _KEPT[kind]
+    pull = (_KEPT if plain else programs)[kind] = _PullBack(jaxpr, consts, plain)
+    return pull
 
 
 def _is_linear(eqn: JaxprEqn) -> bool:
@@ -209,19 +229,31 @@ def _is_linear(eqn: JaxprEqn) -> bool:
 
 
 def _kind(opened: _Opened) -> Hashable | None:
-    """What the pull-back of a plain primitive depends on; None for others, and if that cannot be compared."""
-    if opened.eqn.primitive.name in CUSTOM or bodies_of(opened.eqn) or not is_own(opened.eqn.primitive.name):
-        return None
+    """What the pull-back of a primitive without bodies, or of a function of JAX's with a rule, depends on.
+
+    None for others, and if that cannot be compared.
+    """
     eqn, number = opened.eqn, {v: i for i, v in enumerate(opened.operands)}
+    does = _rule_of_jax(opened) if eqn.primitive.name in CUSTOM else tuple(eqn.params.items())
+    if does is None or (eqn.primitive.name not in CUSTOM and bodies_of(eqn)):
+        return None
     args = tuple((v.aval, np.asarray(v.val).tobytes()) if isinstance(v, Literal) else number[v] for v in eqn.invars)
     avals = tuple(v.aval for v in opened.operands)
     sites = tuple((site.operand, site.rule) for site in opened.sites)
-    kind = (eqn.primitive, tuple(eqn.params.items()), args, avals, sites, *opened[2:4], *opened[5:])
+    kind = (eqn.primitive, does, args, avals, sites, *opened[2:4], *opened[5:])
     try:
         hash(kind)
     except TypeError:
         return None
     return kind
+
+
+def _rule_of_jax(opened: _Opened) -> Hashable | None:
+    """The derivative rule of a function of JAX's own, which is the same whenever it is called; None for others."""
+    if not has_rule_of_jax(opened.eqn) or any(len(site.at) > 1 for site in opened.sites):
+        return None
+    rule = rule_function(opened.eqn)
+    return None if rule is None else (*rule, opened.eqn.params["symbolic_zeros"])
 
 
 def _transposed(opened: _Opened, like: Jaxpr) -> Any:

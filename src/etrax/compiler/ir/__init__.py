@@ -6,6 +6,7 @@ from ._bound import keys_of as keys_of
 from ._bound import merged as merged
 from ._check import check_step as check_step
 from ._custom import Body as Body
+from ._custom import has_rule_of_jax as has_rule_of_jax
 from ._custom import is_rule_of_jax as is_rule_of_jax
 from ._custom import moving_operands as moving_operands
 from ._custom import rule_of as rule_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 
 from ..._errors import visible
 from ._types import PyTree
@@ -37,8 +38,12 @@ def use_notation(notation: Notation) -> None:
     _NOTATIONS.append(notation)
 
 
+# What trees are mostly made of, and no library's wrapper: asked first, since every node of every tree is looked at.
+_NO_WRAPPERS = frozenset({dict, list, tuple, type(None), int, float, np.ndarray, jax.ShapeDtypeStruct})
+
+
 def _is_wrapper(value: object) -> bool:
-    return any(notation.wraps(value) for notation in _NOTATIONS)
+    return type(value) not in _NO_WRAPPERS and any(notation.wraps(value) for notation in _NOTATIONS)
 
 
 def _unit(value: object) -> object:

@@ -1,0 +1,240 @@
+"""The compiler's own choice: for each parameter the most exact rule whose traces fit together into a budget.
+
+Candidates go from no trace to the whole influence matrix. The choice starts from the best single rule that fits, takes
+for every parameter the cheapest rule of the same worth, and spends what is left of the budget on parameters that are
+not exact yet, the cheapest first. No parameter is less exact than under that single rule.
+
+Memory is counted in bytes of traces, which are known before anything runs. Time is counted in arithmetic operations of
+one step, which the lowered program tells; it is a prediction that does not depend on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from .._arguments import format_bytes, parse_bytes, short
+from .._errors import ArgumentError
+from ..compiler.analysis import Facts, OpNode, memoised
+from ..compiler.ir import Role, format_path
+from ..compiler.opened import weights
+from ..runtime import Transport, WindowRun, run_window
+from ._d_rtrl import d_rtrl
+from ._partition import partition
+from ._pp_prop import pp_prop
+from ._rtrl import rtrl
+from ._rule import Rule
+from ._tbptt import tbptt
+from ._verdicts import Kind, Verdict
+
+DEFAULT_MEMORY = 1e9  # bytes
+
+# The rules to choose from, and how much each of them carries. Of two that are worth the same, the one with the smaller
+# trace is taken, or else the one that stands first here.
+_CARRIES = {
+    tbptt(): 0, pp_prop(): 1, d_rtrl(): 3, d_rtrl(fan_out=0, hops=0): 2, d_rtrl(fan_out=None, hops=1): 4, rtrl(): 5,
+}  # fmt: skip
+_CANDIDATES = tuple(_CARRIES)
+_WORTH = {Kind.TRUNCATED: 0, Kind.APPROXIMATE: 1, Kind.EXACT: 100, Kind.UNUSED: 100}
+
+
+class Offer(NamedTuple):
+    """What a rule gives a cluster of parameters: the worth of the least exact one, and the bytes of its traces."""
+
+    rule: Rule
+    worth: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The rule of every cluster of parameters that share weight ops, and what each could have."""
+
+    clusters: Sequence[frozenset[int]]
+    offers: Sequence[Sequence[Offer]]
+    taken: Sequence[Offer]
+    rule: Rule
+
+
+def auto(memory: float | str | None = None, time: float | None = None) -> Rule:
+    """For each parameter, the most exact rule whose traces fit together into `memory` (bytes, or a text like "2 GB").
+
+    The default is 1 GB. `time` bounds the arithmetic operations of a step with a window of one, as a multiple of those
+    that truncated BPTT takes. The choice is made when a model is compiled, from the shapes that it is compiled for:
+    `print(learner.rule)` shows it, and the report says what else there was.
+
+    >>> import etrax, jax.numpy as jnp
+    >>> step = lambda p, h, x: (jnp.tanh(x @ p["w"] + h @ p["u"]),) * 2
+    >>> params = {"w": jnp.ones((3, 4)), "u": jnp.ones((4, 4))}
+    >>> learner = etrax.compile(step, "auto", jnp.ones(3), params=params, hidden=jnp.zeros(4))
+    >>> print(learner.rule)
+    rtrl()
+    >>> print(learner.with_rule(etrax.auto(memory=300)).rule)
+    partition(u: d_rtrl(), w: rtrl())
+    """
+    asked = parse_bytes("memory", memory)
+    budget = DEFAULT_MEMORY if asked is None else asked
+    if time is not None and (isinstance(time, bool) or not isinstance(time, int | float) or not time >= 1):
+        raise ArgumentError(
+            f"`auto`: `time` is {short(time)}; expected a number of at least 1, the work of a step as a multiple of "
+            "that of `tbptt`."
+        )
+    options: dict[str, object] = {} if memory is None else {"memory": memory}
+    options |= {} if time is None else {"time": time}
+
+    def resolve(facts: Facts, trace_dtype: DTypeLike | None) -> Rule:
+        choice = _choose(facts, budget, math.inf if time is None else float(time), trace_dtype)
+        return replace(choice.rule, notes=lambda f: [*choice.rule.notes(f), *_notes(f, choice, budget)])
+
+    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
+        return resolve(facts, trace_dtype).transport(facts, sites, trace_dtype)
+
+    def verdict(facts: Facts, param: int) -> Verdict:
+        return resolve(facts, None).verdict(facts, param)
+
+    return Rule("auto", transport, verdict, options, resolve=resolve)
+
+
+@memoised
+def _choose(facts: Facts, budget: float, time: float, trace_dtype: DTypeLike | None) -> Choice:
+    clusters = _clusters(facts)
+    sizes = {rule: _bytes_by_site(facts, rule, trace_dtype) for rule in _CANDIDATES}
+    offers = [_offers(facts, cluster, sizes) for cluster in clusters]
+    # Of rules that are worth the same, the one with the fewest options stands first.
+    ranked = sorted(range(len(_CANDIDATES)), key=lambda n: (_score(clusters, [o[n] for o in offers], facts), -n))
+    # The traces of a rule may share what they hold, so that the size of a choice is that of the whole of it.
+    for best in reversed(ranked):
+        taken = [offer[best] for offer in offers]
+        rule = _as_rule(facts, clusters, taken)
+        if _fits(facts, rule, budget, time, trace_dtype):
+            break
+    else:
+        raise AssertionError("truncated BPTT carries no trace, and its work is the unit of time")
+    taken, rule = _improved(facts, clusters, offers, taken, rule, budget, time, trace_dtype)
+    return Choice(clusters, offers, taken, rule)
+
+
+def _improved(
+    facts: Facts, clusters: Sequence[frozenset[int]], offers: Sequence[Sequence[Offer]], taken: list[Offer],
+    rule: Rule, budget: float, time: float, trace_dtype: DTypeLike | None,
+) -> tuple[list[Offer], Rule]:  # fmt: skip
+    """Cheaper rules of the same worth, then more exact ones, as long as everything fits."""
+    steps = [(n, o) for n, old in enumerate(taken) for o in offers[n] if o.worth == old.worth and o.nbytes < old.nbytes]
+    steps.sort(key=lambda step: step[1].nbytes)
+    upgrades = [(n, o) for n, old in enumerate(taken) for o in offers[n] if o.worth > old.worth]
+    # The most exact first where it is cheap: bytes for each cluster, exact ones before those that are only better.
+    upgrades.sort(key=lambda step: (-(step[1].worth == _WORTH[Kind.EXACT]), step[1].nbytes))
+    for n, offer in (*steps, *upgrades):
+        now = taken[n]
+        if (offer.worth, -offer.nbytes) <= (now.worth, -now.nbytes):
+            continue
+        tried = [*taken[:n], offer, *taken[n + 1 :]]
+        new = _as_rule(facts, clusters, tried)
+        if _fits(facts, new, budget, time, trace_dtype):
+            taken, rule = tried, new
+    return taken, rule
+
+
+def _clusters(facts: Facts) -> list[frozenset[int]]:
+    """Parameters that share a weight op with a memory, which one trace follows: they have one rule."""
+    clusters = [{i} for i in range(len(facts.step.select(Role.PARAM)))]
+    for j, site in enumerate(facts.sites):
+        if not facts.remembers(OpNode(j)):
+            continue
+        met = [c for c in clusters if c & set(site.params)]
+        clusters = [c for c in clusters if c not in met] + ([set().union(*met)] if met else [])
+    return sorted(map(frozenset, clusters), key=min)
+
+
+def _bytes_by_site(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None) -> dict[int, int]:
+    transport = rule.transport(facts, None, trace_dtype)
+    parts = jax.eval_shape(lambda: transport.parts(transport.init()))
+    return {j: sum(math.prod(a.shape) * a.dtype.itemsize for a in arrays) for j, arrays in parts.items()}
+
+
+def _offers(facts: Facts, cluster: frozenset[int], sizes: Mapping[Rule, Mapping[int, int]]) -> list[Offer]:
+    """What each candidate gives; those that leave out the same, in the same words, are worth the same."""
+    sites, offers = {j for i in cluster for j in facts.sites_of(i)}, []
+    reasons: dict[tuple[str, ...], int] = {}
+    for rule, carries in _CARRIES.items():
+        verdicts = [rule.verdict(facts, i) for i in sorted(cluster)]
+        worth = min(_WORTH[verdict.kind] for verdict in verdicts)
+        if worth == _WORTH[Kind.APPROXIMATE]:
+            worth += reasons.setdefault(tuple(verdict.reason for verdict in verdicts), carries)
+        offers.append(Offer(rule, worth, sum(sizes[rule].get(j, 0) for j in sites)))
+    return offers
+
+
+def _score(clusters: Sequence[frozenset[int]], offers: Sequence[Offer], facts: Facts) -> tuple[int, int, int]:
+    """How good a rule is for all: numbers that are exact, then the sum of worths, then few bytes."""
+    leaves = facts.step.select(Role.PARAM)
+    sizes = [sum(leaves[i].aval.size for i in cluster) for cluster in clusters]
+    exact = sum(n for n, o in zip(sizes, offers, strict=True) if o.worth == _WORTH[Kind.EXACT])
+    return exact, sum(n * o.worth for n, o in zip(sizes, offers, strict=True)), -sum(o.nbytes for o in offers)
+
+
+def _as_rule(facts: Facts, clusters: Sequence[frozenset[int]], taken: Sequence[Offer]) -> Rule:
+    """One rule if all have the same, else a partition; parameters without any trace follow the others."""
+    carried = {o.rule for o in taken if o.nbytes} or {taken[0].rule if taken else tbptt()}
+    if len(carried) == 1 and all(o.nbytes or o.worth == _WORTH[Kind.EXACT] for o in taken):
+        return next(iter(carried))
+    rules = {o.rule for o in taken}
+    if len(rules) == 1:
+        return next(iter(rules))
+    leaves = facts.step.select(Role.PARAM)
+    entries = {leaves[i].path: o.rule for cluster, o in zip(clusters, taken, strict=True) for i in sorted(cluster)}
+    return partition(dict(sorted(entries.items(), key=lambda entry: format_path(entry[0], "params"))))
+
+
+def _fits(facts: Facts, rule: Rule, budget: float, time: float, trace_dtype: DTypeLike | None) -> bool:
+    if rule.size(facts, trace_dtype) > budget:
+        return False
+    return time == math.inf or _work(facts, rule, trace_dtype) <= time * _work(facts, tbptt(), trace_dtype)
+
+
+def _work(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None) -> float:
+    """Arithmetic operations of one step with a loss at its end, by the program that is lowered for it."""
+    transport = rule.transport(facts, None, trace_dtype)
+    leaves = facts.step.ins
+
+    def window(values: list[jax.Array], trace: Any) -> Any:
+        params = values[: len(facts.step.select(Role.PARAM))]
+        states = facts.step.states_of(values)
+        inputs = [a[None] for a in values[len(params) + len(facts.states) :]]
+
+        def loss_of(outputs: list[jax.Array], _: Any) -> tuple[jax.Array, tuple[()]]:
+            moving = [jnp.real(o).sum() for o in outputs if jnp.issubdtype(o.dtype, jnp.inexact)]
+            return sum(moving, jnp.zeros(())), ()
+
+        used = weights(facts.step, facts.sites, params)
+        result = run_window(facts, transport, WindowRun(params, used, states, trace, inputs, (), loss_of))
+        return result.grads, result.states, result.trace
+
+    shapes = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves]
+    counts = jax.jit(window).lower(shapes, jax.eval_shape(transport.init)).cost_analysis()
+    return float((counts or {}).get("flops", 0.0))
+
+
+def _notes(facts: Facts, choice: Choice, budget: float) -> list[str]:
+    """What was chosen, what would become exact and for how much more memory."""
+    used = choice.rule.size(facts)
+    notes = [f"`auto` chose {choice.rule} for {format_bytes(used)} of traces, within {format_bytes(budget)}"]
+    leaves = facts.step.select(Role.PARAM)
+    for cluster, offers, now in zip(choice.clusters, choice.offers, choice.taken, strict=True):
+        if now.worth == _WORTH[Kind.EXACT]:
+            continue
+        exact = [o for o in offers if o.worth == _WORTH[Kind.EXACT]]
+        names = ", ".join(format_path(leaves[i].path, "params") for i in sorted(cluster))
+        if exact:
+            best = min(exact, key=lambda o: o.nbytes)
+            more = format_bytes(best.nbytes - now.nbytes)
+            notes.append(f"{names} would be exact under {best.rule}, for {more} more")
+        else:
+            notes.append(f"{names} would be exact under none of the rules that `auto` chooses from")
+    return notes

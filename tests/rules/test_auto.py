@@ -1,0 +1,104 @@
+"""`auto`: within its budget, never less exact than the best single rule that fits, and right where it says so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fuzz.evaluate import Evaluator
+from tests.learn.oracle import bptt, relative_error
+from tests.zoo import ZOO
+
+import etrax
+from etrax.compiler.ir import leaves_with_paths
+
+RANK = {"truncated": 0, "approximate": 1, "exact": 2, "unused": 2}
+SINGLE = ("tbptt", "pp_prop", "d_rtrl", "rtrl")
+
+
+def ranks(learner):
+    return {path: RANK[str(v.kind)] for path, v in learner.report.verdicts.items()}
+
+
+@pytest.mark.fast_seconds(6)
+@pytest.mark.parametrize("name", [n for n in ZOO if n != "size/two_hundred"])
+def test_zoo(name):
+    entry = ZOO[name]
+    for module in entry.needs:
+        pytest.importorskip(module)
+    model, run = entry(), Evaluator()
+    inputs, targets = model.make_inputs(5, 0), model.make_target(5, 0)
+    first = jax.tree.map(lambda a: a[0], inputs)
+    plain = etrax.compile(model.step, "tbptt", *first, params=model.params, hidden=model.hidden)
+    singles = [plain.with_rule(rule) for rule in SINGLE]
+    sizes = [learner.rule.size(learner.facts) for learner in singles]
+    want = dict(leaves_with_paths(bptt(model, inputs, targets, run)))
+    for budget in sorted({1, max(sizes[2] - 1, 1), max(sizes[2], 1), max(sizes[3] // 2, 1), max(sizes[3], 1)}):
+        learner = plain.with_rule(etrax.auto(memory=budget))
+        assert learner.rule.size(learner.facts) <= budget
+        fitting = [ranks(other) for other, size in zip(singles, sizes, strict=True) if size <= budget]
+        best = max(fitting, key=lambda r: (sum(v == 2 for v in r.values()), sum(r.values())))
+        chosen = ranks(learner)
+        assert sum(v == 2 for v in chosen.values()) >= sum(v == 2 for v in best.values()), (budget, learner.rule)
+        assert str(plain.with_rule(etrax.auto(memory=budget)).rule) == str(learner.rule)
+    (_, grads), _ = run(learner.value_and_grad(model.loss, window=2), model.params, learner.init(), inputs, targets)
+    for path, grad in leaves_with_paths(grads):
+        if path in model.expect and chosen[path] == 2:
+            assert relative_error(grad, want[path]) <= model.tol, (path, learner.rule)
+
+
+def recurrent():
+    def step(params, h, x):
+        h = jnp.tanh(x @ params["w"] + h @ params["u"])
+        return h, h @ params["out"]
+
+    shapes = {"w": (3, 4), "u": (4, 4), "out": (4, 2)}
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    return etrax.compile(step, "auto", jnp.ones(3), params=params, hidden=jnp.zeros(4))
+
+
+def test_what_is_cheap_becomes_exact_first():
+    learner = recurrent()
+    size = learner.with_rule("rtrl").rule.size(learner.facts)
+    assert str(learner.rule) == "rtrl()"
+    kinds = [
+        {path[0]: str(v.kind) for path, v in learner.with_rule(etrax.auto(memory=m)).report.verdicts.items()}
+        for m in (1, size // 4, size - 1, size)
+    ]
+    assert [k["out"] for k in kinds] == ["exact"] * 4  # a readout needs no trace
+    assert [k["w"] for k in kinds] == ["truncated", "approximate", "exact", "exact"]
+    assert [k["u"] for k in kinds] == ["truncated", "approximate", "approximate", "exact"]
+
+
+def test_a_bound_on_work():
+    learner = recurrent()
+    assert str(learner.with_rule(etrax.auto(time=1.0)).rule) == "tbptt()"
+    counts = [
+        sum(v.kind == "exact" for v in learner.with_rule(etrax.auto(time=t)).report.verdicts.values())
+        for t in (1.0, 3.0, 1e6)
+    ]
+    assert counts == sorted(counts) and counts[-1] == 3
+
+
+def test_the_report_says_what_more_memory_would_give():
+    learner = recurrent()
+    size = learner.with_rule("rtrl").rule.size(learner.facts)
+    text = str(learner.with_rule(etrax.auto(memory=size - 1)).report)
+    assert "`auto` chose partition(" in text and "would be exact under rtrl(), for" in text
+    assert np.all([r"`auto` chose rtrl() for" in str(learner.report)])
+
+
+@pytest.mark.parametrize("memory", [0, -1, "much", float("nan"), True, []])
+def test_bad_memory(memory):
+    with pytest.raises(etrax.ArgumentError, match="expected a number of bytes"):
+        etrax.auto(memory=memory)
+
+
+@pytest.mark.parametrize("time", [0.5, "2", True, float("nan")])
+def test_bad_time(time):
+    with pytest.raises(etrax.ArgumentError, match="expected a number of at least 1"):
+        etrax.auto(time=time)
+
+
+def test_not_inside_a_partition():
+    with pytest.raises(etrax.ArgumentError, match="does not hold `auto`"):
+        etrax.partition({"w": "auto"}, default="tbptt")
