@@ -24,6 +24,9 @@ from ._fan_out import can_fan_out as can_fan_out
 from ._fan_out import trace_bytes as trace_bytes
 from ._filtered import Filter as Filter
 from ._filtered import with_filters as with_filters
+from ._lanes import lane_of_elements as lane_of_elements
+from ._lanes import lane_of_positions as lane_of_positions
+from ._lanes import lanes_meet as lanes_meet
 from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients
