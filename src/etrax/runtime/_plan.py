@@ -250,7 +250,8 @@ class Plan:
             even = evens[s][t]
             if gather.is_identity and layout.shape == gather.shape:
                 return p
-            return None if even is None else narrowed(gather(jnp.broadcast_to(p, layout.shape)), even.along)
+            # The identity is equal everywhere, also at elements that reach no position: F is zero there, not P.
+            return None if even is None else narrowed(gather.of_any(jnp.broadcast_to(p, layout.shape)), even.along)
 
         return self.algebra(k).map(read, a)
 
