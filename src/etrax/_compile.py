@@ -79,6 +79,7 @@ def analyse_model(model: object, example_inputs: tuple[PyTree, ...], values: Map
         bound = bind(model, example_inputs, **values)
         bound = replace(bound, step=with_guarded_constants(bound.step))
         facts = analyse(bound.step)
+        bound = replace(bound, step=facts.step)
 
     def at_batch(batch: int) -> Model:
         hidden, size = values["hidden"], values["batch_size"]

@@ -3,6 +3,8 @@
 All numbers of a model come from one jitted function, compiled without optimisation: compiling is most of the cost here.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,7 @@ def compiled(model):
     x = jax.tree.map(lambda a: a[0], model.make_inputs(1, 0))
     bound = bind_function(model.step, x, model.params, model.hidden)
     facts = analyse(bound.step)
-    return build_graph(bound, facts), facts, x
+    return build_graph(replace(bound, step=facts.step), facts), facts, x
 
 
 def jacobian(step, at):

@@ -193,7 +193,7 @@ MODELS = {
     "gate_of_sample": (gate_of_sample, "w", vector(H), B * I),
     "gate_of_neuron": (gate_of_neuron, "w", vector(H), B * I * H),
     "gain_of_each": (gain_of_each, "w gain", vector(H), B * I + B * H),
-    "gains_of_two": (gains_of_two, "w gain b", PAIR, 2 * B * I * H + 3 * B * H + 1),
+    "gains_of_two": (gains_of_two, "w gain b", PAIR, 2 * B * I * H + 3 * B * H),
     "gain_and_gate": (gain_and_gate, "w gain", vector(H), B * I + B * H),
     "gain_by_sample": (gain_by_sample, "w b", vector(H), B * I * H + B * H),
     "gain_of_data": (gain_of_data, "w", vector(H), B * I * H),

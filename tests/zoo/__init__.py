@@ -8,6 +8,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from . import (  # noqa: E402
+    as_written,
     batch,
     cells,
     chains,
@@ -58,6 +59,7 @@ FAMILIES = (
     stacks,
     stabilisers,
     delays,
+    as_written,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}
 

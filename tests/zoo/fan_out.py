@@ -194,7 +194,7 @@ def mlstm(draw):
     return attention(mlstm_step, MLSTM_WIDTHS, memory=(KEY, VALUE), norm=(KEY,))(draw)
 
 
-@family({"q": EXACT, "k": REPORTED, "v": EXACT, "i": REPORTED, "f": REPORTED}, either=["k"])
+@family(dict.fromkeys("qkvif", EXACT))
 def mlstm_stabilised(draw):
     """The same with a running maximum of the gates, a state that acts on all positions of the others."""
 

@@ -65,7 +65,7 @@ def find_hidden_groups_from_jaxpr(
 
     def analyse(consts: Sequence[jax.Array]) -> None:
         step = _step(program, consts, weight_invars, path_to_state)
-        groups.append(build_groups(program.jaxpr, program.hidden, inspect(step)))
+        groups.append(build_groups(program.jaxpr, program.hidden, inspect(step, as_written=True)))
 
     if program.consts is None:  # a bare jaxpr has no values for its constants: they are traced
         jax.eval_shape(analyse, [shape_struct(v.aval) for v in program.jaxpr.constvars])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 
 from .._errors import ArgumentTypeError, CompilationError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Bound, Path, PyTree, format_path
+from ..compiler.opened import with_elementwise_ops
 from ..frontends import Values, bind, compiling, front_end_of, is_module, named_libraries
 from ._build import build_graph, build_groups, build_relations
 from ._diagnostics import CompilationWarning, DiagnosticLevel
@@ -41,12 +43,16 @@ def _require_info(minfo: object) -> None:
 
 
 def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, PyTree], what: str) -> Bound:
-    """Bind a model. Keywords are its own arguments if its front end takes them, else those of `compile`."""
+    """Bind a model, and write its step as it is analysed.
+
+    Keywords are its own arguments if its front end takes them, else those of `compile`.
+    """
     front_end = front_end_of(model)
-    if front_end.takes_keywords and (bound := front_end.bind(model, args, Values(keywords=kwargs))) is not None:
-        return bound
-    check_kind(model, kwargs.get("params"), kwargs.get("hidden"), what)
-    return bind(model, args, **kwargs)
+    bound = front_end.bind(model, args, Values(keywords=kwargs)) if front_end.takes_keywords else None
+    if bound is None:
+        check_kind(model, kwargs.get("params"), kwargs.get("hidden"), what)
+        bound = bind(model, args, **kwargs)
+    return replace(bound, step=with_elementwise_ops(bound.step)[0])
 
 
 def compile_with_facts(

@@ -19,15 +19,15 @@ from ..compiler.ir import Site, Step, equations, interpret
 from ._slices import retraced
 
 
-def inspect(step: Step) -> Facts:
+def inspect(step: Step, as_written: bool = False) -> Facts:
     """The facts of a step, also of one that cannot be trained: those are read off `with_stand_ins(step)`."""
     try:
-        return analyse(step)
+        return analyse(step, as_written)
     except NotSupportedError:
         inspected = with_stand_ins(step)
         if inspected is step:
             raise
-        return analyse(inspected)
+        return analyse(inspected, as_written)
 
 
 def loops(step: Step) -> Iterator[JaxprEqn]:

@@ -28,17 +28,19 @@ from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, traced_elem
 from ..runtime import (
     Hopped,
     Plan,
+    SpreadOut,
     Transport,
     by_position_transport,
     carried_relations,
     chosen_plan,
-    hop_transport,
     memoryless_transport,
     reduced_view,
+    wider_transport,
 )
 from ._hops import chosen_hops, hop_verdict
 from ._kinds import CHEAP_FAN_OUT, fan_out_limit, structure_notes
 from ._rule import Rule
+from ._spreads import chosen_spreads
 from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Verdict, by_position_verdict, relations_of, with_traced_window
 
@@ -97,20 +99,23 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None, cre
         return chosen_hops(facts, limit, partly=True) if hops == 1 else None if hops == 0 else _cheap_hops(facts, limit)
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
-        hopped = carried(facts)
-        if hopped is None:
+        more = carried(facts) or _cheap_spreads(facts, limit)
+        if more is None:
             return diagonal_transport(facts, sites, trace_dtype, limit)
-        return hop_transport(hopped, diagonal_transport(hopped.wider, sites, trace_dtype, limit))
+        return wider_transport(more, diagonal_transport(more.wider, sites, trace_dtype, limit))
 
     def verdict(facts: Facts, param: int) -> Verdict:
         hopped = carried(facts)
         if hopped is None:
+            spread = _cheap_spreads(facts, limit)
+            facts = facts if spread is None else spread.wider
             return with_traced_window(facts, param, by_position_verdict(facts, param, limit), limit)
         return hop_verdict(facts, param, limit, hopped)
 
     def notes(facts: Facts) -> list[str]:
         hopped = carried(facts)
-        plan = _plan(facts if hopped is None else hopped.wider, None, None, limit)
+        more = hopped or _cheap_spreads(facts, limit)
+        plan = _plan(facts if more is None else more.wider, None, None, limit)
         return structure_notes(plan) + _hop_notes(facts, limit, hopped, hops)
 
     return Rule("d_rtrl", transport, verdict, options, notes=notes)
@@ -157,4 +162,13 @@ def _cheap_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
     hopped = chosen_hops(facts, fan_out)
     if hopped is None or diagonal_transport(hopped.wider, fan_out=fan_out).nbytes <= _HOP_BYTES:
         return hopped
+    return None
+
+
+@memoised
+def _cheap_spreads(facts: Facts, fan_out: FanOut) -> SpreadOut | None:
+    """Copies of coarse states that make a parameter exact, if the whole trace stays within a limit in bytes."""
+    spread = chosen_spreads(facts, fan_out)
+    if spread is None or diagonal_transport(spread.wider, fan_out=fan_out).nbytes <= _HOP_BYTES:
+        return spread
     return None

@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from .._arguments import check_decay
-from ..compiler.analysis import Elements, Facts, traced_elements
+from ..compiler.analysis import Elements, Facts, FanOut, traced_elements
 from ..runtime import Plan, Transport
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
@@ -27,16 +27,17 @@ def with_leak(a: Array, decay: float, dtype: np.dtype) -> Array:
 
 
 def leak_rule(
-    name: str, planned: Callable[..., tuple[Plan, Transport[Any]]], decay: float, how: str, credit: str
-) -> Rule:
+    name: str, planned: Callable[..., tuple[Plan, Transport[Any]]], decay: float, how: str, credit: str,
+    fan_out: FanOut = CHEAP_FAN_OUT,
+) -> Rule:  # fmt: skip
     """A rule with the option `decay`, 0 up to 1; `how` says what it stands for, with a place for the number."""
     decay, on_state = check_decay(name, "decay", decay, closed=True), check_credit(name, credit)
 
     def plain(facts: Facts, param: int) -> Verdict:
-        return other_recurrence_verdict(facts, param, how.format(decay), CHEAP_FAN_OUT)
+        return other_recurrence_verdict(facts, param, how.format(decay), fan_out)
 
     def driven(facts: Facts, param: int) -> Elements:
-        return traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT), moved=False)
+        return traced_elements(facts, relations_of(facts, param, fan_out), moved=False)
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
         plan, whole_step = planned(facts, sites, trace_dtype, decay=decay)

@@ -31,8 +31,8 @@ class Rule:
     `warns(facts, inputs)` says what a user should be warned of, when the model is compiled (`inputs` is None) and when
     the first sequence comes; `notes(facts)` are what the report says of the traces. A rule that `estimates_future` can
     be in a partition once: a state has one future. One that `needs_loss` reads the loss of each step or learns from it,
-    and cannot do with its derivative alone. A choice among rules has `resolve(facts, trace_dtype)`, which gives the rule
-    that a model is compiled with.
+    and cannot do with its derivative alone. A choice among rules has `resolve(facts, trace_dtype)`, which gives the
+    rule that a model is compiled with.
 
     Rules are equal if they have the same name and equal options, so `options` must hold whatever the functions of a
     rule depend on. Arrays and random keys are compared by their numbers, functions as Python does. Options that fit

@@ -22,6 +22,7 @@ from ..compiler.analysis import (
     StateNode,
     least_window,
     lost_from_op,
+    lost_from_reached,
     rounded_gradients,
     signalled_sites,
     trace_bytes,
@@ -145,7 +146,7 @@ def lost_paths(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[L
     lost = [path for j in sites for path in lost_from_op(facts, j, fan_out)]
     lost += rounded_gradients(facts, param)
     for group in carried_groups(facts, param, fan_out):
-        lost += facts.lost_from_group[group]
+        lost += lost_from_reached(facts, group, tuple(sites))
     return list(dict.fromkeys(lost))
 
 
@@ -156,7 +157,7 @@ def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) 
         return trivial
     groups, lost = carried_groups(facts, param, fan_out), lost_paths(facts, param, fan_out)
     used = _labels(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live])
-    states = ", ".join(facts.state_name(i) for g in groups for i in facts.groups[g].leaves)
+    states = ", ".join(dict.fromkeys(facts.state_name(i) for g in groups for i in facts.groups[g].leaves))
     if not lost:
         reached = _reached(facts, param, fan_out)
         return Verdict(

@@ -219,8 +219,12 @@ class Gather:
                 return p.reshape(self.shape)
             return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
         assert self.index is not None
-        found = p.reshape(-1)[np.maximum(self.index, 0)]
+        found = self.of_any(p)
         return jnp.where(self.index >= 0, found, 0) if (self.index < 0).any() else found
+
+    def of_any(self, p: Array) -> Array:
+        """The same, with the value of any position for elements that reach none."""
+        return self(p) if self.index is None else p.reshape(-1)[np.maximum(self.index, 0)]
 
 
 def gather_of(place: np.ndarray, varshape: Sequence[int], positions: int) -> Gather:

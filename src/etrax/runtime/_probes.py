@@ -230,7 +230,7 @@ def _disturb(facts: Facts, a: int, b: int) -> bool:
     """Whether some state or weight op reaches both groups within a step."""
     one, two = set(facts.groups[a].leaves), set(facts.groups[b].leaves)
     reached: dict[Node, set[int]] = {}
-    for source, target in facts.edges.dep:
+    for source, target in facts.edges.every:
         if isinstance(target, StateNode):
             reached.setdefault(source, set()).add(target.index)
     return any(found & one and found & two for found in reached.values())

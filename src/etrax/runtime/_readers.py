@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._compat import common_dtype
 from ..compiler.analysis import Facts, Relation
 from ._layout import Layout, closure
 from ._probes import Probes
@@ -190,7 +191,7 @@ class Leaky:
         return blocks, [self._row(k, f) for k, f in enumerate(rows)]
 
     def _block(self, layout: Layout) -> Block:
-        wide = jnp.result_type(*(jnp.finfo(a.dtype).dtype for a in layout.avals.values()), jnp.float32)
+        wide = common_dtype(*(jnp.finfo(a.dtype).dtype for a in layout.avals.values()), jnp.float32)
         leak, n = jnp.full((1,) * len(layout.shape), self.decay, wide), layout.size
         return [[leak if s == t else None for t in range(n)] for s in range(n)]
 

@@ -42,12 +42,13 @@ class SequenceDriverMixin(SequenceDriver):
         return False
 
     def _sequences(
-        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None
-    ) -> Sequences:
+        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None,
+        reset: object = None,
+    ) -> Sequences:  # fmt: skip
         if self.resized():  # what is made inside a loop does not outlive its step
             self.init_etrace_state()  # pyright: ignore[reportAttributeAccessIssue]
         loop = brainstate_loop(brainstate, self.param_states, weights)
-        return Sequences(loop, lambda: self.calls, sequences, chunk_size, mask)
+        return Sequences(loop, lambda: self.calls, sequences, chunk_size, mask, reset)
 
     def _check_windows(self, chunk: int, gradients: bool) -> None:
         if gradients and chunk > 1 and self.vjp_method != "multi-step":

@@ -24,6 +24,11 @@ from ._fan_out import can_fan_out as can_fan_out
 from ._fan_out import trace_bytes as trace_bytes
 from ._filtered import Filter as Filter
 from ._filtered import with_filters as with_filters
+from ._influence import lost_from_reached as lost_from_reached
+from ._influence import reached_elements as reached_elements
+from ._lanes import lane_of_elements as lane_of_elements
+from ._lanes import lane_of_positions as lane_of_positions
+from ._lanes import lanes_meet as lanes_meet
 from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients
@@ -44,6 +49,10 @@ from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
 from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
+from ._spread import Spread as Spread
+from ._spread import possible_spreads as possible_spreads
+from ._spread import slot_elements as slot_elements
+from ._spread import with_spreads as with_spreads
 from ._visible import Visible as Visible
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe

@@ -8,30 +8,39 @@ import numpy as np
 
 from ..._compat import is_inexact
 from ..ir import Role, Step
-from ..opened import WeightSite, find_sites
+from ..opened import WeightSite, find_sites, with_elementwise_ops
 from ..primitives import record_of
 from ._edges import Edges, reach_edges
 from ._facts import Facts, Relation, target_places
 from ._lists import joined_by_list
-from ._nodes import OpNode, StateNode
+from ._nodes import Node, OpNode, StateNode
 from ._positions import MAX_STATES, Anchor, Group, find_groups
 
 
-def analyse(step: Step) -> Facts:
-    """Analyse a step: sites, edges, groups, relations."""
-    sites = find_sites(step)
+def analyse(step: Step, as_written: bool = False, by_copies: frozenset[tuple[Node, Node]] = frozenset()) -> Facts:
+    """Analyse a step: sites, edges, groups, relations.
+
+    The facts hold the step with weight ops that mix nothing written out, unless it is analysed as it was written, for
+    people who hold its jaxpr. `by_copies` are edges that copies of their source carry.
+    """
+    step, sites = (step, find_sites(step)) if as_written else with_elementwise_ops(step)
     mixing = frozenset(j for j, s in enumerate(sites) if s.rule.mixes)
     suspects = frozenset(j for j, s in enumerate(sites) if s.reads_hidden and _is_product(s))
+
+    def assembled(cut: frozenset[int], edges: Edges | None = None) -> Facts:
+        edges = reach_edges(step, sites, cut) if edges is None else edges
+        return _assemble(step, sites, cut, edges.carried_by_copies(by_copies))
+
     if not suspects:
-        return _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
+        return assembled(mixing)
     edges = reach_edges(step, sites, mixing | suspects)
     lists = {j: size for j in suspects if (size := joined_by_list(edges, j))}
     if max(lists.values(), default=0) <= MAX_STATES:  # none, or the parts of one neuron may be what they connect
-        facts = _assemble(step, sites, mixing, reach_edges(step, sites, mixing))
+        facts = assembled(mixing)
         if not lists or all(facts.carries(s.index, t.index) for s, t, _ in facts.edges.between(StateNode, StateNode)):
             return facts
     cut = mixing | lists.keys()
-    return _assemble(step, sites, cut, edges if len(lists) == len(suspects) else reach_edges(step, sites, cut))
+    return assembled(cut, edges if len(lists) == len(suspects) else None)
 
 
 def _is_product(site: WeightSite) -> bool:

@@ -49,7 +49,7 @@ class _Shown:
 
     def __init__(self, facts: Facts):
         self.into: dict[Node, list[tuple[Node, Dep]]] = {}
-        for (source, target), dep in facts.edges.dep.items():
+        for (source, target), dep in facts.edges.every.items():
             self.into.setdefault(target, []).append((source, dep))
         self.levels: list[_Masks] = []
 

@@ -7,8 +7,8 @@ cut weight op. It is read off the transposed step: the derivative program itself
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -26,10 +26,19 @@ T = TypeVar("T", StateNode, OpNode, OutputNode)
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """`dep[source, target]` maps elements of the source to the elements of the target that they reach."""
+    """`dep[source, target]` maps elements of the source to the elements of the target that they reach.
+
+    Those that copies of the source carry (`_spread`) are in `by_copies` instead.
+    """
 
     dep: dict[tuple[Node, Node], Dep]
     problems: tuple[Problem[Node], ...]
+    by_copies: dict[tuple[Node, Node], Dep] = field(default_factory=dict)
+
+    @property
+    def every(self) -> dict[tuple[Node, Node], Dep]:
+        """All edges of the step: what reaches what, whoever carries it."""
+        return {**self.dep, **self.by_copies} if self.by_copies else self.dep
 
     @cached_property
     def _from(self) -> dict[Node, dict[Node, Dep]]:
@@ -38,6 +47,12 @@ class Edges:
         for (s, t), d in self.dep.items():
             by_source.setdefault(s, {})[t] = d
         return by_source
+
+    def carried_by_copies(self, pairs: Collection[tuple[Node, Node]]) -> Edges:
+        """Edges of which those between some pairs of nodes are carried by copies of the source."""
+        parts = ({pair: d for pair, d in self.dep.items() if (pair in pairs) is copied} for copied in (False, True))
+        dep, by_copies = parts
+        return replace(self, dep=dep, by_copies=by_copies) if pairs else self
 
     def out(self, node: Node) -> Mapping[Node, Dep]:
         """What a node reaches, and how."""
@@ -57,7 +72,7 @@ class Edges:
     @cached_property
     def _into(self) -> dict[Node, set[Node]]:
         sources: dict[Node, set[Node]] = {}
-        for s, t in self.dep:
+        for s, t in self.every:
             sources.setdefault(t, set()).add(s)
         return sources
 

@@ -53,6 +53,8 @@ class Facts:
     """The result of the analysis of one step.
 
     `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `lanes` is the number of streams along the first axis of every state, where each may start again on its own: no
+    trace is then equal for several of them.
     `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
@@ -63,6 +65,7 @@ class Facts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     parameter_inputs: frozenset[int] = frozenset()
+    lanes: int | None = None
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -105,13 +108,13 @@ class Facts:
     @cached_property
     def live(self) -> frozenset[Node]:
         """Nodes from which an output can be reached, now or later."""
-        return self.edges.before({t for _, t in self.edges.dep if isinstance(t, OutputNode)})
+        return self.edges.before({t for _, t in self.edges.every if isinstance(t, OutputNode)})
 
     @cached_property
     def _remembered(self) -> frozenset[Node]:
         """Nodes from which a hidden state that matters is reached within the step."""
-        states = {t for _, t in self.edges.dep if isinstance(t, StateNode) and t in self.live}
-        ends = {s for s, t in self.edges.dep if t in states}
+        states = {t for _, t in self.edges.every if isinstance(t, StateNode) and t in self.live}
+        ends = {s for s, t in self.edges.every if t in states}
         return self.edges.before(ends, through=OpNode)
 
     @cached_property
@@ -119,7 +122,7 @@ class Facts:
         """States that no weight op ever reaches: no parameter acts on them, so that they have no trace."""
         reached: set[Node] = {s for s, _ in self.edges.dep if isinstance(s, OpNode)}
         while True:
-            new = {t for s, t in self.edges.dep if s in reached} - reached
+            new = {t for s, t in self.edges.every if s in reached} - reached
             if not new:
                 return frozenset(i for i in range(len(self.states)) if StateNode(i) not in reached)
             reached |= new
@@ -141,15 +144,15 @@ class Facts:
         """Whether a hidden state that matters is reached from here within the step."""
         return node in self._remembered
 
-    def carries(self, source: int, target: int) -> bool:
-        """Whether the edge between two states stays within positions of one group."""
+    def carries(self, source: int, target: int, mask: np.ndarray | None = None) -> bool:
+        """Whether the edge between two states, or from those elements that a mask marks, stays within positions."""
         dep = self.edges.dep.get((StateNode(source), StateNode(target)))
         if dep is None:
             return True
         a, b = self.group_of_leaf.get(source), self.group_of_leaf.get(target)
         if a is None or a != b:
             return False
-        group = self.groups[a]
+        group, dep = self.groups[a], dep if mask is None else dep.masked(mask)
         reached = target_places(dep, group.place_of(target))
         place = group.place_of(source)
         return reached is not None and bool(((reached == place) | (reached < 0)).all())

@@ -216,6 +216,15 @@ def _listed(facts: Facts, relation: Relation) -> _Listed:
     return _Listed(e, p, copy, rows, rows.row[element], rows.column[element], position)
 
 
+def pairs_of(reach: Reach, most: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """All pairs (element of the source, position), each once, ordered; None if there may be more than so many."""
+    about = 0
+    for dep, place in reach:
+        sizes = np.bincount(_blocks(dep, place)[0])
+        about += sum(int(sizes[m[m >= 0]].sum()) for m in dep.maps)
+    return None if about > most else _pairs(reach)
+
+
 def _pairs(reach: Reach) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (element of y, position), each once, ordered."""
     width = max(int(place.max(initial=0)) for _, place in reach) + 1
@@ -239,7 +248,7 @@ def _with_copies(facts: Facts, relation: Relation) -> Relation | None:
     site, listed = facts.sites[relation.site], _listed(facts, relation)
     columns, e = site.rule.columns(site.call), listed.element
     assert columns is not None
-    colour = _colours(e, listed.position_of, site.y_shape)
+    colour = colours_of_pairs(e, listed.position_of, site.y_shape)
     if colour is None:
         return None
     first = np.zeros(listed.row.size, np.int64)
@@ -318,7 +327,7 @@ def _numbered(listed: _Listed, colour: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return moved[q], np.repeat(np.arange(most.size), most)[sort]
 
 
-def _colours(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
+def colours_of_pairs(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
     """The smallest colour that no other element has at any of the positions that an element reaches (-1: none).
 
     Rows that never meet (samples, as a rule) are coloured side by side. None if there are too many colours.

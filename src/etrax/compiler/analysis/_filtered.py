@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 
-from ..._compat import build_jaxpr, open_jaxpr
+from ..._compat import JaxprEqn, Var, build_jaxpr, open_jaxpr
 from ..ir import Leaf, Role, Step, check_step
 from ..opened import WeightSite
 
@@ -36,7 +36,7 @@ class Filter(NamedTuple):
 def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     """The step with filtered data as hidden states behind its own.
 
-    They are outputs as a step finds them: a leaky state of which the step itself reads nothing is one that counts, too.
+    They are outputs, too: a leaky state of which the step itself reads nothing is one that counts.
     Its last inputs are the rates, one array (S, S + 1) per filter: κ, and f as the last column.
     """
     jaxpr, eqns = step.jaxpr, list(step.jaxpr.eqns)
@@ -51,16 +51,28 @@ def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
         states += [(v, Leaf(Role.HIDDEN, ("filtered data", n, s), u)) for s, v in enumerate(old)]
         rates.append((rate, Leaf(Role.INPUT, ("rates", n), shape_of_rates)))
         new += list(body.outvars)
+    return widened(step, eqns, jaxpr.outvars, states, new, rates, shown=True)
+
+
+def widened(
+    step: Step, eqns: Sequence[JaxprEqn], outvars: Sequence[Var], states: Sequence[tuple[Var, Leaf]],
+    new: Sequence[Var], inputs: Sequence[tuple[Var, Leaf]], shown: bool = False,
+) -> Step:  # fmt: skip
+    """A step with hidden states behind its own, whose new values are `new`, and with inputs behind its own.
+
+    `outvars` are the results of the step without them. States that are `shown` are outputs, as the step finds them.
+    """
     first, consts = len(step.select(Role.HIDDEN)), len(step.consts)
     last = step.first_state + first
-    invars, outvars = list(jaxpr.invars), list(jaxpr.outvars)
+    invars = list(step.jaxpr.invars)
     invars[consts + last : consts + last] = [v for v, _ in states]
-    read = [v for v, _ in states]
+    read = [v for v, _ in states] if shown else []
     results = [*outvars[:first], *new, *outvars[first:], *read]
-    wider = build_jaxpr([*invars, *(v for v, _ in rates)], results, eqns, jaxpr)
-    filtered = [leaf for _, leaf in states]
-    ins = (*step.ins[:last], *filtered, *step.ins[last:], *(leaf for _, leaf in rates))
-    outs = (*step.outs[:first], *filtered, *step.outs[first:], *(replace(f, role=Role.OUTPUT) for f in filtered))
+    wider = build_jaxpr([*invars, *(v for v, _ in inputs)], results, eqns, step.jaxpr)
+    added = [leaf for _, leaf in states]
+    ins = (*step.ins[:last], *added, *step.ins[last:], *(leaf for _, leaf in inputs))
+    outs = (*step.outs[:first], *added, *step.outs[first:])
+    outs += tuple(replace(leaf, role=Role.OUTPUT) for leaf in added) if shown else ()
     counts = Counter(leaf.role for leaf in (*ins, *(leaf for leaf in outs if leaf.role is Role.OUTPUT)))
     # Nobody asks for this step's trees but as lists of their leaves.
     trees = {role: jax.tree.structure([0] * counts[role]) for role in step.trees}

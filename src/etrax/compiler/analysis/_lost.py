@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..dataflow import UNKNOWN
 from ..ir import source_of_eqn
 from ..primitives import Cause, Precision
@@ -56,17 +58,18 @@ def state_nodes(leaves: Sequence[int]) -> tuple[Node, ...]:
 
 def lost_from_group(facts: Facts, group: int) -> tuple[LostPath, ...]:
     """The ways in which the states of a group act on later states that blocks do not carry."""
-    return tuple(dict.fromkeys(path for leaf in facts.groups[group].leaves for path in _lost_from_state(facts, leaf)))
+    return tuple(dict.fromkeys(path for leaf in facts.groups[group].leaves for path in lost_from_state(facts, leaf)))
 
 
-def _lost_from_state(facts: Facts, leaf: int) -> list[LostPath]:
+def lost_from_state(facts: Facts, leaf: int, mask: np.ndarray | None = None) -> list[LostPath]:
+    """The ways in which a state, or those of its elements that a mask marks, acts on states without being carried."""
     lost: list[LostPath] = []
     ops: list[int] = []
     here = StateNode(leaf)
     for target, dep in facts.edges.out(here).items():
-        if target not in facts.live:
+        if target not in facts.live or (mask is not None and dep.masked(mask).is_empty):
             continue
-        if isinstance(target, StateNode) and not facts.carries(leaf, target.index):
+        if isinstance(target, StateNode) and not facts.carries(leaf, target.index, mask):
             cause = dep.cause or _made_at(facts, target.index)
             lost.append(LostPath(_kind_between(facts, leaf, target.index), cause, here, (target,)))
         if isinstance(target, OpNode) and facts.remembers(target):

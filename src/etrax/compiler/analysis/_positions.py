@@ -1,8 +1,10 @@
 """Hidden groups and their positions, from the edges between hidden leaves.
 
 Elements that act on each other through the cut step share a position, as long as that leaves many small, equal
-positions. Where it does not (a ring, a mean field, a fixed matrix), the widest edges are left out, first those that
-mix whole blocks, then those within a leaf, then all; what was left out is reported as not carried.
+positions. Where it does not (a ring, a mean field, a fixed matrix), the widest edges are left out: first those by which
+an element acts on several of a leaf that never acts back (a short convolution under a state of several numbers a
+channel), then those that mix whole blocks, then those within a leaf, then all. What was left out is reported as not
+carried.
 """
 
 from __future__ import annotations
@@ -72,8 +74,26 @@ def _is_between(edge: Edge) -> bool:
     return _is_fine(edge) and edge[0] != edge[1] and len(edge[2].maps) == 1
 
 
-Levels: TypeAlias = Sequence[Callable[[Edge], bool]]
-_LEVELS: Levels = (lambda e: True, _is_fine, _is_between, lambda e: False)
+def _narrow(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
+    """Edges but for those by which an element acts on several of a leaf that never acts back."""
+    reached = {i: {i} for i in cluster}
+    grown = None
+    while grown != reached:
+        grown, reached = reached, {
+            i: there.union(*(reached[b] for a, b, _ in edges if a in there)) for i, there in reached.items()
+        }  # fmt: skip
+    return [e for e in edges if (_is_fine(e) and len(e[2].maps) == 1) or e[0] in reached[e[1]]]
+
+
+# Which edges of a cluster are taken as links, first all of them.
+Levels: TypeAlias = Sequence[Callable[[Sequence[int], Sequence[Edge]], Sequence[Edge]]]
+_LEVELS: Levels = (
+    lambda cluster, edges: edges,
+    _narrow,
+    lambda cluster, edges: [e for e in edges if _is_fine(e)],
+    lambda cluster, edges: [e for e in edges if _is_between(e)],
+    lambda cluster, edges: [],
+)
 
 
 def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, ...]]:
@@ -98,7 +118,7 @@ def _split(
     leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Levels
 ) -> list[Group]:
     keep, *rest = levels
-    carried = [e for e in edges if keep(e)]
+    carried = keep(cluster, edges)
     parts = _clusters(cluster, carried)
     if len(parts) > 1:
         return [

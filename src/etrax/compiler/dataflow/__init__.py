@@ -27,3 +27,4 @@ from ._transpose import refuse_while as refuse_while
 from ._uniform import Uniform as Uniform
 from ._uniform import uniformity as uniformity
 from ._uniform import without_zeros as without_zeros
+from ._zeros import zeros_of_variables as zeros_of_variables

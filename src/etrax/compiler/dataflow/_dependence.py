@@ -190,8 +190,11 @@ def _fold(eqn: JaxprEqn, values: Sequence[Value], output: int) -> np.ndarray | N
     if any(v.aval.size > MAX_CONSTANT for v in eqn.outvars if hasattr(v.aval, "size")):
         return None
     args = [v.constant() for v in values]
-    if any(a is None for a in args):
-        return None
+    return None if any(a is None for a in args) else fold(eqn, args, output)
+
+
+def fold(eqn: JaxprEqn, args: Sequence[np.ndarray | None], output: int = 0) -> np.ndarray | None:
+    """One output of an equation, computed while compiling."""
     if (number := whole_numbers(eqn, args)) is not None:
         return number
     with jax.ensure_compile_time_eval():

@@ -17,6 +17,7 @@ from ._digest import digest_of_function as digest_of_function
 from ._explain import describe as describe
 from ._explain import explain as explain
 from ._explain import explained as explained
+from ._inline import without_calls as without_calls
 from ._layers import Layer as Layer
 from ._layers import layer_of as layer_of
 from ._mapped import mapped as mapped

@@ -1,5 +1,6 @@
 """The step with its weight operations open: where they are, how the step runs with them cut, what their weights are."""
 
+from ._by_element import with_elementwise_ops as with_elementwise_ops
 from ._cut import OpenStep as OpenStep
 from ._cut import run_opened as run_opened
 from ._sites import Addresses as Addresses

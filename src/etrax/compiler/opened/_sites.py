@@ -27,7 +27,8 @@ class WeightSite:
     `at` addresses the equation (see `interpret`); an address past the last equation means the step's output of that
     number, which is then a function of parameters alone. `loops` are the inner scans around it, each with its length:
     its data and output have these leading axes. `sliced` says, loop by loop, whether the weight is another one in each
-    iteration (the scan slices it, or it is made of a counter): it then has that leading axis too. `rounded` is
+    iteration (the scan slices it, or it is made of a counter): it then has that leading axis too. `reads_moving` says
+    that its data are made of hidden states or of what weight ops give, so that gradients pass it. `rounded` is
     where the way from parameters to the weight rounds gradients, once for a sequence instead of at each step.
     """
 
@@ -40,6 +41,7 @@ class WeightSite:
     loops: Loops = ()
     sliced: tuple[bool, ...] = ()
     reads_hidden: bool = False
+    reads_moving: bool = False
     rounded: Cause | None = None
 
     @property
@@ -92,6 +94,7 @@ class Addresses:
 class _Origin:
     """What a value is made of: parameters (by leaf number), data, hidden states.
 
+    It is `moving` if it is made of hidden states or of what weight ops give: a derivative by a parameter is not zero.
     A value that is not data can still change inside a loop: `along` are the loops in whose iterations it does.
     `rounded` is where the gradient of a weight is rounded on its way to the parameters.
     """
@@ -99,6 +102,7 @@ class _Origin:
     params: frozenset[int] = frozenset()
     data: bool = False
     hidden: bool = False
+    moving: bool = False
     along: frozenset[Site] = frozenset()
     rounded: Cause | None = None
 
@@ -118,6 +122,7 @@ def _merge(origins: Sequence[_Origin]) -> _Origin:
         frozenset().union(*(o.params for o in origins)),
         any(o.data for o in origins),
         any(o.hidden for o in origins),
+        any(o.moving for o in origins),
         frozenset().union(*(o.along for o in origins)),
         next((o.rounded for o in origins if o.rounded), None),
     )
@@ -137,7 +142,8 @@ def find_sites(step: Step) -> tuple[WeightSite, ...]:
         if leaf.role is Role.PARAM:
             args.append(_Origin(frozenset({number[id(leaf)]})) if _has_gradient(leaf.aval) else _CONST)
         else:
-            args.append(_Origin(data=True, hidden=leaf.role in (Role.HIDDEN, Role.OTHER)))
+            hidden = leaf.role in (Role.HIDDEN, Role.OTHER)
+            args.append(_Origin(data=True, hidden=hidden, moving=hidden))
     outs = solver.run(step.jaxpr, (), args)
     sites = solver.notes
     for k, (origin, leaf) in enumerate(zip(outs, step.outs, strict=True)):
@@ -223,13 +229,14 @@ class _Origins(Domain[_Origin, WeightSite]):
         if rule is ALIGNED and not record_of(eqn.primitive.name).elementwise:
             call = replace(call, out=call.w)  # the weight itself is traced, at its own shape
         call = rule.with_rows_last(call)
-        hidden = any(o.hidden for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval))
+        others = [o for i, o in enumerate(origins) if i != operand and is_inexact(eqn.invars[i].aval)]
+        hidden, moving = any(o.hidden for o in others), any(o.moving for o in others)
         around = (at[:n] for n in range(1, len(at)))
         loops = tuple((where, self.lengths[where]) for where in around if where in self.lengths)
         weight = origins[operand]
         sliced = tuple(loop in weight.along for loop, _ in loops)
         source = source_of_eqn(eqn)
-        return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, weight.rounded)
+        return WeightSite(at, operand, call, rule, weight.params, source, loops, sliced, hidden, moving, weight.rounded)
 
 
 def _is_one(eqn: JaxprEqn, merged: _Origin) -> bool:
@@ -245,7 +252,7 @@ def _output(merged: _Origin, eqn: JaxprEqn, var: Var) -> _Origin:
 
 def _as_data(origin: _Origin) -> _Origin:
     """What a weight op gives."""
-    return replace(origin, params=frozenset(), along=frozenset(), data=True, rounded=None)
+    return replace(origin, params=frozenset(), along=frozenset(), data=True, moving=True, rounded=None)
 
 
 def _as_carry(origin: _Origin) -> _Origin:

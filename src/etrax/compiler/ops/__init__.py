@@ -15,4 +15,8 @@ from ._base import WithWeight as WithWeight
 from ._base import call_of as call_of
 from ._base import register_weight_op as register_weight_op
 from ._base import rule_for as rule_for
+from ._base import size as size
 from ._base import with_columns as with_columns
+from ._matmul import Letters as Letters
+from ._matmul import expand as expand
+from ._matmul import letters_of as letters_of

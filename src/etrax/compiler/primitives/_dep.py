@@ -62,6 +62,14 @@ class Dep:
         """The dependence after elements were moved, dropped or repeated."""
         return replace(self, maps=tuple(f(m) for m in self.maps), cause=cause or self.cause)
 
+    def masked(self, mask: np.ndarray) -> Dep:
+        """The dependence of those elements alone that a mask marks."""
+        return self.relocate(lambda m: np.where(mask.reshape(m.shape), m, -1))
+
+    @property
+    def is_empty(self) -> bool:
+        return not any((m >= 0).any() for m in self.maps)
+
 
 def identity(shape: Sequence[int]) -> Dep:
     """An array's dependence on itself."""

@@ -188,7 +188,7 @@ define("squeeze", **_moves, pattern=_squeeze, bounds=same, uniform=_squeeze_unif
        numbers=lambda eqn, a: a.reshape(eqn.outvars[0].aval.shape), reshapes=True)  # fmt: skip
 define("expand_dims", **_moves, pattern=_squeeze, bounds=same, reshapes=True)
 define("transpose", **_moves, pattern=_transpose, bounds=same, uniform=_transpose_uniform, name=name_of_linear,
-       reshapes=True)  # fmt: skip
+       numbers=lambda eqn, a: a.transpose(eqn.params["permutation"]), reshapes=True)  # fmt: skip
 define("rev", **_moves, pattern=_rev, bounds=same, uniform=_each_axis, name=name_of_linear)
 define("slice", **_moves, pattern=_slice, bounds=same, uniform=_each_axis, name=name_of_linear)
 define("split", **_moves, pattern=_split)

@@ -6,8 +6,10 @@ from ._by_position import Traces as Traces
 from ._by_position import by_position_transport as by_position_transport
 from ._chosen import chosen_plan as chosen_plan
 from ._hop import Hopped as Hopped
-from ._hop import hop_transport as hop_transport
 from ._hop import hopped_with as hopped_with
 from ._hop import possible_hops as possible_hops
+from ._hop import wider_transport as wider_transport
 from ._memoryless import memoryless_leaves as memoryless_leaves
 from ._memoryless import memoryless_transport as memoryless_transport
+from ._spread import SpreadOut as SpreadOut
+from ._spread import spread_out as spread_out

@@ -75,8 +75,42 @@ def _feeds_leaky(facts: Facts, r: Relation) -> bool:
     return OpNode(r.site) in facts.live and len({a.dtype for a in numbers}) == 1
 
 
+class WiderStep:
+    """A step with more states than the one that runs, of which only derivatives count, and inputs for what moves them.
+
+    `rates` are these inputs at a step; `signals` the cotangents of its states, given those of the step that runs.
+    """
+
+    facts: Facts
+
+    @property
+    def wider(self) -> Facts:
+        raise NotImplementedError
+
+    def rates(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Array]:
+        raise NotImplementedError
+
+    def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
+        """Those that are made of parameters only, before a window runs."""
+        raise NotImplementedError
+
+    def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        raise NotImplementedError
+
+    def with_data(self, states: Sequence[Any]) -> list[Any]:
+        """States in the order of the wider step; those that were added are zero."""
+        first, last = (len(step.select(Role.HIDDEN)) for step in (self.facts.step, self.wider.step))
+        more = [leaf.aval for leaf in self.wider.states[first:last]]
+        return [*states[:first], *(jnp.zeros(a.shape, a.dtype) for a in more), *states[first:]]
+
+    def leaves(self, leaves: Sequence[Array], rates: Sequence[Array]) -> list[Array]:
+        step = self.facts.step
+        first, count = step.first_state, len(step.states)
+        return [*leaves[:first], *self.with_data(leaves[first : first + count]), *leaves[first + count :], *rates]
+
+
 @dataclass(frozen=True, eq=False)
-class Hopped:
+class Hopped(WiderStep):
     """A step with filtered data for some hops, which `wider` are the facts of."""
 
     facts: Facts
@@ -98,7 +132,7 @@ class Hopped:
         step = with_filters(self.facts.step, [Filter(self.facts.sites[r.site], a.links) for r, a in pairs])
         first = len(step.ins) - len(self.relations)
         steady = [first + k for k, r in enumerate(self.relations) if self.known.is_known(k, r.group)]
-        wider = replace(analyse(step), parameter_inputs=frozenset(steady))
+        wider = replace(analyse(step), parameter_inputs=frozenset(steady), lanes=self.facts.lanes)
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 
@@ -129,17 +163,6 @@ class Hopped:
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
         return without_zeros(self.rates, [*params, *nothing], list(weights), none)
 
-    def with_data(self, states: Sequence[Any]) -> list[Any]:
-        """States in the order of the wider step; filtered data of which only derivatives count are zero."""
-        first = len(self.facts.step.select(Role.HIDDEN))
-        more = [self.wider.states[i].aval for hop in self.hops for i in hop.states]
-        return [*states[:first], *(jnp.zeros(a.shape, a.dtype) for a in more), *states[first:]]
-
-    def leaves(self, leaves: Sequence[Array], rates: Sequence[Array]) -> list[Array]:
-        step = self.facts.step
-        first, count = step.first_state, len(step.states)
-        return [*leaves[:first], *self.with_data(leaves[first : first + count]), *leaves[first + count :], *rates]
-
     def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         """Cotangents of the states, and of filtered data: those of the leaky groups, taken back through the ops."""
         hidden = range(len(self.facts.step.select(Role.HIDDEN)))
@@ -153,8 +176,8 @@ class Hopped:
         return found
 
 
-def hop_transport(hopped: Hopped, inner: Transport[Any]) -> Transport[Any]:
-    """A transport over the wider step, for windows of the step itself."""
+def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:
+    """A transport over a wider step, for windows of the step that runs."""
     each = inner.each_step
 
     def view(window: WindowData) -> WindowData:
@@ -171,7 +194,7 @@ def hop_transport(hopped: Hopped, inner: Transport[Any]) -> Transport[Any]:
         inner.init,
         lambda trace, g, window: inner.credit(trace, hopped.signals(g, window), view(window)),
         lambda trace, window: inner.move(trace, view(window)),
-        EachStep(record, each.begin, advance),
+        EachStep(record, each.begin, advance, each.restart),
         fused=FusedCredit(
             lambda trace, g, window: inner.fused.in_product(trace, hopped.signals(g, window), view(window))
         ),
