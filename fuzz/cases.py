@@ -32,8 +32,10 @@ def rule_of(name: str) -> Any:
 
 
 # A run that must agree: fed in parts, sample by sample, step by step; with constants of the step that were changed in
-# place after compiling; derivatives of what the learner computes.
-EXTRAS = ("", "pieces", "samples", "steps", "constants", "outer")
+# place after compiling; derivatives of what the learner computes; with a reset in the middle.
+EXTRAS = ("", "pieces", "samples", "steps", "constants", "outer", "resets")
+# Nothing of these outlives a reset: no key, no matrix that is learned.
+FORGETTING = BY_SAMPLE | {"e_prop(0.5)", "e_prop(random)", "three_factor"}
 
 
 class Case(NamedTuple):
@@ -76,4 +78,7 @@ def draw_cases(seed: int, batched: bool, mutable: bool = False) -> list[Case]:
     own = random.Random(f"extra {seed}")  # by itself, so that other seeds give the cases that they gave
     if mutable or own.random() < 0.03:
         cases[-1] = cases[-1]._replace(extra="constants" if mutable else "outer")
+    restarts = random.Random(f"resets {seed}").random() < 0.05
+    if restarts and not cases[-1].extra and not cases[-1].whole and cases[-1].rule in FORGETTING:
+        cases[-1] = cases[-1]._replace(extra="resets", mask="", reduction="sum")
     return cases

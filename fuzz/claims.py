@@ -149,6 +149,8 @@ class Checker:
                     found = self.samples(case, got)
                 if found is None and case.extra == "outer":
                     found = self.outer(learner, case)
+                if found is None and case.extra == "resets":
+                    found = self.resets(learner, case)
             except etrax.EtraxError as error:
                 late = refused(case, error)
                 return late if isinstance(late, Refusal) else Failure(case, "refused after compiling", _short(error))
@@ -308,6 +310,35 @@ class Checker:
         loose = 10 * tolerance_of(self.model)
         same = all(close(g, w, loose, loose) for g, w in zip([got[0], *got[1]], [want[0], *want[1]], strict=True))
         return None if same else Failure(case, "a step leaves what a window of one leaves", "what follows differs")
+
+    def resets(self, learner: Any, case: Case) -> Failure | None:
+        """A reset before the second step, within the first window where it has two: the pieces by themselves."""
+        b = self.built
+        if case.whole or not b.xs or learner.facts.nonlinear:  # pieces do not add up under a rule that is not linear
+            return None
+        f = learner.value_and_grad(b.loss, window=case.window, reduction="sum")
+        flags = jnp.arange(self.model.steps) == 1
+        start = self.run(learner.init, b.params, b.hidden)
+
+        def stream(params: Any, state: Any, xs: Any, hidden: Any) -> Any:
+            return f(params, state, xs, None, None, flags, initial=hidden)
+
+        (loss, grads), end = self.run(stream, b.params, start, b.xs, b.hidden)
+        parts = [tuple(x[at] for x in b.xs) for at in (slice(1), slice(1, 2), slice(2, None))]
+        one = self.gradient(learner, case, b, parts[0], start)
+        two = self.gradient(learner, case, b, parts[1], start)
+        three = self.gradient(learner, case, b, parts[2], two[2])
+        loose, leaves = (
+            10 * tolerance_of(self.model),
+            zip(jax.tree.leaves(grads), jax.tree.leaves(b.params), strict=True),
+        )
+        got = [g for g, p in leaves if inexact(p)]
+        want = [sum(parts) for parts in zip(one[1], two[1], three[1], strict=True)]
+        same = close(loss, one[0] + two[0] + three[0], loose)
+        same = same and all(close(g, w, loose, loose) for g, w in zip(got, want, strict=True))
+        pairs = zip(jax.tree.leaves(end.hidden), jax.tree.leaves(three[2].hidden), strict=True)
+        same = same and all(close(*without_shared_nan(x, y), loose) for x, y in pairs if inexact(x))
+        return None if same else Failure(case, "a stream with a reset is its pieces", "sums differ")
 
     def outer(self, learner: Any, case: Case) -> Failure | None:
         """Derivatives of the learner's loss, and of a training run."""

@@ -106,6 +106,36 @@ def test_longer_windows(learner, tmp_path):
         artifact(*begin, xs[:4], ys[:4])
 
 
+def test_resets(learner, tmp_path, file):
+    """Flags are one argument more; the states to start again from, a random key among them, are in the program."""
+    learner.export(tmp_path / "r", OPTIMIZER, loss, window=3, target=TARGET, reset=False)
+    artifact, (xs, ys), flags = etrax.load(tmp_path / "r"), stream(3), np.array([False, True, False])
+    begin = learner.params, OPTIMIZER.init(learner.params), learner.init()
+    for reset in (flags, None):
+        *one, losses = learner.train(OPTIMIZER, loss, window=3)(*begin, xs, ys, None, flags & (reset is not None))
+        *two, found, _ = artifact(*begin, xs, ys, reset)
+        same_bits(one, two)
+        assert losses[0] == found
+    with pytest.raises(etrax.ArgumentError, match="exported without `reset=`"):
+        etrax.load(file)(*begin, xs[0], ys[0], True)
+    with pytest.raises(etrax.ArgumentError, match="`reset` has float32"):
+        artifact(*begin, xs, ys, flags.astype(np.float32))
+
+
+def test_resets_by_lane(tmp_path):
+    made = etrax.compile(
+        lambda w, h, x: (0.9 * h + x @ w,) * 2, "pp_prop", jnp.ones((B, I)), params=jnp.ones((I, H)),
+        hidden=jnp.zeros((B, H)),
+    )  # fmt: skip
+    square = lambda o, y: (o**2).mean()
+    made.export(tmp_path / "r", OPTIMIZER, square, reset=np.zeros(B, bool))
+    begin = made.params, OPTIMIZER.init(made.params), made.init(lanes=True)
+    xs, flags = jnp.ones((1, B, I)), np.array([[True, False]])
+    _, _, one, _ = made.train(OPTIMIZER, square, window=1)(*begin, xs, xs[..., :1], None, flags)
+    _, _, two, *_ = etrax.load(tmp_path / "r")(*begin, xs[0], jnp.zeros((B, H)), flags[0])
+    same_bits(one, two)
+
+
 def test_manifest(learner, file):
     manifest = etrax.load(file).manifest
     assert manifest["verdicts"] == {"leak": "exact", "o": "exact", "w": "exact"}

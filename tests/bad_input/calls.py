@@ -98,10 +98,12 @@ LEARNER = {
         x=lambda: XS[0], params=lambda: PARAMS, hidden=lambda: HIDDEN, batch_size=None, trace_dtype=None,
         check_finite=False, memory_budget=None,
     ),
-    "init": call(lambda **o: learner().init(**o), params=lambda: PARAMS, hidden=lambda: HIDDEN, learned=None),
+    "init": call(
+        lambda **o: learner().init(**o), params=lambda: PARAMS, hidden=lambda: HIDDEN, learned=None, lanes=False
+    ),
     "step": call(
-        lambda params, state, x: learner().step(params, state, x), params=lambda: PARAMS,
-        state=lambda: learner().init(), x=lambda: XS[0],
+        lambda params, state, x, **o: learner().step(params, state, x, **o), params=lambda: PARAMS,
+        state=lambda: learner().init(), x=lambda: XS[0], reset=False, initial=lambda: HIDDEN,
     ),
     "plain_step": call(
         lambda **o: learner().plain_step(**o), params=lambda: PARAMS, hidden=lambda: HIDDEN, inputs=lambda: (XS[0],)
@@ -114,22 +116,26 @@ LEARNER = {
     ),
     "gradient": call(
         lambda **o: gradient()(**o), params=lambda: PARAMS, state=lambda: learner().init(), inputs=lambda: XS,
-        targets=lambda: YS, mask=None,
+        targets=lambda: YS, mask=None, reset=None, initial=None,
+    ),
+    "gradient with resets": call(
+        lambda **o: gradient()(PARAMS, learner().init(), XS, YS, **o), reset=lambda: np.zeros(T, bool),
+        initial=lambda: HIDDEN,
     ),
     "train": call(
         lambda **o: learner().train(**o), optimizer=sgd, loss_fn=held(loss), window=2, reduction="mean", donate=False
     ),
     "training": call(
         lambda **o: training()(**o), params=lambda: PARAMS, opt_state=lambda: sgd().init(PARAMS),
-        state=lambda: learner().init(), inputs=lambda: XS, targets=lambda: YS, mask=None,
+        state=lambda: learner().init(), inputs=lambda: XS, targets=lambda: YS, mask=None, reset=None,
     ),
     "online": call(
         lambda **o: learner().online(**o), optimizer=sgd, loss_fn=held(loss), window=2, params=lambda: PARAMS,
         state=lambda: learner().init(), donate=False,
     ),
     "feed": call(
-        lambda inputs, target: learner().online(sgd(), loss, window=2).feed(inputs, target), inputs=lambda: XS[0],
-        target=lambda: YS[0],
+        lambda inputs, target, **o: learner().online(sgd(), loss, window=2).feed(inputs, target, **o),
+        inputs=lambda: XS[0], target=lambda: YS[0], reset=True, initial=lambda: HIDDEN,
     ),
 }  # fmt: skip
 
@@ -190,13 +196,14 @@ TRAIN = {
     ),
     "evaluate": call(lambda **o: trainer().evaluate(**o), params=lambda: PARAMS, data=data),
     "Dataset": call(
-        lambda inputs, targets, mask: trainer().evaluate(PARAMS, etrax.train.Dataset(inputs, targets, mask)),
-        inputs=lambda: np.asarray(XS), targets=lambda: np.asarray(YS), mask=None,
+        lambda **o: trainer().evaluate(PARAMS, etrax.train.Dataset(**o)), inputs=lambda: np.asarray(XS),
+        targets=lambda: np.asarray(YS), mask=None, reset=lambda: np.zeros((T, B), bool),
     ),
     "Dataset.labelled": call(
         etrax.train.Dataset.labelled, inputs=lambda: np.asarray(XS), labels=lambda: np.zeros(B), mask=None
     ),
     "pad": call(etrax.train.pad, sequences=lambda: [np.ones((2, 3)), np.ones((4, 3))], count="all"),
+    "packed": call(etrax.train.packed, episodes=lambda: [(np.ones((n, 3)), np.ones(n)) for n in (2, 4)], lanes=2),
     "accuracy": call(
         etrax.train.accuracy, outputs=lambda: YS, targets=lambda: jnp.zeros((T, B), int), mask=lambda: jnp.ones((T, B))
     ),

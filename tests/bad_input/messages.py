@@ -26,9 +26,21 @@ def compiled(model=step, rule="d_rtrl", x=XS[0], **options):
     return etrax.compile(model, rule, x, **{"params": PARAMS, "hidden": HIDDEN, **options})
 
 
-def gradient(params=PARAMS, state=None, inputs=XS, targets=YS, mask=None, loss_fn=loss, **options):
-    state = learner().init() if state is None else state
-    return learner().value_and_grad(loss_fn, window=2, **options)(params, state, inputs, targets, mask)
+def gradient(
+    params=PARAMS, state=None, inputs=XS, targets=YS, mask=None, loss_fn=loss, reset=None, initial=None, **options
+):
+    state, run = learner().init() if state is None else state, learner().value_and_grad(loss_fn, window=2, **options)
+    return run(params, state, inputs, targets, mask, reset, initial=initial)
+
+
+def reset_lanes(made, lanes, params=PARAMS, x=XS):
+    run = made.value_and_grad(lambda o, t: (o**2).mean(), window=2)
+    return run(params, made.init(), x, None, None, jnp.zeros((len(x), lanes), bool))
+
+
+def mixing(w, h, x):
+    h = jnp.tanh(h @ w + x)
+    return h, h
 
 
 def train(optimizer, opt_state):
@@ -196,6 +208,29 @@ MISTAKES = {
     "a mask of another length": lambda: gradient(mask=jnp.ones(3)),
     "a mask of another batch": lambda: gradient(mask=jnp.ones((4, 5))),
     "a mask as a list": lambda: gradient(mask=[1.0, 0.0, 1.0, 1.0]),
+    "a reset of another length": lambda: gradient(reset=np.zeros(3, bool)),
+    "a reset with an axis too many": lambda: gradient(reset=np.zeros((4, 2, 1), bool)),
+    "a reset of more lanes": lambda: gradient(reset=np.zeros((4, 5), bool)),
+    "a reset of numbers": lambda: gradient(reset=np.zeros(4)),
+    "a reset as a list": lambda: gradient(reset=[False, True, False, False]),
+    "a reset of all steps": lambda: gradient(reset=True),
+    "a reset by lane, one sample": lambda: reset_lanes(
+        etrax.compile(mixing, "d_rtrl", jnp.ones(4), params=jnp.eye(4), hidden=jnp.ones(4)),
+        4,
+        jnp.eye(4),
+        jnp.ones((4, 4)),
+    ),
+    "a reset by lane, a state without lanes": lambda: reset_lanes(
+        compiled(lambda p, h, x: ((h[0] + x @ p["w"], h[1] + 1), h[0]), hidden=(HIDDEN, jnp.zeros(()))), 2
+    ),
+    "a reset by lane, data that lanes share": lambda: reset_lanes(
+        compiled(lambda p, h, x: (0.9 * h + (x.sum(0) @ p["w"])[None], h), "pp_prop"), 2
+    ),
+    "a reset, another initial state": lambda: gradient(reset=np.zeros(4, bool), initial=jnp.ones(3)),
+    "an initial state without a reset": lambda: gradient(initial=HIDDEN),
+    "a reset, shapes only": lambda: compiled(hidden=SHAPES[1]).value_and_grad(loss, window=2)(
+        PARAMS, compiled().init(), XS, YS, None, np.zeros(4, bool)
+    ),
     "an unknown reduction": lambda: gradient(reduction="max"),
     "a window of none": lambda: learner().value_and_grad(loss, window=0),
     "a number as optimizer": lambda: train(0.1, None),
@@ -203,6 +238,9 @@ MISTAKES = {
     "no optimizer state": lambda: train(sgd(), None),
     "feed: a list": lambda: stream().feed([1.0, 2.0, 3.0], YS[0]),
     "feed: a sequence": lambda: stream().feed(XS, YS),
+    "feed: a reset of a sequence": lambda: stream().feed(XS[0], YS[0], np.zeros((4, 2), bool)),
+    "feed: a reset of text": lambda: stream().feed(XS[0], YS[0], "start"),
+    "step: a reset of other lanes": lambda: learner().step(PARAMS, learner().init(), XS[0], reset=np.zeros(3, bool)),
     "feed: another shape": lambda: stream().feed(XS[0, 0], YS[0]),
     "feed: a sample that is not finite": lambda: (
         compiled(check_finite=True).online(sgd(), lambda o, t: ((o - t) ** 2).mean()).feed(XS[0] * jnp.nan, YS[0])
@@ -235,10 +273,22 @@ MISTAKES = {
     "compare: a stateful learner": lambda: etrax.testing.compare(stateful(), loss, PARAMS, HIDDEN, XS, YS),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
+    "fit: resets of another shape": lambda: trainer().evaluate(
+        PARAMS, etrax.train.Dataset(np.asarray(XS), np.asarray(YS), reset=np.zeros(4, bool))
+    ),
+    "packed: no list": lambda: etrax.train.packed(np.ones((3, 2)), lanes=1),
+    "packed: episodes that differ": lambda: etrax.train.packed([(np.ones((3, 2)),), (np.ones((3, 1)),)], lanes=1),
+    "packed: one episode in two lanes": lambda: etrax.train.packed([(np.ones((3, 2)),)], lanes=2),
+    "packed: an episode that is too long": lambda: etrax.train.packed([(np.ones((3, 2)),)], length=2),
+    "packed: how is not said": lambda: etrax.train.packed([(np.ones((3, 2)),)]),
+    "packed: inputs longer than targets": lambda: etrax.train.packed([(np.ones((3, 2)), np.ones(2))], lanes=1),
     "a metric of two arguments": lambda: etrax.Trainer(
         learner(), sgd(), loss, window=2, metrics={"error": lambda outputs, targets: outputs - targets}
     ),
     "fit: an optimizer state of another kind": lambda: trainer().fit(data(), 1, opt_state=3, progress=False),
+    "compare: resets of another shape": lambda: etrax.testing.compare(
+        learner(), loss, PARAMS, HIDDEN, XS, YS, reset=np.zeros(3, bool)
+    ),
     "no module": lambda: etrax.compile_etrace_graph(step, XS[0]),
     "an op rule that is none": lambda: etrax.register_weight_op("dot_general", 3),
 }

@@ -91,6 +91,15 @@ def gated(p, s, x):
     return (h, c), h
 
 
+def norm_behind_a_choice(p, s, x):
+    """Each output reaches all units by a norm, whose slope has no value where a choice has set its argument to zero."""
+    low, high = s
+    x, on = x
+    low = jnp.where(on > 0, 0.8 * low + (x @ p["w"]) ** 2, 0.0)
+    high = 0.9 * high + low + jnp.linalg.norm(low)
+    return (low, high), high
+
+
 def one_gate_for_all(p, h, x):
     x, on = x
     h = jnp.where(on > 0, jax.nn.sigmoid(x @ p["v"]) * h + 0.1 * jnp.sqrt(h) + x * p["gain"] ** 2, 0.0)
@@ -154,6 +163,7 @@ CASES = {
     "readout": (under_a_readout, "w u", (ZERO, ZERO), (X, ON)),
     "two layers": (two_layers, "w u", (ZERO, ZERO), (X, ON)),
     "gated": (gated, "w u", (ZERO, ZERO), (X, ON)),
+    "fan-out of a norm": (norm_behind_a_choice, "w", (ONE, ZERO), (X, ON)),
     "fan-out": (one_gate_for_all, "v gain", ZERO, (X, ON)),
     "loop": (inner_loop, "loop", ZERO, (X, ON)),
     "many": (many_states, "w", [ZERO] * 9, (X, ON)),

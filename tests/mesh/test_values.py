@@ -200,3 +200,22 @@ def test_an_optimizer_that_draws_numbers_for_whole_parameters():
         found.append(learner.train(optimizer, loss, window=2)(params, optimizer.init(params), learner.init(), *data()))
     assert_equal(found[0][0], found[1][0])
     assert_equal(found[0][3], found[1][3])
+
+
+@pytest.mark.parametrize(("rule", "cut"), [("d_rtrl", "batch"), ("pp_prop", "batch"), ("d_rtrl", "neuron")])
+def test_resets(rule, cut):
+    """Lanes that start again on their own: as on one device, and each device has the lanes of its own samples."""
+    rng = np.random.RandomState(0)
+    params = {k: jnp.asarray(rng.standard_normal(n)) for k, n in (("w", (I, H)), ("b", (H,)), ("o", (H, O)))}
+    step = lambda p, h, x: (0.9 * h + jnp.abs(x) @ p["w"] + p["b"], h @ p["o"])
+    xs, ys, flags = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, O)), rng.rand(T, B) < 0.3
+    shard = {"hidden/.*": P("batch", None)} if cut == "batch" else BY_UNIT
+    found = []
+    for options in ({}, {"mesh": mesh(cut), "shard": shard}):
+        learner = etrax.compile(step, rule, xs[0], params=params, hidden=jnp.ones((B, H)), **options)
+        (_, grads), state = learner.value_and_grad(loss, window=3)(params, learner.init(), xs, ys, None, flags)
+        (_, more), state = learner.value_and_grad(loss, window=3)(params, state, xs, ys, None, flags[:, 0])
+        found.append((grads, more, state.hidden, state.trace))
+        if options and cut == "batch":
+            assert not any(a.sharding.is_fully_replicated for a in jax.tree.leaves(state.trace) if a.ndim > 1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), *found)

@@ -104,6 +104,31 @@ def test_intervals_hold_the_true_cosine(way):
     assert np.mean(widths) < (1.3 if way == "read" else 0.5)
 
 
+@pytest.mark.parametrize("lanes", [False, True])
+def test_products_stop_at_resets(lanes):
+    """g·v is that of BPTT by a loop in which the state is zero again, for all lanes or for one."""
+    learner, (params, xs, ys) = compiled("tbptt"), drawn(4)
+    flags = np.zeros((len(xs), 2), bool)
+    flags[[3, 7], 0] = flags[4, 1] = True
+    flags = flags if lanes else flags[:, 0]
+    meter = learner.meter(squared, window=2, probes=4)
+    measured = meter.update(meter.init(params, learner.init(), jax.random.key(0)), xs, ys, None, flags)
+
+    def total(params):
+        h, out = jnp.zeros((2, 6)), 0.0
+        for x, y, again in zip(xs, ys, flags.reshape(len(xs), -1), strict=True):
+            h, o = recurrent(params, jnp.where(again[:, None], 0.0, h), x)
+            out += squared(o, y)
+        return out
+
+    grads = jax.grad(total)(params)
+    for path, values, products in zip(meter.paths, measured.directions, measured.products, strict=True):
+        rows = np.asarray(values[0]).reshape(4, -1)
+        np.testing.assert_allclose(products, rows @ np.asarray(grads[path[0]]).reshape(-1), rtol=1e-9)
+    reading = meter.measure(params, measured.state, xs, ys, None, flags, key=jax.random.key(1))
+    assert reading.slope is not None and np.isfinite(reading.slope)
+
+
 def test_what_is_exact_has_the_cosine_one():
     learner = compiled("rtrl")
     params, xs, ys = drawn(1)

@@ -91,6 +91,31 @@ def test_masks():
         assert relative_error(masked[key], want) < 1e-12
 
 
+@pytest.mark.parametrize("lanes", [False, True])
+def test_resets(lanes):
+    """BPTT of pieces that begin with the initial state, one for each lane; a learner's gradient is beside it."""
+    learner, (params, hidden, x, y) = learner_of(*MODELS["gated"], rule="rtrl")
+    hidden = hidden + 0.3
+    flags = np.zeros((T, B), bool)
+    flags[2], flags[4, 0] = True, True
+    flags = flags if lanes else flags[:, 0]
+
+    def total(p):
+        found = 0.0
+        for b in range(B):
+            h = hidden[b]
+            for t in range(T):
+                h = hidden[b] if flags.reshape(T, -1)[t, b if lanes else 0] else h
+                h, output = gated(p, h, x[t, b])
+                found += loss(output, y[t, b])
+        return found / (T * B)
+
+    _, found = bptt(learner, loss)(params, hidden, x, y, None, flags, initial=hidden)
+    for key, want in jax.grad(total)(params).items():
+        assert relative_error(found[key], want) < 1e-12
+    compare(learner, loss, params, hidden, x, y, window=4, reset=flags).check()
+
+
 def test_compare_tells_a_wrong_gradient():
     right, given = learner_of(*MODELS["complex"])
     compare(right, loss, *given).check()

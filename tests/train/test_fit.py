@@ -135,7 +135,7 @@ def _tell(seen, value):
 
 def test_random_rule_draws_anew():
     """UORO's signs must not be the same in every batch: its noise would not average out."""
-    one = Dataset(*(a[:, :B] for a in data()))
+    one = jax.tree.map(lambda a: a[:, :B], data())
     found = []
     spy = optax.GradientTransformation(lambda p: p, lambda g, s, p: (jax.tree.map(jnp.zeros_like, g), g))
     made = Trainer(learner(etrax.uoro(0)), spy, loss, update="sequence")  # its state is the last gradient
@@ -201,7 +201,7 @@ def test_masked_batch_changes_nothing():
     for update in ("window", "sequence"):
         made = trainer(optimizer=optax.adam(0.1), update=update)
         result = made.fit(d, 1, shuffle=False, progress=False)
-        first = made.fit(Dataset(*(a[:, :B] for a in d)), 1, shuffle=False, progress=False)
+        first = made.fit(jax.tree.map(lambda a: a[:, :B], d), 1, shuffle=False, progress=False)
         same((result.params, result.opt_state), (first.params, first.opt_state))
         assert result.history[0].metrics == first.history[0].metrics
 

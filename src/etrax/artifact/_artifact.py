@@ -22,15 +22,15 @@ from .._compat import is_extended, shape_struct
 from .._errors import ArgumentError, ArtifactError, EtraxError, MissingPackageError, NotSupportedError
 from .._version import __version__
 from ..compiler.ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
-from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, update_of
-from ._file import FORMAT, PARTS, count_arrays, read_archive, sealed, write_archive
+from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, check_reset, update_of
+from ._file import FORMAT, PARTS, RESET, count_arrays, parts_of, read_archive, sealed, write_archive
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 def save_artifact(
     learner: Learner, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int,
-    target: PyTree, platforms: Sequence[str] | None,
+    target: PyTree, platforms: Sequence[str] | None, reset: PyTree = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write one update of a learner to a file; the answer is its manifest."""
     _need_flatbuffers()
@@ -38,7 +38,11 @@ def save_artifact(
     check_optimizer(optimizer)
     window = check_whole("window", window, "steps")  # the length of an axis of its inputs
     _check_platforms(platforms)
-    structs = _structs(learner, optimizer, loss_fn, window, target)
+    by_lane = learner.lanes_for(None, reset, rank=1)
+    learner = learner if by_lane is None else by_lane
+    flags, initial = check_reset(reset, None, learner.facts.lanes), learner.start_of(reset, None)
+    structs: tuple[PyTree, ...] = _structs(learner, optimizer, loss_fn, window, target)
+    structs, parts = (structs, PARTS) if flags is None else ((*structs, _stacked(flags, window)), (*PARTS, RESET))
     flat, tree = jax.tree.flatten(structs)
     losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode, keep_outputs=True)
     update = update_of(learner.program, optimizer, losses, window)
@@ -46,7 +50,8 @@ def save_artifact(
 
     def program(*leaves: jax.Array) -> list[jax.Array]:
         values = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(leaves, kinds, strict=True)]
-        new = update(*jax.tree.unflatten(tree, values), None)
+        *five, resets = (*jax.tree.unflatten(tree, values), *[None] * (flags is None))
+        new = update(*five, None, resets, initial)
         # One update of one window: its losses are one number.
         results = new["params"], new["opt_state"], new["state"], new["loss"][0], new["outputs"]
         return [_plain(a) for a in jax.tree.leaves(results)]
@@ -63,9 +68,9 @@ def save_artifact(
         "verdicts": {
             format_path(p, "params")[1:-1]: str(v.kind_at(window)) for p, v in learner.report.verdicts.items()
         },
-        "arguments": _described(structs),
+        "arguments": _described(parts, structs),
         "output": _skeleton(_output_struct(learner)),
-        "bytes": {part: _size(value) for part, value in zip(PARTS, structs, strict=True)}
+        "bytes": {part: _size(value) for part, value in zip(parts, structs, strict=True)}
         | {"trace": _size(structs[2].trace), "program": len(lowered)},
         "flops": _flops(jitted, args),
     }
@@ -115,6 +120,8 @@ class Artifact:
     `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
     the axis of time is taken as well, and the output then has none either.
 
+    An artifact that was exported with `reset=` takes a flag, or one for each lane, for each step: `reset=`.
+
     What is given comes back. Arrays that have names must have those that the artifact was made with; lists of arrays,
     such as `jax.tree.leaves(params)`, are taken in their order.
 
@@ -140,17 +147,18 @@ class Artifact:
         return f"<Artifact: {foreign(m['rule'])}, window {m['window']}, {foreign(', '.join(m['platforms']))}>"
 
     def __call__(
-        self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree = None
-    ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
+        self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree = None,
+        reset: PyTree = None,
+    ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:  # fmt: skip
         """One update of parameters, optimizer, trace and state."""
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-        for part, tree in (("inputs", inputs), ("targets", targets)):
+        for part, tree in (("inputs", inputs), ("targets", targets), ("reset", reset)):
             check_arrays(part, tree)
-        single = self._is_sample(inputs)
+        single, parts = self._is_sample(inputs), parts_of(self.manifest)
         if single:
-            inputs, targets = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets))
-        trees = params, opt_state, state, inputs, targets
-        leaves = [a for part, tree in zip(PARTS, trees, strict=True) for a in self._leaves(part, tree)]
+            inputs, targets, reset = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets, reset))
+        trees = (params, opt_state, state, inputs, targets, self._flags(reset))[: len(parts)]
+        leaves = [a for part, tree in zip(parts, trees, strict=True) for a in self._leaves(part, tree)]
         kinds = [_key_kind(shape_struct(a)) for a in leaves]
         results = self._run([_plain(jnp.asarray(a)) for a in leaves])
         updated = jax.tree.structure((params, opt_state, state))
@@ -158,6 +166,14 @@ class Artifact:
         first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(results, kinds, strict=False)]
         outputs = [a[0] if single else a for a in results[n + 1 :]]
         return (*jax.tree.unflatten(updated, first[:n]), results[n], _rebuilt(self.manifest["output"], iter(outputs)))
+
+    def _flags(self, reset: PyTree) -> PyTree:
+        """What was given, or flags of which none is set; nothing if the program takes none."""
+        if RESET in self._wanted:
+            return jnp.zeros(self._wanted[RESET][0]["shape"], bool) if reset is None else reset
+        if reset is not None:
+            raise ArgumentError("the artifact was exported without `reset=`: export it with an example, `reset=False`.")
+        return None
 
     def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         try:
@@ -260,7 +276,7 @@ def load(path: str | os.PathLike[str]) -> Artifact:
 
 def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export.Exported) -> None:
     """The program takes and gives what the manifest says."""
-    wanted = [leaf for part in PARTS for leaf in manifest["arguments"][part]]
+    wanted = [leaf for part in parts_of(manifest) for leaf in manifest["arguments"][part]]
     updated = sum(len(manifest["arguments"][part]) for part in PARTS[:3])
     outs = updated + 1 + count_arrays(manifest["output"])
     flat = jax.tree.structure((tuple(range(len(wanted))), {})), jax.tree.structure(list(range(outs)))
@@ -299,13 +315,13 @@ def _plain_struct(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(_plain, a) if is_extended(a) else a
 
 
-def _described(structs: Sequence[PyTree]) -> dict[str, list[dict[str, object]]]:
+def _described(parts: Sequence[str], structs: Sequence[PyTree]) -> dict[str, list[dict[str, object]]]:
     return {
         part: [
             {"path": format_path(path, part)[1:-1], "shape": list(a.shape), "dtype": str(a.dtype)}
             for path, a in leaves_with_paths(tree)
         ]
-        for part, tree in zip(PARTS, structs, strict=True)
+        for part, tree in zip(parts, structs, strict=True)
     }
 
 

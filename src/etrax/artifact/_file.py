@@ -23,6 +23,7 @@ FORMAT = 2
 PROGRAM, MANIFEST = "update.stablehlo", "manifest.json"
 MANIFEST_BYTES = 16 << 20
 PARTS = ("params", "opt_state", "state", "inputs", "targets")
+RESET = "reset"  # a part that only programs have that can start again
 DEPTH = 64  # of the structure of an output
 # Targets of calls that lead back into a running Python; `jax.export` never writes them.
 _CALLBACKS = (b"_python_cpu_callback", b"_python_gpu_callback", b"_python_tpu_callback")
@@ -141,9 +142,14 @@ def _leaf(value: object) -> bool:
 
 
 def _arguments(value: object) -> bool:
-    if not isinstance(value, dict) or set(value) != set(PARTS):
+    if not isinstance(value, dict) or set(value) - {RESET} != set(PARTS):
         return False
     return all(isinstance(part, list) and all(map(_leaf, part)) for part in value.values())
+
+
+def parts_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arguments of a program, in their order."""
+    return (*PARTS, RESET) if RESET in manifest["arguments"] else PARTS
 
 
 def _sizes(value: object) -> bool:

@@ -3,6 +3,7 @@
 from ._checks import Optimizer as Optimizer
 from ._checks import check_opt_state as check_opt_state
 from ._checks import check_optimizer as check_optimizer
+from ._checks import check_reset as check_reset
 from ._checks import check_window as check_window
 from ._checks import told as told
 from ._devices import Run as Run

@@ -15,6 +15,7 @@ import numpy as np
 from .._arguments import _at, check_whole, struct_of
 from .._compat import ArrayImpl, is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..compiler.analysis import Facts, lanes_meet
 from ..compiler.ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
 from ..compiler.ir import Role as Role
 from ..compiler.opened import WeightSite
@@ -153,11 +154,11 @@ def _check_input(name: str, got: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct
         raise ArgumentError(f"{name} is {got.dtype}, but the model was compiled with {one.dtype}. Cast it.")
 
 
-def check_length(length: int | None, targets: PyTree, mask: object) -> int:
-    """The number of steps; targets or a mask say it where the step takes no inputs."""
+def check_length(length: int | None, targets: PyTree, mask: object, reset: object = None) -> int:
+    """The number of steps; targets, a mask or resets say it where the step takes no inputs."""
     if length is not None:
         return length
-    for what, tree in (("targets", targets), ("mask", mask)):
+    for what, tree in (("targets", targets), ("mask", mask), ("reset", reset)):
         for path, leaf in leaves_with_paths(tree):
             shape = struct_of(_at(what, path), leaf).shape
             if not shape or not shape[0]:
@@ -205,6 +206,56 @@ def check_mask(mask: object, length: int) -> jax.Array | None:
     ):
         raise ArgumentTypeError(f"`mask` is {struct.dtype}; expected real numbers or booleans.")
     return jnp.asarray(mask, struct.dtype if jnp.issubdtype(struct.dtype, jnp.floating) else jnp.float32)
+
+
+def check_reset(reset: object, length: int | None, lanes: int | None = None) -> jax.Array | None:
+    """The resets of a sequence, (T,) or (T, B), or of one step (`length` is None), as booleans; or None.
+
+    `lanes` is the number of lanes that can start again on their own.
+    """
+    if reset is None:
+        return None
+    time = () if length is None else (length,)
+    forms = "one boolean or (B,)" if length is None else f"({length},) or ({length}, B)"
+    if not isinstance(reset, np.ndarray | np.bool_ | jax.Array) and not (length is None and isinstance(reset, bool)):
+        raise ArgumentTypeError(f"`reset` is a {type(reset).__name__}; expected an array of booleans, {forms}.")
+    struct = struct_of("`reset`", reset)
+    if struct.dtype != jnp.bool_ and not jnp.issubdtype(struct.dtype, jnp.integer):
+        raise ArgumentTypeError(
+            f"`reset` is {struct.dtype}; expected booleans, or whole numbers of which 0 is no reset: pass `reset != 0`."
+        )
+    if len(struct.shape) not in (len(time), len(time) + 1) or struct.shape[: len(time)] != time:
+        raise ArgumentError(
+            f"`reset` has shape {list(struct.shape)}; expected {forms}: a flag for all lanes, or one for each."
+        )
+    if len(struct.shape) > len(time) and lanes is None:
+        raise ArgumentError(
+            "`reset` has a flag for each lane, but here all start again at once: pass one flag for all."
+        )
+    if len(struct.shape) > len(time) and struct.shape[-1] != lanes:
+        raise ArgumentError(f"`reset` has flags for {struct.shape[-1]} lanes, but the states have {lanes}.")
+    return jnp.asarray(reset) != 0
+
+
+def check_lanes(facts: Facts) -> int:
+    """The number of lanes along the first axis of all states, of a model whose lanes can start again on their own."""
+    what, how = "`reset` has a flag for each lane", "reset all at once, with a `reset` of shape (T,)"
+    shapes = {facts.state_name(i): leaf.aval.shape for i, leaf in enumerate(facts.states)}
+    first = next((n[0] for n in shapes.values() if n), None)
+    for name, shape in shapes.items():
+        if not shape or shape[0] != first:
+            others = "" if first is None else f", but others have {first} lanes along their first axis"
+            raise ArgumentError(
+                f"{what}, but the state {name} has shape {list(shape)}{others}: give it an axis of lanes, or {how}."
+            )
+    if first is None:
+        raise ArgumentError(f"{what}, but the model has no states: there is nothing to reset.")
+    if lanes_meet(facts):
+        raise ArgumentError(
+            f"{what}, but the step takes states along their first axis from one to another (an axis of units, or a "
+            f"normalisation over the batch): compile the model with a batch axis, or {how}."
+        )
+    return first
 
 
 # Kinds of arguments that passed their checks and are remembered, for each function.

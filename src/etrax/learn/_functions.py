@@ -21,7 +21,7 @@ from ._surrogates import without_derivatives
 if TYPE_CHECKING:
     from ._learner import Learner
 
-Step = Callable[[PyTree, LearnerState, tuple[PyTree, ...]], tuple[LearnerState, PyTree]]
+Step = Callable[..., tuple[LearnerState, PyTree]]
 Gradient = Callable[..., tuple[tuple[jax.Array, PyTree], LearnerState]]
 Train = Callable[..., tuple[PyTree, PyTree, LearnerState, jax.Array]]
 # The functions that users hold are two calls away from the checks in which warnings are raised.
@@ -29,10 +29,12 @@ _CALLER = 5
 
 
 def step_function(learner: Learner) -> Step:
-    """`f(params, state, inputs) -> (state, output)`: one step, no gradient."""
+    """`f(params, state, inputs, reset=None, initial=None) -> (state, output)`: one step, no gradient."""
     program = learner.program
 
-    def check(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+    def check(
+        params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...], reset: PyTree, initial: PyTree
+    ) -> tuple[PyTree, ...]:
         program.check_both(params, state)
         program.params(params)
         program.inputs_of_step(inputs)
@@ -40,19 +42,33 @@ def step_function(learner: Learner) -> Step:
         step = program.facts.step
         hidden = as_arrays(state.hidden, program.states_in_tree(state.hidden))
         state = LearnerState(hidden, state.trace, state.step)
-        return as_arrays(params, step.select(Role.PARAM)), state, as_arrays(inputs, step.select(Role.INPUT))
+        flags, _ = program.resets(reset, initial, None)
+        params, inputs = as_arrays(params, step.select(Role.PARAM)), as_arrays(inputs, step.select(Role.INPUT))
+        return params, state, inputs, flags, initial
 
-    def run(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> dict[str, PyTree]:
-        params, state, inputs = without_derivatives(program.facts.step, (params, state, inputs))
+    def run(
+        params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...], reset: jax.Array | None, initial: PyTree
+    ) -> dict[str, PyTree]:
+        values = (params, state, inputs, initial)
+        params, state, inputs, initial = without_derivatives(program.facts.step, values)
         p, states = program.params(params), program.states(state.hidden)
         xs = [x[None] for x in program.inputs_of_step(inputs)]
-        end, trace, outs = evolve(program.facts, program.transport, p, program.prepared(p), states, state.trace, xs)
+        flags, start = program.resets(reset, initial, None)
+        flags = None if flags is None else flags[None]
+        w = program.prepared(p)
+        end, trace, outs = evolve(program.facts, program.transport, p, w, states, state.trace, xs, flags, start)
         return {"state": program.state_after(state, end, trace, 1), "outputs": [o[0] for o in outs]}
 
     compiled, checked = learner.devices.compiled(run, check=False), CheckedOnce(check)
 
-    def step(params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...]) -> tuple[LearnerState, PyTree]:
-        state, outs = compiled(*checked(params, state, inputs))
+    def step(
+        params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...], reset: PyTree = None, initial: PyTree = None
+    ) -> tuple[LearnerState, PyTree]:
+        by_lane = learner.lanes_for(state, reset, rank=1)
+        if by_lane is not None:
+            return by_lane.step(params, by_lane.in_lanes(state), *inputs, reset=reset, initial=initial)
+        initial = learner.start_of(reset, initial)
+        state, outs = compiled(*checked(params, state, inputs, reset, initial))
         learner.raise_if_not_finite(state)
         return state, program.output_of(outs)
 
@@ -61,28 +77,41 @@ def step_function(learner: Learner) -> Step:
 
 
 def gradient_function(learner: Learner, losses: Losses, k: int, donate: bool) -> Gradient:
-    """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over windows of k steps."""
+    """`f(params, state, inputs, targets, mask=None, reset=None) -> ((loss, grads), state)` over windows of k steps."""
     program = learner.program
     learner.new_losses.tell("value_and_grad", losses.loss_fn, (losses.reduction, k, donate))
 
-    def run(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None) -> PyTree:
-        params, state, inputs = without_derivatives(program.facts.step, (params, state, inputs))
-        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+    def run(
+        params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: jax.Array | None,
+        reset: jax.Array | None, initial: PyTree,
+    ) -> PyTree:  # fmt: skip
+        values = (params, state, inputs, initial)
+        params, state, inputs, initial = without_derivatives(program.facts.step, values)
+        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses, reset, initial)
         loss, grads, end, trace = run_sequence(program, arguments, state.trace, targets, losses, k)
-        steps = steps_of(arguments.inputs, (targets, arguments.weight))
+        steps = steps_of(arguments.inputs, (targets, arguments.weight, arguments.reset))
         return {"loss": loss, "grads": grads, "state": program.state_after(state, end, trace, steps)}
 
-    def check(params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree) -> tuple[PyTree, ...]:
-        program.check_given(params, state, inputs, targets, mask)
+    def check(
+        params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree, reset: PyTree,
+        initial: PyTree,
+    ) -> tuple[PyTree, ...]:  # fmt: skip
+        program.check_given(params, state, inputs, targets, mask, reset, initial)
         learner.warn(inputs, k, _CALLER)
-        return params, state, inputs, targets, mask
+        return params, state, inputs, targets, mask, reset, initial
 
     compiled, checked = learner.devices.compiled(run, "state" if donate else ""), CheckedOnce(check)
 
     def value_and_grad(
-        params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None
-    ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:
-        loss, grads, state = compiled(*checked(params, state, inputs, targets, mask))
+        params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None,
+        reset: jax.Array | None = None, *, initial: PyTree = None,
+    ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:  # fmt: skip
+        by_lane = learner.lanes_for(state, reset)
+        if by_lane is not None:
+            f = by_lane.value_and_grad(losses.loss_fn, k, losses.reduction, donate=donate)
+            return f(params, by_lane.in_lanes(state), inputs, targets, mask, reset, initial=initial)
+        initial = learner.start_of(reset, initial)
+        loss, grads, state = compiled(*checked(params, state, inputs, targets, mask, reset, initial))
         learner.raise_if_not_finite(state, loss, grads)
         return (loss, grads), state
 
@@ -95,43 +124,52 @@ def update_of(program: Program, optimizer: Optimizer, losses: Losses, k: int) ->
 
     def update(
         params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree,
-        mask: jax.Array | None,
+        mask: jax.Array | None, reset: jax.Array | None = None, initial: PyTree = None,
     ) -> dict[str, PyTree]:  # fmt: skip
-        params, opt_state, state, inputs = without_derivatives(program.facts.step, (params, opt_state, state, inputs))
-        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses)
+        values = (params, opt_state, state, inputs, initial)
+        params, opt_state, state, inputs, initial = without_derivatives(program.facts.step, values)
+        arguments = program.arguments(params, state.hidden, inputs, targets, mask, losses, reset, initial)
         check_opt_state(optimizer, params, opt_state)
         start = params, opt_state, state.trace
         ends, loss, outputs = train_sequence(program, optimizer, arguments, start, targets, losses, k)
         params, opt_state, end, trace = ends
-        state = program.state_after(state, end, trace, steps_of(arguments.inputs, (targets, arguments.weight)))
+        steps = steps_of(arguments.inputs, (targets, arguments.weight, arguments.reset))
+        state = program.state_after(state, end, trace, steps)
         return {"params": params, "opt_state": opt_state, "state": state, "loss": loss, "outputs": outputs}
 
     return update
 
 
 def train_function(learner: Learner, optimizer: Optimizer, losses: Losses, k: int, donate: bool) -> Train:
-    """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`."""
+    """`f(params, opt_state, state, inputs, targets, mask=None, reset=None) -> (params, opt_state, state, losses)`."""
     program = learner.program
     learner.new_losses.tell("train", losses.loss_fn, (losses.reduction, k, donate, optimizer))
 
     def check(
-        params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree
-    ) -> tuple[PyTree, ...]:
+        params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree, mask: PyTree,
+        reset: PyTree, initial: PyTree,
+    ) -> tuple[PyTree, ...]:  # fmt: skip
         if isinstance(opt_state, LearnerState) and not isinstance(state, LearnerState):
             raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
-        program.check_given(params, state, inputs, targets, mask)
+        program.check_given(params, state, inputs, targets, mask, reset, initial)
         check_arrays("opt_state", opt_state)
         learner.warn(inputs, k, _CALLER)
-        return params, opt_state, state, inputs, targets, mask
+        return params, opt_state, state, inputs, targets, mask, reset, initial
 
     update = update_of(program, optimizer, losses, k)
     compiled, checked = learner.devices.compiled(update, "state" if donate else ""), CheckedOnce(check)
 
     def train(
         params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
-        mask: jax.Array | None = None,
+        mask: jax.Array | None = None, reset: jax.Array | None = None, *, initial: PyTree = None,
     ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
-        params, opt_state, state, loss, _ = compiled(*checked(params, opt_state, state, inputs, targets, mask))
+        by_lane = learner.lanes_for(state, reset)
+        if by_lane is not None:
+            f = by_lane.train(optimizer, losses.loss_fn, k, losses.reduction, donate=donate)
+            return f(params, opt_state, by_lane.in_lanes(state), inputs, targets, mask, reset, initial=initial)
+        initial = learner.start_of(reset, initial)
+        args = checked(params, opt_state, state, inputs, targets, mask, reset, initial)
+        params, opt_state, state, loss, _ = compiled(*args)
         learner.raise_if_not_finite(state, loss, params=params)
         return params, opt_state, state, loss
 
@@ -142,18 +180,21 @@ def train_function(learner: Learner, optimizer: Optimizer, losses: Losses, k: in
 def sample_function(
     learner: Learner, optimizer: Optimizer, losses: Losses, donate: bool
 ) -> Callable[..., list[PyTree]]:
-    """`f(params, opt_state, state, inputs, target)` of one sample: what `train` does with a window of one step.
+    """`f(params, opt_state, state, inputs, target, reset, initial)`: what `train` does with a window of one sample.
 
     It gives parameters, optimizer and state, the loss, and the output, which `losses` must keep.
     """
     program = learner.program
     update = update_of(program, optimizer, losses, 1)
 
-    def run(params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, target: PyTree) -> PyTree:
-        xs, ys = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, target))
+    def run(
+        params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, target: PyTree, reset: PyTree,
+        initial: PyTree,
+    ) -> PyTree:  # fmt: skip
+        xs, ys, flags = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, target, reset))
         # Where there are neither inputs nor targets, a mask says how many steps there are.
         mask = None if jax.tree.leaves((xs, ys)) else jnp.ones(1)
-        new = update(params, opt_state, state, xs, ys, mask)
+        new = update(params, opt_state, state, xs, ys, mask, flags, initial)
         output = program.output_of([o[0] for o in new["outputs"]])
         return {**new, "loss": new["loss"].reshape(()), "outputs": output}
 

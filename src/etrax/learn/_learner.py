@@ -18,7 +18,7 @@ from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, RuleWarning, as_rule, without_credit
 from ..runtime import watched
-from ._checks import Optimizer, check_optimizer, check_weights, check_window
+from ._checks import Optimizer, check_lanes, check_optimizer, check_weights, check_window
 from ._devices import Devices, OneDevice
 from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._functions import Gradient, Train, gradient_function, step_function, train_function
@@ -66,12 +66,76 @@ class Learner:
         register_for_export(jax.eval_shape(lambda: LearnerState(None, program.transport.init(), jnp.zeros(()))))
         self._once = lru_cache(96)(lambda make, *key: make(self, *key))
         self._warned = self._warned_of_window = False
+        self._wider_leaf: int | None = None
+        self._start: tuple[PyTree, PyTree] | None = None
         self.new_losses = NewLosses()
         self._step = step_function(self)
 
     def with_rule(self, rule: Rule | str) -> Learner:
         """This model under another rule; nothing is traced or analysed again."""
         return Learner(self._model, as_rule(rule), self.options)
+
+    @cached_property
+    @transfers_meant()
+    def by_lane(self) -> Learner:
+        """This learner with a trace of which no part is equal for several lanes: each may start again on its own.
+
+        The first `reset` of shape (T, B) asks for it. Raises for a model without lanes.
+        """
+        other = Learner(self._model.with_lanes(check_lanes(self.facts)), self.rule, self.options)
+        pairs = zip(*(jax.tree.leaves(x.program.trace_struct) for x in (self, other)), strict=True)
+        self._wider_leaf = next((n for n, (a, b) in enumerate(pairs) if a.shape != b.shape), None)
+        return other
+
+    def lanes_for(self, state: PyTree, reset: PyTree, rank: int = 2) -> Learner | None:
+        """The learner by lane, if resets are by lane (arrays of so many axes) or the trace is; else None."""
+        if self.facts.lanes is not None:
+            return None
+        if getattr(reset, "ndim", 0) == rank:
+            return self.by_lane
+        if self._wider_leaf is None or not isinstance(state, LearnerState):
+            return None
+        leaves, structs = jax.tree.leaves(state.trace), jax.tree.leaves(self.by_lane.program.trace_struct)
+        at = self._wider_leaf
+        return self.by_lane if len(leaves) == len(structs) and np.shape(leaves[at]) == structs[at].shape else None
+
+    def in_lanes(self, state: LearnerState) -> LearnerState:
+        """A state whose trace is that of a learner by lane: what was equal for all lanes is there for each of them."""
+        struct = self.program.trace_struct
+        is_state = isinstance(state, LearnerState)
+        if self.facts.lanes is None or not is_state or jax.tree.structure(state.trace) != jax.tree.structure(struct):
+            return state  # which is refused where it is used, if it does not fit
+
+        def one(a: PyTree, like: jax.ShapeDtypeStruct) -> PyTree:
+            shape = np.shape(a)
+            ones = [(1, n) for n in like.shape] if shape else []
+            wider = shape != like.shape and len(shape) == len(ones)
+            fits = wider and all(n in sizes for n, sizes in zip(shape, ones, strict=True))
+            return jnp.broadcast_to(a, like.shape) if fits else a
+
+        return state._replace(trace=jax.tree.map(one, state.trace, struct))
+
+    def start_of(self, reset: PyTree, initial: PyTree) -> PyTree:
+        """The hidden state that resets return to: what was given, or what `learner.init()` has."""
+        if reset is None:
+            if initial is not None:
+                raise ArgumentError("`initial` is the hidden state that resets return to: pass `reset`, too.")
+            return None
+        if initial is not None:
+            return initial
+        hidden = self.hidden
+        if any(isinstance(a, jax.ShapeDtypeStruct) for a in jax.tree.leaves(hidden)):
+            raise ArgumentError(
+                "the model was compiled with shapes only, without values for `hidden`, to which a `reset` returns: "
+                "pass them, `initial=hidden`."
+            )
+        if not is_concrete(hidden):
+            return hidden
+        if self._start is None or self._start[0] is not hidden:
+            # As arrays, once: numbers of Python would be sent to the device at every call.
+            with transfers_meant():
+                self._start = hidden, self.program.hidden_of([jnp.asarray(a) for a in self.program.states(hidden)])
+        return self._start[1]
 
     def once(self, make: Callable[..., _T], *key: Hashable) -> _T:
         """`make(learner, *key)`, made the first time that it is asked for.
@@ -126,11 +190,17 @@ class Learner:
         nbytes, notes = self.program.transport.nbytes, self.devices.notes()
         return Report.of(self.facts, self.rule, nbytes, self.options.trace_dtype, notes)
 
-    def init(self, params: PyTree = None, hidden: PyTree = None, learned: PyTree = None) -> LearnerState:
+    def init(
+        self, params: PyTree = None, hidden: PyTree = None, learned: PyTree = None, *, lanes: bool = False
+    ) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.
 
-        `learned` is what `learner.learned(state)` gave at the end of another sequence.
+        `learned` is what `learner.learned(state)` gave at the end of another sequence. With `lanes` the trace has
+        numbers of its own for each lane of the batch, as it has after a `reset` of shape (T, B), which needs them: a
+        loop that carries the state (`lax.scan`) wants its shapes from the start.
         """
+        if check_flag("lanes", lanes) and self.facts.lanes is None:
+            return self.by_lane.init(params, hidden, learned)
         program, transport = self.program, self.program.transport
         if params is not None:
             self._refuse_swapped(params, hidden)
@@ -161,9 +231,14 @@ class Learner:
         self.program.check_state(state, shapes=False)
         return self.program.transport.persistent.learned(state.trace)
 
-    def step(self, params: PyTree, state: LearnerState, *inputs: PyTree) -> tuple[LearnerState, PyTree]:
-        """Evolve hidden state and trace by one step; no gradient."""
-        return self._step(params, state, inputs)
+    def step(
+        self, params: PyTree, state: LearnerState, *inputs: PyTree, reset: PyTree = None, initial: PyTree = None
+    ) -> tuple[LearnerState, PyTree]:
+        """Evolve hidden state and trace by one step; no gradient.
+
+        `reset`, a boolean or one for each lane (B,), starts again before the step: see `value_and_grad`.
+        """
+        return self._step(params, state, inputs, reset, initial)
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
@@ -209,11 +284,15 @@ class Learner:
     def value_and_grad(
         self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False
     ) -> Gradient:
-        """`f(params, state, inputs, targets, mask=None) -> ((loss, grads), state)` over a sequence cut into windows.
+        """`f(params, state, inputs, targets, mask=None, reset=None) -> ((loss, grads), state)` over windows of a
+        sequence.
 
         The loss is the mean of `loss_fn(output, target)` over the steps, weighed by the mask if there is one;
         `reduction="sum"` adds them up. Where the mask is zero, targets and inputs may be NaN: the loss is not looked
-        at, and NaN of an input is read as zero, since hidden state and trace evolve there too. `window="auto"` takes 64
+        at, and NaN of an input is read as zero, since hidden state and trace evolve there too. Before a step that
+        `reset` (T,) flags, or for the lanes that a `reset` (T, B) flags, hidden state and trace are those of
+        `learner.init()`, and no gradient passes: equal to separate sequences. `initial=` gives another hidden state to
+        return to. `window="auto"` takes 64
         steps, more where the trace is larger than the buffers of so many steps (moving it once a window would take most
         of the time), fewer where the memory budget asks for it; `f.window` says which. With `donate=True` the given
         state is used up: its trace is moved in its place, and there is one less in memory. Asked again with the same
@@ -227,7 +306,7 @@ class Learner:
         self, optimizer: Optimizer, loss_fn: LossFunction, window: Window, reduction: str = "mean", *,
         donate: bool = False,
     ) -> Train:  # fmt: skip
-        """`f(params, opt_state, state, inputs, targets, mask=None) -> (params, opt_state, state, losses)`.
+        """`f(params, opt_state, state, inputs, targets, mask=None, reset=None) -> (params, opt_state, state, losses)`.
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window, the
         mean of its steps or their sum, as `reduction` says. With `donate=True` the given state is used up, see
@@ -260,12 +339,13 @@ class Learner:
 
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
-        target: PyTree = None, platforms: Sequence[str] | None = None,
+        target: PyTree = None, platforms: Sequence[str] | None = None, reset: PyTree = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Write the whole update as one file, which `etrax.load` runs without the model's code; returns its manifest.
 
         `target` is an example of the target of one step, by default one like the output. `platforms` names those that
-        the program is for (`("cpu", "cuda")`), by default the one it is exported on.
+        the program is for (`("cpu", "cuda")`), by default the one it is exported on. `reset`, an example of one step's
+        (False, or an array of lanes, with which states are those of `learner.init(lanes=True)`), lets it start again.
 
         >>> import etrax, jax.numpy as jnp, optax, tempfile
         >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -281,7 +361,7 @@ class Learner:
         """
         from ..artifact import save_artifact
 
-        return save_artifact(self, path, optimizer, loss_fn, window, target, platforms)
+        return save_artifact(self, path, optimizer, loss_fn, window, target, platforms, reset)
 
     def warn(self, inputs: PyTree, window: int, stacklevel: int = 3) -> None:
         """What the rule has to say of the first sequence, and of the first one with windows that are too short."""

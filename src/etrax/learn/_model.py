@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -22,6 +24,12 @@ class Model:
         self.facts, self.bound, self.at_batch = facts, bound, at_batch
         self._values: tuple[PyTree, PyTree] | None = None
         self.initial()  # parameters and states are those of this moment
+
+    def with_lanes(self, lanes: int) -> Model:
+        """This model, at the values of now, with lanes that may start again on their own."""
+        other = copy(self)
+        other.facts = replace(self.facts, lanes=lanes)
+        return other
 
     def initial(self) -> tuple[PyTree, PyTree]:
         """Parameters and states that the model was compiled with.

@@ -18,7 +18,7 @@ from ..compiler.analysis import Facts
 from ..compiler.ir import Leaf, PyTree, Role, TreeDef, leaves_with_paths
 from ..compiler.opened import Weights, param_grads, weights
 from ..runtime import Transport, count_on, with_kernels
-from ._checks import check_inputs, check_leaves, check_length, check_mask, check_targets, describe
+from ._checks import check_inputs, check_leaves, check_length, check_mask, check_reset, check_targets, describe
 from ._sequence import Losses
 
 
@@ -44,12 +44,17 @@ class LearnerState(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """Checked arguments of a sequence, as leaves in the step's order; `weight` is the mask as numbers."""
+    """Checked arguments of a sequence, as leaves in the step's order; `weight` is the mask as numbers.
+
+    Before the steps that `reset` flags, states start again at `initial`.
+    """
 
     params: list[jax.Array]
     states: list[jax.Array]
     inputs: list[jax.Array]
     weight: jax.Array | None
+    reset: jax.Array | None = None
+    initial: Sequence[jax.Array] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +91,8 @@ class Program:
         return jax.tree.unflatten(tree, separate)
 
     @cached_property
-    def _trace_struct(self) -> PyTree:
+    def trace_struct(self) -> PyTree:
+        """Shapes and types of a trace."""
         return jax.eval_shape(self.transport.init)
 
     @cached_property
@@ -140,16 +146,27 @@ class Program:
         return () if inputs is None and not self.facts.step.trees[Role.INPUT].children() else (inputs,)
 
     def arguments(
-        self, params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree, mask: object, losses: Losses
-    ) -> Arguments:
+        self, params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree, mask: object, losses: Losses,
+        reset: object = None, initial: PyTree = None,
+    ) -> Arguments:  # fmt: skip
         """The arguments of a sequence, checked."""
         x, length = self.inputs_of_sequence(inputs)
-        length = check_length(length, targets, mask)
+        length = check_length(length, targets, mask, reset)
         check_targets(targets, length)
         weight = check_mask(mask, length)
         p, states = self.params(params), self.states(hidden)
         losses.check(targets, weight)
-        return Arguments(p, states, x, weight)
+        return Arguments(p, states, x, weight, *self.resets(reset, initial, length))
+
+    def resets(
+        self, reset: object, initial: PyTree, length: int | None
+    ) -> tuple[jax.Array | None, Sequence[jax.Array]]:
+        """Flags of a sequence, or of one step (`length` is None), and the states to start again from; checked."""
+        flags = check_reset(reset, length, self.facts.lanes)
+        if flags is None:
+            return None, ()
+        leaves = check_leaves("initial", initial, self.states_in_tree(initial), self._hidden_tree)
+        return flags, [leaves[i] for i in self._order]
 
     def weights(self, params: Sequence[jax.Array]) -> Weights:
         return weights(self.facts.step, self.facts.sites, params)
@@ -163,10 +180,14 @@ class Program:
         leaves = param_grads(self.facts.step, self.facts.sites, params, grads, self.frozen)
         return jax.tree.unflatten(self.facts.step.trees[Role.PARAM], leaves)
 
-    def check_given(self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object) -> None:
+    def check_given(
+        self, params: PyTree, state: object, inputs: PyTree, targets: PyTree, mask: object, reset: object = None,
+        initial: PyTree = None,
+    ) -> None:  # fmt: skip
         """What can be seen only outside `jit`, which takes arrays alone."""
         self.check_both(params, state)
-        for what, tree in (("params", params), ("inputs", inputs), ("targets", targets), ("mask", mask)):
+        values = {"params": params, "inputs": inputs, "targets": targets, "mask": mask}
+        for what, tree in {**values, "reset": reset, "initial": initial}.items():
             check_arrays(what, tree)
 
     def check_both(self, params: PyTree, state: object) -> None:
@@ -184,7 +205,7 @@ class Program:
                 f"`state` is {kind}; pass a `LearnerState`, as `learner.init()` makes it and every other function "
                 "returns it."
             )
-        check_like("state.trace", state.trace, self._trace_struct, f"`init` of this learner ({self.rule})", shapes)
+        check_like("state.trace", state.trace, self.trace_struct, f"`init` of this learner ({self.rule})", shapes)
         check_like("state.step", state.step, jax.ShapeDtypeStruct((), jnp.int32), "`init`", shapes)
 
 

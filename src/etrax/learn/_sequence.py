@@ -157,23 +157,28 @@ def run_sequence(
     Weights are computed once, and their gradients turned into those of the parameters once.
     """
     facts, step_data = program.facts, (targets, arguments.weight)
-    length = steps_of(arguments.inputs, step_data)
+    length = steps_of(arguments.inputs, (step_data, arguments.reset))
     w = program.prepared(arguments.params)
     scale = losses.total(step_data, length)
     loss_weight = 1 / jnp.asarray(scale, losses.dtype(step_data))  # as fine as the loss, however coarse a mask may be
 
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[()]]:
         states, trace, total, grads = carry
-        x, window_data = xs
+        x, window_data, reset = xs
         x = without_masked_nans(x, window_data[1])
-        run = WindowRun(arguments.params, w, states, trace, x, window_data, losses, loss_weight, grads_before=grads)
+        run = WindowRun(
+            arguments.params, w, states, trace, x, window_data, losses, loss_weight, grads_before=grads, resets=reset,
+            initial=arguments.initial,
+        )  # fmt: skip
         out = run_window(facts, program.transport, run)
         return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
 
     # Gradients are summed over windows in at least float32.
     grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
     start = arguments.states, trace, jnp.zeros((), losses.dtype(step_data)), grads
-    (states, trace, total, grads), _ = _over_windows(body, start, (arguments.inputs, step_data), length, k)
+    (states, trace, total, grads), _ = _over_windows(
+        body, start, (arguments.inputs, step_data, arguments.reset), length, k
+    )
     return total / scale, program.param_grads(arguments.params, grads), states, trace
 
 
@@ -189,15 +194,17 @@ def train_sequence(
 
     def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[jax.Array, list[jax.Array]]]:
         params, opt_state, states, trace = carry
-        x, window_data = xs
+        x, window_data, reset = xs
         x = without_masked_nans(x, window_data[1])
         # Those of all windows but the first depend on targets, mask, and whatever loss and optimizer close over.
         params = without_derivatives(facts.step, params)
         p = program.params(params)
         w = program.prepared(p)
-        scale = losses.total(window_data, steps_of(x, window_data))
+        scale = losses.total(window_data, steps_of(x, (window_data, reset)))
         loss_weight = 1 / jnp.asarray(scale, losses.dtype(window_data))
-        run = WindowRun(p, w, states, trace, x, window_data, losses, loss_weight)
+        run = WindowRun(
+            p, w, states, trace, x, window_data, losses, loss_weight, resets=reset, initial=arguments.initial
+        )
         out = run_window(facts, program.transport, run)
         loss, grads = out.loss / scale, program.param_grads(p, out.grads)
         updates, new_opt = told(optimizer, loss).update(grads, opt_state, params)
@@ -209,6 +216,7 @@ def train_sequence(
 
     params, opt_state, trace = start
     carry = (jax.tree.map(jnp.asarray, params), opt_state, arguments.states, trace)
-    carry, pieces = _over_windows(body, carry, (arguments.inputs, step_data), steps_of(arguments.inputs, step_data), k)
+    xs = (arguments.inputs, step_data, arguments.reset)
+    carry, pieces = _over_windows(body, carry, xs, steps_of(arguments.inputs, xs), k)
     outputs = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), o) for _, o in pieces]
     return carry, jnp.concatenate([loss for loss, _ in pieces]), jax.tree.map(lambda *a: jnp.concatenate(a), *outputs)

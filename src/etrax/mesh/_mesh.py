@@ -244,11 +244,17 @@ class Meshed:
             "inputs": self._of_inputs,
             "targets": self.along,
             "mask": self.along,
+            "reset": self._of_resets,
+            "initial": lambda tree: None if tree is None else self.shardings.hidden,
             "loss": lambda tree: jax.tree.map(lambda _: self.named(), tree),
             "outputs": self._along_step,
             "target": self._along_step,
         }
         return {name: _put(value, shardings[name](value)) for name, value in values.items()}
+
+    def _of_resets(self, reset: Any) -> PyTree:
+        """Flags of a sequence are cut with the lanes; those of one step, which are few, lie everywhere."""
+        return self.along(reset) if jnp.ndim(reset) == 2 else jax.tree.map(lambda _: self.named(), reset)
 
     def _of_inputs(self, tree: PyTree) -> PyTree:
         """Shardings of the inputs of a sequence, or of one step, whose leaves have one axis less."""

@@ -25,6 +25,7 @@ from .._compat import is_inexact, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path
 from ..learn import Learner, LearnerState, Losses, check_learner, check_window, without_masked_nans
+from ..runtime import restarted
 from ._tangents import Direction, push_sequence, zero_tangents
 
 
@@ -113,7 +114,8 @@ class Meter:
         `direction` is like the parameters: the last update, for its slope along the true gradient of this stretch.
         """
         program, learner = self.learner.program, self.learner
-        program.check_both(params, state)
+        by_lane = learner.lanes_for(state, None)
+        (learner if by_lane is None else by_lane).program.check_both(params, state)
         leaves = program.params(params)
         keys = jax.random.split(check_key("key", key), len(leaves))
         random = [[jax.random.normal(keys[i], (self.probes, *leaves[i].shape), leaves[i].dtype)] for i in self._learned]
@@ -137,13 +139,16 @@ class Meter:
         everything = tuple(range(len(self._moving)))
         return [Direction(one_each[n] if n < len(one_each) else everything, v) for n, v in enumerate(values)]
 
-    def update(self, measured: MeterState, inputs: PyTree, targets: PyTree = None, mask: PyTree = None) -> MeterState:
+    def update(
+        self, measured: MeterState, inputs: PyTree, targets: PyTree = None, mask: PyTree = None, reset: PyTree = None
+    ) -> MeterState:
         """Go on by a piece of the stretch: as `learner.value_and_grad` takes it, and about `probes` forward passes."""
         if not isinstance(measured, MeterState):
             raise ArgumentTypeError(f"`measured` is {short(measured)}; pass what `meter.init` returned.")
-        (_, grads), state = self._gradient(measured.params, measured.state, inputs, targets, mask)
+        (_, grads), state = self._gradient(measured.params, measured.state, inputs, targets, mask, reset)
+        data = (inputs, targets, mask, reset, self.learner.start_of(reset, None))
         tangents, products, weight = self._push(
-            measured.params, measured.state.hidden, measured.directions, measured.tangents, inputs, targets, mask
+            measured.params, measured.state.hidden, measured.directions, measured.tangents, *data
         )
         sums = jax.tree.map(jnp.add, measured.grads, grads)
         totals = [a + b for a, b in zip(measured.products, products, strict=True)]
@@ -153,21 +158,25 @@ class Meter:
 
     def _new_push(
         self, params: PyTree, hidden: PyTree, values: list[list[Array]], tangents: list[list[Array]], inputs: PyTree,
-        targets: PyTree, mask: PyTree,
+        targets: PyTree, mask: PyTree, reset: PyTree, initial: PyTree,
     ) -> tuple[list[list[Array]], list[Array], Array]:  # fmt: skip
-        step, losses = self.learner.facts.step, self._losses
-        arguments = self.learner.program.arguments(params, hidden, inputs, targets, mask, losses)
+        step, losses, by_lane = self.learner.facts.step, self._losses, self.learner.lanes_for(None, reset)
+        program = (self.learner if by_lane is None else by_lane).program
+        arguments = program.arguments(params, hidden, inputs, targets, mask, losses, reset, initial)
         count = len(step.states)
-        steps = jax.tree.leaves((arguments.inputs, targets, arguments.weight))[0].shape[0]
+        steps = jax.tree.leaves((arguments.inputs, targets, arguments.weight, arguments.reset))[0].shape[0]
         weight = jnp.ones(steps) if arguments.weight is None else arguments.weight
 
         def step_loss(p: PyTree, h: PyTree, x: PyTree, target: PyTree, w: Array) -> tuple[PyTree, Array]:
+            x, flags = x
+            h = h if flags is None else restarted(flags, arguments.initial, h)  # its tangents are then zero
             outs = step.run([*p, *h, *x])
             return outs[:count], losses(outs[count:], (target, w))[0]
 
         xs = without_masked_nans(arguments.inputs, arguments.weight)
+        data = (xs, arguments.reset), targets, weight
         _, tangents, products = push_sequence(
-            step_loss, arguments.params, arguments.states, self._directions(values), tangents, xs, targets, weight
+            step_loss, arguments.params, arguments.states, self._directions(values), tangents, *data
         )
         return tangents, products, weight.sum()
 
@@ -189,15 +198,15 @@ class Meter:
         return Reading(rows, slope)
 
     def measure(
-        self, params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: PyTree = None, *,
-        key: Array,
+        self, params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: PyTree = None,
+        reset: PyTree = None, *, key: Array,
     ) -> Reading:  # fmt: skip
         """One stretch that is run twice: first the rule's gradient, then its exact product with the true one.
 
         The intervals are much narrower than those of `read`. `slope` is that of the true gradient along the rule's.
         """
         fresh = self.learner.init(params, state.hidden)
-        (_, grads), _ = self._gradient(params, fresh, inputs, targets, mask)
+        (_, grads), _ = self._gradient(params, fresh, inputs, targets, mask, reset)
         measured = self.init(params, state, key, direction=grads)
         leaves = self.learner.program.params(grads)
         exact = [[leaves[i][None]] for i in self._learned]
@@ -205,7 +214,8 @@ class Meter:
                     for r, e in zip(measured.directions, exact, strict=False)], measured.directions[-1]]  # fmt: skip
         states = self.learner.program.states(state.hidden)
         tangents = zero_tangents(states, self._directions(values))
-        _, products, weight = self._push(params, state.hidden, values, tangents, inputs, targets, mask)
+        data = (inputs, targets, mask, reset, self.learner.start_of(reset, None))
+        _, products, weight = self._push(params, state.hidden, values, tangents, *data)
         total = max(float(weight), np.finfo(float).tiny)
         rows = {}
         for n, (i, path) in enumerate(zip(self._learned, self.paths, strict=True)):

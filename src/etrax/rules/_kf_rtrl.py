@@ -44,6 +44,7 @@ from ..runtime import (
     by_site,
     gather_of,
     layout_of,
+    parts_of_data,
     site_math,
     times,
     trace_dtype_of,
@@ -91,7 +92,7 @@ class _Product:
     def samples(self) -> SampleOf:
         """All is one sample where data are shared by several, or where the op has indices among its weights."""
         places, count = self.relation.places, self.layout.group.num_positions
-        of_data = _samples_of_data(self.site, self.fixed, places)
+        of_data = parts_of_data(self.site, self.fixed, places)
         if of_data is None:
             shape = jax.eval_shape(partial(site_math.feature_zeros, self.site, self.dtype)).shape
             return SampleOf(np.zeros(shape, np.int64), np.zeros_like(places), 1)
@@ -124,31 +125,6 @@ def _norms(a: Array, samples: np.ndarray, count: int) -> Array:
     squares = square(a).sum(tuple(range(lead - 1)))
     flat = squares.reshape(squares.shape[0], -1)
     return root(jnp.zeros((flat.shape[0], count), flat.dtype).at[:, samples.reshape(-1)].add(flat))
-
-
-def _samples_of_data(site: WeightSite, fixed: Sequence[Array | None], places: np.ndarray) -> np.ndarray | None:
-    """The sample of the outputs that each element of the data acts on; None where that is not one, or not known."""
-    known = [a for a in fixed if a is not None]
-    if len(known) < len(fixed):
-        return None
-    with jax.ensure_compile_time_eval():
-        zero = site_math.feature_zeros(site, site.call.out.dtype)
-
-        def reached(outputs: np.ndarray) -> np.ndarray:
-            """How many of these outputs each element of the data acts on."""
-
-            def total(x: Array) -> Array:
-                return site_math.feature_grad(site, known, x, jnp.asarray(outputs, zero.dtype)).sum()
-
-            return np.real(np.asarray(jax.grad(total, holomorphic=jnp.iscomplexobj(zero))(zero)))
-
-        every, found = reached(np.ones(places.shape)), np.zeros(zero.shape, np.int64)
-        for bit in range(int(places.max(initial=0)).bit_length()):
-            some = reached((places >> bit) & 1)
-            if not ((some == 0) | (some == every)).all():
-                return None
-            found += (some > 0).astype(np.int64) << bit
-    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -28,16 +29,19 @@ from ..compiler.ops import ALIGNED
 from ..runtime import (
     EachStep,
     Flags,
+    LaneMap,
     Plan,
     Reached,
     Transport,
     Vector,
     WindowData,
     add_to,
+    at_lanes,
     by_site,
     carried_relations,
     plan_of,
     plan_probes,
+    remaining,
     site_math,
     times,
     whole_view,
@@ -47,7 +51,10 @@ from ._rule import Rule
 
 
 class PresynapticTrace(NamedTuple):
-    """x̂ by site, and that of a constant 1 for all elementwise weights, if there are any; what the ops have reached."""
+    """x̂ by site, and that of a constant 1 for all elementwise weights, if there are any; what the ops have reached.
+
+    Where lanes may start again on their own, each has a number for the constant.
+    """
 
     data: dict[int, Array]
     one: Array | tuple[()]
@@ -64,10 +71,12 @@ def presynaptic_transport(
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
     elementwise = len(dtypes) < len({r.site for r in plan.relations})
+    lanes = plan.lanes_of_data(dtypes)
 
     def init() -> PresynapticTrace:
         data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in dtypes.items()}
-        one = jnp.zeros((), jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
+        shape = () if facts.lanes is None else (facts.lanes,)
+        one = jnp.zeros(shape, jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
         return PresynapticTrace(data, one, reached.init())
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Vector]:
@@ -82,29 +91,41 @@ def presynaptic_transport(
             for s, f in plan.algebra(k).driven(first, plan.drives[k]):
                 f = site_math.sum_loops(plan.site(k), f[None])[0].astype(plan.dtypes[k])
                 term = term + times(f, signal[s], plan.steep)
+            if r.site not in dtypes and facts.lanes is not None:
+                term = term * jnp.asarray(trace.one, jnp.real(term).dtype)[plan.lanes_at(k)]
             term = plan.of_output(k, term)
             if r.site in dtypes:
                 term = site_math.feature_grad(site, window.fixed[r.site], trace.data[r.site], term)
-            else:
+            elif facts.lanes is None:
                 term = term * jnp.asarray(trace.one, jnp.real(term).dtype)
             add_to(out, r.site, term)
         return out
 
     def move(trace: PresynapticTrace, window: WindowData) -> PresynapticTrace:
-        def moved(old: Array, u: Array) -> Array:
+        left = None if window.resets is None else remaining(window.resets)
+
+        def moved(old: Array, u: Array, of: LaneMap) -> Array:
+            if left is not None:
+                stays = at_lanes(left, of, old.ndim, 1)
+                old, u = jnp.where(stays[0], old, 0), jnp.where(stays[1:], u, 0)
             return decay**window.steps * old + with_leak(u, decay, old.dtype).sum(0)
 
         data = {}
         for j, old in trace.data.items():
-            data[j] = moved(old, site_math.features(facts.sites[j], window.fixed[j], window.data(j)))
-        one = moved(trace.one, jnp.ones(window.steps)) if isinstance(trace.one, Array) else ()
+            data[j] = moved(old, site_math.features(facts.sites[j], window.fixed[j], window.data(j)), lanes[j])
+        one = trace.one
+        if isinstance(one, Array):
+            each = None if facts.lanes is None else np.arange(facts.lanes)
+            one = moved(one, jnp.ones((window.steps, *one.shape)), each)
         return PresynapticTrace(data, one, window.carry)
 
     return plan, Transport(
         init,
         credit,
         move,
-        EachStep(record, lambda trace: trace.reached, reached.advance) if plan.relations else EachStep(),
+        EachStep(record, lambda trace: trace.reached, reached.advance, reached.restart)
+        if plan.relations
+        else EachStep(),
         parts=lambda trace: by_site(trace.data, trace.data.values()),
     )
 

@@ -57,6 +57,7 @@ def combined_transport(
             lambda *step: [p.each_step.record(*step) for p in own],
             lambda trace: [p.each_step.begin(trace) for p in own],
             lambda carry, *step: [p.each_step.advance(c, *step) for p, c in zip(own, carry, strict=True)],
+            lambda carry, flags: [p.each_step.restart(c, flags) for p, c in zip(own, carry, strict=True)],
         ),
         _signals([p.signal for p in own]),
         _future([p.future for p in own], without_gradient),

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -36,19 +37,23 @@ from ..runtime import (
     Block,
     EachStep,
     FusedCredit,
+    LaneMap,
     Plan,
     Probes,
     Transport,
     Vector,
     WindowData,
     add_to,
+    at_lanes,
     by_site,
     carried_relations,
+    cleared,
     count_on,
     in_view,
     plan_of,
     plan_probes,
     reduced_view,
+    remaining,
     site_math,
     total,
 )
@@ -59,7 +64,10 @@ from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_tr
 
 
 class FactoredTrace(NamedTuple):
-    """x̂ by site, f̂ (one array per state scalar) of each relation that has its own, and the number of steps t."""
+    """x̂ by site, f̂ (one array per state scalar) of each relation that has its own, and the number of steps t.
+
+    Where lanes may start again on their own, each has a t.
+    """
 
     data: dict[int, Array]
     back: list[Vector]
@@ -72,6 +80,7 @@ class _Factors:
 
     The f̂ of relation k is that of `shared[k]`; `own` lists the relations that have one. `factored` sites have an x̂;
     that of a `plain` one is in form and type like the op's data, and is read by the window's own product.
+    `lanes_of_data`, by site, are the lanes of the numbers of x̂.
     """
 
     plan: Plan
@@ -80,6 +89,7 @@ class _Factors:
     own: list[int]
     factored: frozenset[int]
     plain: frozenset[int]
+    lanes_of_data: Mapping[int, LaneMap]
 
     def init(self) -> FactoredTrace:
         plan, sites = self.plan, self.plan.facts.sites
@@ -87,7 +97,17 @@ class _Factors:
         data = {j: site_math.feature_zeros(sites[j], d) for j, d in dtypes.items()}
         shapes = {k: site_math.output_shape(plan.site(k)) for k in self.own}
         back = [plan.algebra(k).zeros(plan.layout(k).size, shape, plan.dtypes[k]) for k, shape in shapes.items()]
-        return FactoredTrace(data, back, jnp.zeros((), jnp.int32))
+        lanes = plan.facts.lanes
+        return FactoredTrace(data, back, jnp.zeros(() if lanes is None else lanes, jnp.int32))
+
+    def restart(self, back: list[Vector], flags: Array) -> list[Vector]:
+        """f̂ before a step, with zero where something starts again."""
+        ranks = {k: len(site_math.output_shape(self.plan.site(k))) for k in self.own}
+
+        def one(k: int, entries: Vector) -> Vector:
+            return jax.tree.map(lambda a: cleared(flags, self.plan.lanes_at(k), a, ranks[k]), entries)
+
+        return [one(k, entries) for k, entries in zip(self.own, back, strict=True)]
 
     def advance(
         self, back: list[Vector], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
@@ -116,13 +136,20 @@ class _Factors:
                 continue
             if self.shared[k] not in sums:
                 entries = trace.back[self.own.index(self.shared[k])]
-                sums[self.shared[k]] = plan.of_output(k, self._seen(k, entries, g[r.group]))
+                seen = self._seen(k, entries, g[r.group])
+                if trace.steps.ndim and r.site in self.factored:
+                    seen = seen / self._begun(trace.steps[plan.lanes_at(k)], seen)
+                sums[self.shared[k]] = plan.of_output(k, seen)
             term = sums[self.shared[k]]
-            if r.site in self.factored:
-                kind = jnp.real(term).dtype
-                term = term / (1 - jnp.asarray(self.decay, kind) ** jnp.maximum(trace.steps, 1).astype(kind))
+            if r.site in self.factored and not trace.steps.ndim:
+                term = term / self._begun(trace.steps, term)
             add_to(out, r.site, term)
         return out
+
+    def _begun(self, steps: Array, like: Array) -> Array:
+        """1 − α^t: how much of f̂ there is after so many steps."""
+        kind = jnp.real(like).dtype
+        return 1 - jnp.asarray(self.decay, kind) ** jnp.maximum(steps, 1).astype(kind)
 
     def _seen(self, k: int, entries: Vector, signal: Vector) -> Array:
         """Σ_s g_s f̂_s."""
@@ -146,11 +173,17 @@ class _Factors:
     def move(self, trace: FactoredTrace, window: WindowData) -> FactoredTrace:
         if not self.plan.relations:
             return trace
-        n, data = window.steps, {}
+        n, data, steps, taken = window.steps, {}, trace.steps, window.steps
+        left = None if window.resets is None else remaining(window.resets)
+        if left is not None:
+            steps, taken = jnp.where(left[0], steps, 0), left[1:].sum(0, dtype=jnp.int32)
         for j, old in trace.data.items():
             features = site_math.features(self.plan.facts.sites[j], window.fixed[j], window.data(j))
+            if left is not None:
+                stays = at_lanes(left, self.lanes_of_data[j], old.ndim, 1)
+                old, features = jnp.where(stays[0], old, 0), jnp.where(stays[1:], features, 0)
             data[j] = self.decay**n * old + _decayed_sum(features, self.decay, old.dtype)
-        return FactoredTrace(data, window.carry, count_on(trace.steps, n))
+        return FactoredTrace(data, window.carry, count_on(steps, taken))
 
     def parts(self, trace: FactoredTrace) -> dict[int, list[Array]]:
         entries = [trace.back[self.own.index(k)] for k in self.shared]
@@ -169,12 +202,16 @@ def factored_transport(
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
     plain = frozenset(j for j, dtype in factored.items() if _is_data(facts.sites[j], dtype))
-    f = _Factors(plan, decay, shared, sorted(set(shared)), frozenset(factored), plain)
+    f = _Factors(
+        plan, decay, shared, sorted(set(shared)), frozenset(factored), plain, plan.lanes_of_data(factored)
+    )  # fmt: skip
     transport = Transport(
         f.init,
         f.credit,
         f.move,
-        EachStep(begin=lambda trace: trace.back, advance=f.advance) if plan.relations else EachStep(),
+        EachStep(begin=lambda trace: trace.back, advance=f.advance, restart=f.restart)
+        if plan.relations
+        else EachStep(),
         fused=FusedCredit(f.in_product) if plain else FusedCredit(),
         parts=f.parts,
     )

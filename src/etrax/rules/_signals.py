@@ -37,6 +37,7 @@ from ..runtime import (
     Transport,
     WindowData,
     add_to,
+    at_lanes,
     backward,
     by_site,
     carried_relations,
@@ -50,6 +51,7 @@ from ..runtime import (
     plan_of,
     plan_probes,
     reduced_view,
+    remaining,
     reverse_leak,
     site_math,
     weighted,
@@ -134,7 +136,8 @@ class _Guided:
         if not plan.relations:
             return out
         blocks, seen = window.records
-        entry, late = reverse_leak(signals.on_groups, self.kappa) if self.signalled else ({}, {})
+        resets = self._resets(window)
+        entry, late = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
         filtered = weighted(plan, seen, late)
         every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
         a, c = backward(plan, window, blocks, every)
@@ -163,12 +166,32 @@ class _Guided:
         blocks, seen = window.records
         powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
         late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
+        left = {g: remaining(flags) for g, flags in self._resets(window).items()}
+        late = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in late.items()}
         a, c = backward(plan, window, blocks, weighted(plan, seen, late))
         moved = []
         for k, e in zip(self.filtered, trace.filtered, strict=True):
-            old = self.traces.summed(k, trace.plain, a[plan.relations[k].group], window)
+            group = plan.relations[k].group
+            old = self.traces.summed(k, trace.plain, a[group], window)
+            if group in left:
+                e = self._where(k, left[group][0], e, window)
             moved.append((kappa**n * e + old + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype))
         return moved
+
+    def _resets(self, window: WindowData) -> dict[int, Array]:
+        """Flags at the positions, in one axis, of the groups whose eligibility is filtered; nothing if none is set."""
+        if window.resets is None:
+            return {}
+        lanes = {g: self.plan.lanes[g] for g in self.signalled}
+        return {g: at_lanes(window.resets, None if a is None else a.reshape(-1), 1, 1) for g, a in lanes.items()}
+
+    def _where(self, k: int, at: Array, e: Array, window: WindowData) -> Array:
+        """An eligibility of relation k at some positions, zero at others."""
+        plan = self.plan
+        at = jnp.broadcast_to(at, plan.facts.groups[plan.relations[k].group].num_positions).astype(e.dtype)
+        return jnp.where(
+            site_math.spread(plan.site(k), window.fixed[plan.relations[k].site], plan.gathers[k](at)) != 0, e, 0
+        )
 
     def parts(self, trace: GuidedTrace) -> dict[int, list[Array]]:
         relations = self.plan.relations

@@ -52,7 +52,9 @@ from ..runtime import (
     add_to,
     by_position_transport,
     by_site,
+    cleared,
     differentiable,
+    lanes_of_slots,
     layout_of,
     own_loss_of,
     site_math,
@@ -107,6 +109,7 @@ def reaching_transport(
 def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence[Reached]) -> Transport[SparseTrace]:
     """Of all states of a sample, those that an element of y reaches."""
     used = sorted({k.relation.group for k in reached})
+    lanes = {g: lanes_of_slots(facts, layouts[g]) for g in used}
 
     def init() -> SparseTrace:
         shapes = [site_math.trace_shape(facts.sites[k.relation.site]) for k in reached]
@@ -133,15 +136,19 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
     def move(trace: SparseTrace, window: WindowData) -> SparseTrace:
         data = {k.relation.site: window.data(k.relation.site) for k in reached}
 
-        def step(trace: SparseTrace, xs: tuple[list, dict[int, tuple[Array, ...]]]) -> tuple[SparseTrace, None]:
-            found, now = xs
+        def step(
+            trace: SparseTrace, xs: tuple[list, dict[int, tuple[Array, ...]], Array | None]
+        ) -> tuple[SparseTrace, None]:
+            found, now, reset = xs
+            if reset is not None:
+                found = [(cleared(reset, lanes[g], a, 2), fresh) for g, (a, fresh) in zip(used, found, strict=True)]
             moved = []
             for k, influence in zip(reached, trace.influence, strict=True):
                 j, (across, fresh) = k.relation.site, found[used.index(k.relation.group)]
                 moved.append(_advance(facts, k, influence, across, fresh[j], now[j], window.fixed[j]))
             return SparseTrace(moved), None
 
-        return lax.scan(step, trace, (window.records, data))[0] if reached else trace
+        return lax.scan(step, trace, (window.records, data, window.resets))[0] if reached else trace
 
     return Transport(
         init,

@@ -25,7 +25,6 @@ from .._arguments import short
 from .._errors import ArgumentError
 from ..compiler.analysis import Elements, Facts, OpNode
 from ..runtime import (
-    EachStep,
     FusedCredit,
     OwnLoss,
     Plan,
@@ -36,6 +35,7 @@ from ..runtime import (
     add_to,
     plan_own_loss,
     site_math,
+    without_past,
 )
 from ._rule import Rule
 from ._verdicts import Verdict, with_least_window
@@ -79,7 +79,7 @@ def state_credit(plan: Plan, transport: Transport[T]) -> Transport[T]:
     each = transport.each_step
     recorded = replace(
         transport,
-        each_step=EachStep(lambda *step: _Records(each.record(*step), plan.record(*step)), each.begin, each.advance),
+        each_step=replace(each, record=lambda *step: _Records(each.record(*step), plan.record(*step))),
         move=lambda trace, window: transport.move(trace, _inner(window)),
     )
     return on_states(plan.facts, recorded, plan_own_loss(plan), through, _inner)
@@ -124,7 +124,10 @@ class _StateCredit:
             rest = bar - accounted[j].astype(bar.dtype) if j in accounted else bar
             out[j] = site_math.grad(self.facts.sites[j], window.fixed[j], window.data(j), rest[None])
         if self.own_loss.reads_old:
-            for j, term in self._met(trace, gradients.old, window).items():
+            old = gradients.old
+            if window.resets is not None:  # what the loss reads of a state that has just started again owes nothing
+                old = without_past(window.resets[0], old)
+            for j, term in self._met(trace, old, window).items():
                 add_to(out, j, term)
         return out
 

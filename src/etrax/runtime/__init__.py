@@ -39,6 +39,14 @@ from ._readers import Filtered as Filtered
 from ._readers import Leaky as Leaky
 from ._readers import leaky_reader as leaky_reader
 from ._readers import plain_algebra as plain_algebra
+from ._resets import LaneMap as LaneMap
+from ._resets import at_lanes as at_lanes
+from ._resets import cleared as cleared
+from ._resets import lanes_of_slots as lanes_of_slots
+from ._resets import parts_of_data as parts_of_data
+from ._resets import remaining as remaining
+from ._resets import restarted as restarted
+from ._resets import without_past as without_past
 from ._source import Moment as Moment
 from ._source import Source as Source
 from ._source import moment_of as moment_of

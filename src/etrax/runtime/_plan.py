@@ -6,7 +6,7 @@ of the states. Whatever a plan holds, one transport serves it (`traces/_by_posit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -20,10 +20,11 @@ from jax.typing import DTypeLike
 from .._compat import common_dtype
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
 from ..compiler.dataflow import Uniform, without_zeros
-from ..compiler.opened import WeightSite
+from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
 from ._layout import Gather, Layout, closure, gather_of
 from ._readers import Reader, plain_algebra
+from ._resets import LaneMap, at_lanes, equal_along, lanes_of_data, lanes_of_group
 from ._site_math import Operands
 from ._structure import Structure, Uniforms, products, structure_of
 from ._transport import WindowData
@@ -108,6 +109,38 @@ class Plan:
     def along(self) -> dict[int, list[tuple[bool, ...]]]:
         """Per narrow relation and slot, the axes of y along which its trace is equal."""
         return {k: [slot.along for slot in self.structure.slots(k)] for k in self.structure.rows}
+
+    # Lanes that start again.
+
+    @cached_property
+    def lanes(self) -> dict[int, LaneMap]:
+        """Per group, the lane of every position, as arrays per slot have them."""
+        layouts = {g: self.reader.layouts[g] for g in self.groups}
+        return {g: lanes_of_group(self.facts, layout.group, layout.shape) for g, layout in layouts.items()}
+
+    def lanes_at(self, k: int) -> LaneMap:
+        """The lane of every element of relation k's y; one that reaches no position has any."""
+        lanes, places = self.lanes[self.relations[k].group], self.relations[k].places
+        return None if lanes is None else lanes.reshape(-1)[np.maximum(places, 0)]
+
+    def lanes_of_data(self, sites: Collection[int]) -> dict[int, LaneMap]:
+        """By site, the lane of each number that is remembered of its data."""
+        if self.facts.lanes is None:
+            return dict.fromkeys(sites)
+        constants = fixed_operands(self.facts.step, self.facts.sites)
+        lanes = {}
+        for k, r in enumerate(self.relations):
+            if r.site in sites:
+                outputs = np.where(r.places < 0, -1, self.lanes_at(k))
+                lanes[r.site] = lanes_of_data(self.site(k), constants[r.site], outputs)
+        return lanes
+
+    def resets(self, window: WindowData) -> dict[int, Array]:
+        """Per group, flags at its positions over the steps of a window; nothing if none starts again."""
+        if window.resets is None:
+            return {}
+        layouts = self.reader.layouts
+        return {g: at_lanes(window.resets, lanes, len(layouts[g].shape), 1) for g, lanes in self.lanes.items()}
 
     def zeros(self, k: int) -> Array:
         """One slot's share of the trace of relation k."""
@@ -310,8 +343,9 @@ class Plan:
             met = {k: r.group for k, r in enumerate(self.relations) if r.group in a}
             return {k: self.driven_dot(k, algebras[g].of_row(a[g]), step, fixed) for k, g in met.items()}
 
+        resets = {g: flags for g, flags in self.resets(window).items() if g in start}
         entry, c = reverse(
-            algebras, start, window.steps, lambda record: self.reads(fixed, record), records, emit, *as_rows
+            algebras, start, window.steps, lambda record: self.reads(fixed, record), records, emit, *as_rows, resets
         )
         return {g: algebras[g].of_row(a) for g, a in entry.items()}, c
 
@@ -348,7 +382,20 @@ def _structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dt
     real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]
     known = structure_of(some, [gathers[k] for k in few], types).with_gains(real)
     numbers = {n: k for n, k in enumerate(few) if _gains(some, known, n)}
-    return known.of(numbers, {reader.relations[k].group for k in numbers.values()})
+    known = known.of(numbers, {reader.relations[k].group for k in numbers.values()})
+    return known if reader.facts.lanes is None else _by_lane(reader, known)
+
+
+def _by_lane(reader: Reader, known: Structure) -> Structure:
+    """What is still known where each lane may start again on its own: blocks, and traces, differ from lane to lane."""
+    layouts, groups, ops = reader.layouts, {}, {}
+    for g in known.blocks:
+        lanes = lanes_of_group(reader.facts, layouts[g].group, layouts[g].shape)
+        assert lanes is not None
+        groups[g] = equal_along(lanes)
+        at = {k: np.maximum(r.places, 0) for k, r in enumerate(reader.relations) if k in known.at_ops and r.group == g}
+        ops |= {k: equal_along(lanes.reshape(-1)[places]) for k, places in at.items()}
+    return known.equal_along(groups, ops)
 
 
 def can_be_narrow(facts: Facts, relation: Relation) -> bool:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..compiler.analysis import Copies, Facts, Relation
+from ..compiler.analysis import Copies, Facts, Relation, is_steep
 from . import _site_math as site_math
 from ._layout import Gather, Layout, gather_of
 from ._transport import PullBack
+from ._zeros import with_masked_products
 from .blocks import total
 
 
@@ -50,6 +51,8 @@ class Pushes:
     def _read(self, pull: PullBack, tangent: Array) -> list[Array]:
         """Per state scalar, what a tangent of y moves; a cotangent of y where y is complex."""
         push = _transposed(pull, self.relation.site, self.layout)
+        if is_steep(self.facts):  # a pull stops at a choice that was not taken; a push goes on beyond it, with zero
+            push = partial(with_masked_products, push)
         real = self.layout.coordinates(push(tangent))
         if not jnp.iscomplexobj(tangent):
             return real

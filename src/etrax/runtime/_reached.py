@@ -18,6 +18,7 @@ from jax import Array
 from . import _site_math as site_math
 from ._plan import Plan
 from ._readers import plain_algebra
+from ._resets import cleared
 from ._zeros import finite_unless
 from .blocks import Block, Vector
 
@@ -46,6 +47,10 @@ class Reached:
         blocks, rows = self.plan.reader(leaves, weights, ys)
         relations = self.plan.relations
         return tuple(self._moved(k, flags[k], blocks[r.group], rows[k]) for k, r in enumerate(relations))
+
+    def restart(self, flags: Flags, resets: Array) -> Flags:
+        """Before a step, with nothing reached where something starts again."""
+        return tuple(cleared(resets, self.plan.lanes_at(k), a, a.ndim - 1) for k, a in enumerate(flags))
 
     def _moved(self, k: int, flags: Array, block: Block, rows: Vector) -> Array:
         site = self.plan.site(k)

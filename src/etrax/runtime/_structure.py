@@ -43,6 +43,8 @@ from ._readers import Reader
 
 # block[s][t]; None is an entry that is always zero.
 Uniforms: TypeAlias = list[list[Uniform | None]]
+# Per axis, whether all along it is equal.
+Along: TypeAlias = tuple[bool, ...]
 
 
 class Shared(NamedTuple):
@@ -98,6 +100,11 @@ class Structure:
                 out = replace(out, rows=rows, gains={**out.gains, k: (s, row[s])})
         return out
 
+    def equal_along(self, groups: Mapping[int, Along], ops: Mapping[int, Along]) -> Structure:
+        """This, of blocks times numbers that are equal along some axes only, of positions (by group) and of y."""
+        blocks = {g: _narrower(evens, groups[g]) for g, evens in self.blocks.items()}
+        return replace(self, blocks=blocks, at_ops={k: _narrower(evens, ops[k]) for k, evens in self.at_ops.items()})
+
     def is_fixed(self, group: int) -> bool:
         """Whether D of a group is made of parameters only."""
         known = self.blocks.get(group)
@@ -114,6 +121,13 @@ class Structure:
             _of(part for e, row in zip(line, rows, strict=True) if e is not None for part in (e, row))
             for line in products(self.at_ops[k], len(rows[0].along))
         ]
+
+
+def _narrower(block: Uniforms, along: Along) -> Uniforms:
+    def one(e: Uniform | None) -> Uniform | None:
+        return None if e is None else e._replace(along=tuple(a and b for a, b in zip(e.along, along, strict=True)))
+
+    return [[one(e) for e in line] for line in block]
 
 
 def products(block: Uniforms, rank: int) -> Uniforms:

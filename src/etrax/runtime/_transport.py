@@ -37,6 +37,7 @@ class WindowData(NamedTuple):
     | `zero_after_credit` | a zero that XLA cannot fold and that depends on the credit |
     | `params`, `weights` | the parameters, and the weight of every site |
     | `steady` | values of the last inputs, where these are made of parameters only (`Facts.parameter_inputs`) |
+    | `resets` | flags (K,) or (K, B): whether all lanes, or which, start again before each step; None: none does |
 
     Adding `zero_after_credit` to a factor of a trace orders the move after the read, so that the trace is updated in
     place: XLA would copy a trace that is overwritten before it has been read.
@@ -56,6 +57,7 @@ class WindowData(NamedTuple):
     params: Sequence[Array] = ()
     weights: Sequence[Array] = ()
     steady: Sequence[Array] = ()
+    resets: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,14 @@ class EachStep(Generic[Trace]):
     """What happens at each step, inside the window's loop.
 
     `record` reads what `move` and `credit` will need of the step. What a trace wants to move step by step is begun by
-    `begin(trace)` and moved by `advance(carry, leaves, weights, ys)`.
+    `begin(trace)` and moved by `advance(carry, leaves, weights, ys)`; `restart(carry, flags)` clears what is carried of
+    the lanes, or of all, that start again before a step.
     """
 
     record: StepReader = lambda leaves, weights, ys: ()
     begin: Callable[[Trace], Any] = lambda trace: ()
     advance: Callable[[Any, Sequence[Array], Sequence[Array], Mapping[int, Array]], Any] = lambda carry, *step: carry
+    restart: Callable[[Any, Array], Any] = lambda carry, flags: carry
 
 
 class StepOutputs(NamedTuple):
@@ -169,7 +173,7 @@ def embed_trace(
         init,
         lambda trace, g, window: transport.credit(of(trace), g, view(window)),
         lambda trace, window: put(trace, transport.move(of(trace), view(window))),
-        EachStep(each.record, lambda trace: each.begin(of(trace)), each.advance),
+        EachStep(each.record, lambda trace: each.begin(of(trace)), each.advance, each.restart),
         signal and Signal(lambda trace, *step: signal.of_step(of(trace), *step), signal.replaces),
         future and Future(lambda trace, states: future.estimate(of(trace), states), future.sites),
         Persistent(

@@ -20,6 +20,7 @@ from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, Weights
 from . import _site_math as site_math
 from ._probes import differentiable
+from ._resets import restarted
 from ._transport import FusedCredit, StepOutputs, Trace, Transport, WindowData
 
 
@@ -51,6 +52,7 @@ class WindowRun(NamedTuple):
     | `loss_weight` | what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean) |
     | `exit_cotangents` | what a loss asks of the states at the exit, by number, beside that of the steps' outputs |
     | `grads_before` | the gradients of earlier windows, to which those of this one are added |
+    | `resets` | flags (K,) or (K, B): before which steps all lanes, or which of them, start again at `initial` |
 
     Reverse mode begins with `loss_weight`, since a derivative rule (a clipped gradient) need not be linear.
     """
@@ -65,6 +67,8 @@ class WindowRun(NamedTuple):
     loss_weight: Array | float = 1.0
     exit_cotangents: Mapping[int, Array] | None = None
     grads_before: Mapping[int, Array] | None = None
+    resets: Array | None = None
+    initial: Sequence[Array | None] = ()
 
 
 @promotes
@@ -91,6 +95,7 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
         ran.carry,
         params=list(run.params),
         weights=weights.weight,
+        resets=run.resets,
     )
     grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
     if run.grads_before is not None:
@@ -133,13 +138,15 @@ class _Ran(NamedTuple):
 def _run(facts: Facts, transport: Transport[Trace], run: WindowRun) -> _Ran:
     params, weights, states, trace, inputs, step_data, loss_of, loss_weight, *_ = run
     live, n_states = live_sites(facts), len(facts.states)
-    leaves = jax.tree.leaves((inputs, step_data))
+    leaves = jax.tree.leaves((inputs, step_data, run.resets))
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
     each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
 
     def body(detach: Detach, carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:
-        (held, moved), (x, extra, delta) = carry, xs
+        (held, moved), (x, extra, delta, reset) = carry, xs
+        if reset is not None:
+            held, moved = restarted(reset, run.initial, held), each.restart(moved, reset)
         outs, seen = opened([*params, *held, *x], delta, weights.weight, None, weights.ops)
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j].perturbed for j in live}  # by nothing: one value is then kept between parts, not two
@@ -153,7 +160,7 @@ def _run(facts: Facts, transport: Transport[Trace], run: WindowRun) -> _Ran:
     def steps_through(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, each.begin(trace))
-        xs = (list(inputs), step_data, deltas)
+        xs = (list(inputs), step_data, deltas, run.resets)
         (end, carry), (losses, data, seen, extras) = split_scan(partial(body, detach), begun, xs, steps)
         return (losses.sum(), {i: end[i] for i in moving}), (end, carry, data, seen, extras)
 
@@ -233,7 +240,7 @@ def _sum(a: Array) -> Array:
 
 def evolve(
     facts: Facts, transport: Transport[Trace], params: Sequence[Array], weights: Weights, states: Sequence[Array],
-    trace: Trace, inputs: Sequence[Array],
+    trace: Trace, inputs: Sequence[Array], resets: Array | None = None, initial: Sequence[Array | None] = (),
 ) -> tuple[list[Array], Trace, Any]:  # fmt: skip
     """Move states and trace over a window without a loss; the outputs are stacked."""
 
@@ -241,5 +248,6 @@ def evolve(
         return jnp.zeros(()), outs
 
     transport = replace(transport, credit=lambda *_: {}, signal=None, future=None, fused=FusedCredit())
-    result = run_window(facts, transport, WindowRun(params, weights, states, trace, inputs, (), no_loss))
+    run = WindowRun(params, weights, states, trace, inputs, (), no_loss, resets=resets, initial=initial)
+    result = run_window(facts, transport, run)
     return result.states, result.trace, result.extras

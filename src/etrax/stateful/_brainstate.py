@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple, Protocol
 
@@ -91,6 +91,9 @@ class Stateful(Online):
         states: dict[Path, State] = {entry.path: entry.handle for entry in entries}
         states |= {path: in_module[path] for path in states if path in in_module}
         return {path: s for path, s in states.items() if isinstance(s, self._brainstate.ShortTermState)}
+
+    def _restarts(self) -> Collection[Path]:
+        return self._short_term_states().keys()
 
     def _read(self) -> tuple[Leaves, Leaves]:
         params, *states = self.learner.bound.read()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import jax
@@ -96,6 +96,9 @@ class NNXOnline(Online, nnx.Module):
         nnx.update(self.module, _with_leaves(_variables(self.module), root, values))
         if self.carry is not None:
             self.carry.set_value(_with_leaves(self.carry.get_value(), carry_root, values))
+
+    def _restarts(self) -> Collection[Path]:
+        return {leaf.path for leaf in self.learner.facts.step.select(Role.HIDDEN)}
 
     def _read(self) -> tuple[Leaves, Leaves]:
         values = self._values()

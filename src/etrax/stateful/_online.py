@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -14,11 +14,11 @@ from .._compat import is_concrete
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Path, PyTree, Role, Step, describe, format_path, lies_under
 from ..graph import unmarked
-from ..learn import Learner
+from ..learn import Learner, LearnerState
 from ..report import Report
 from ..rules import Rule, as_rule
 from ._sequences import Loop, SequenceDriver, Sequences
-from ._window import Leaves, Window, masked_outputs
+from ._window import Leaves, Window, current_resets, masked_outputs, online_window
 
 # So many calls over sequences outside of `jit` are a training loop that compiles at every turn.
 MANY_OUTSIDE = 10
@@ -63,6 +63,16 @@ class Online(SequenceDriver):
         """Put new values into the hidden and other states."""
         raise NotImplementedError
 
+    def _restarts(self) -> Collection[Path]:
+        """The paths of the states that start again with a sequence; others (statistics, random keys) outlive it."""
+        raise NotImplementedError
+
+    def _initial(self) -> list[jax.Array | None]:
+        """Hidden and other states as they were when the module was compiled; None for those that outlive a sequence."""
+        program, paths = self.learner.program, self._restarts()
+        pairs = zip(self.learner.facts.states, program.states(self.learner.hidden), strict=True)
+        return [a if any(lies_under(leaf.path, path) for path in paths) else None for leaf, a in pairs]
+
     def _read_trace(self) -> object:
         raise NotImplementedError
 
@@ -99,7 +109,10 @@ class Online(SequenceDriver):
         leaves = _leaves_of(step, bound.encode(args, kwargs, 1 if many else 0), many)
         params, states = self._read()
         _check_shapes(step, [*params, *states])
-        outs, states, trace = self._window(params, states, trace, leaves if many else [a[None] for a in leaves])
+        flags = current_resets()
+        resets = None if flags is None else (flags if many else flags[None], self._initial())
+        xs = leaves if many else [a[None] for a in leaves]
+        outs, states, trace = self._window(params, states, trace, xs, resets)
         self._write(states)
         outs = masked_outputs(outs)
         outs = outs if many else [o[0] for o in outs]
@@ -136,9 +149,16 @@ class Online(SequenceDriver):
         return [a for j in sites for a in parts.get(j, [])]
 
     def _sequences(
-        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None
-    ) -> Sequences:
-        return Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask)
+        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None,
+        reset: object = None,
+    ) -> Sequences:  # fmt: skip
+        by_lane = self.learner.lanes_for(None, reset)
+        if by_lane is not None:
+            state = LearnerState(None, self._read_trace(), jnp.zeros((), jnp.int32))
+            self.learner, self._window = by_lane, online_window(by_lane)
+            self._write_trace(by_lane.in_lanes(state).trace)
+        lanes = self.learner.facts.lanes
+        return Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask, reset, lanes)
 
     def _after_sequences(self, name: str, sequences: tuple[object, ...]) -> None:
         """Warn, once, of a loop outside of `jit`: it is traced and compiled at every call."""

@@ -13,16 +13,17 @@ from .._compat import transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import PyTree, describe
 from ..graph import MultiStepData, SingleStepData
-from ..learn import weighed, without_masked_nans
-from ._window import outputs_count_where
+from ..learn import check_reset, weighed, without_masked_nans
+from ._window import outputs_count_where, starting_again
 
 # What `step_fn` is given before its slices: the learner, if its library passes modules as arguments.
 Before: TypeAlias = tuple[object, ...]
 # The losses of a part of the sequences, and what the user's function returned beside them.
 LossesAndAux: TypeAlias = tuple[jax.Array, object]
-# What one turn of a loop gets: a step or a window of each sequence; for gradients also the weights of its losses.
+# What one turn of a loop gets: a step or a window of each sequence, flags that start again before it (None: none); for
+# gradients also the weights of its losses.
 Slices: TypeAlias = tuple[object, ...]
-Part: TypeAlias = tuple[Slices, jax.Array]
+Part: TypeAlias = tuple[Slices, jax.Array | None, jax.Array]
 # (before, part) -> (number to be differentiated, losses and aux)
 Objective: TypeAlias = Callable[[Before, Part], tuple[jax.Array, LossesAndAux]]
 
@@ -45,8 +46,9 @@ class Sequences:
     """Sequences of one length, in windows of `chunk` steps; `calls` counts how often the learner has been called."""
 
     def __init__(
-        self, loop: Loop, calls: Callable[[], int], sequences: tuple[object, ...], chunk_size: int | None, mask: object
-    ):
+        self, loop: Loop, calls: Callable[[], int], sequences: tuple[object, ...], chunk_size: int | None, mask: object,
+        reset: object = None, lanes: int | None = None,
+    ):  # fmt: skip
         self.loop, self.calls = loop, calls
         if not sequences:
             raise ArgumentError("no sequence was given: pass at least one, with time as its first axis.")
@@ -62,10 +64,12 @@ class Sequences:
                 "sequences."
             )
         self.unmasked = mask is None
+        check_arrays("reset", reset)
         with transfers_meant():
             self.weight = jnp.ones(self.length) if mask is None else _checked_mask(mask, self.length)
             sequences = sequences if mask is None else without_masked_nans(sequences, self.weight)
-        self.parts = jax.tree.map(self._cut, (sequences, self.weight))
+            flags = check_reset(reset, self.length, lanes)
+        self.parts = jax.tree.map(self._cut, (sequences, flags, self.weight))
 
     def _cut(self, a: object) -> jax.Array:
         """Steps, or windows of them: (T, ...) becomes (T / chunk, chunk, ...)."""
@@ -99,8 +103,8 @@ class Sequences:
             factor = 1 / total if reduction == "mean" else jnp.ones(())
 
         def objective(before: Before, part: Part) -> tuple[jax.Array, LossesAndAux]:
-            slices, weight = part
-            with outputs_count_where(None if self.unmasked else weight != 0):
+            slices, flags, weight = part
+            with outputs_count_where(None if self.unmasked else weight != 0), starting_again(flags):
                 returned = self._call_once(step_fn, (*before, *slices))
             losses, aux = _pair(returned) if has_aux else (returned, ())
             losses = self._checked_losses(losses)
@@ -140,10 +144,12 @@ class Sequences:
         check_flag("return_outputs", return_outputs)
 
         def one(before: Before, part: Slices) -> object:
-            out = self._call_once(step_fn, (*before, *part))
+            slices, flags = part
+            with starting_again(flags):
+                out = self._call_once(step_fn, (*before, *slices))
             return out if return_outputs else ()
 
-        outs = self.loop.run(one, self.parts[0])
+        outs = self.loop.run(one, self.parts[:2])
         if not return_outputs:
             return None
         return outs if self.chunk == 1 else jax.tree.map(lambda a: a.reshape(self.length, *a.shape[2:]), outs)
@@ -153,8 +159,9 @@ class SequenceDriver:
     """`etrace_grad` and `etrace_evolve` of a learner; a subclass says how its library runs sequences."""
 
     def _sequences(
-        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None
-    ) -> Sequences:
+        self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None,
+        reset: object = None,
+    ) -> Sequences:  # fmt: skip
         """Sequences for the learner; `weights` selects the parameters that gradients are asked for."""
         raise NotImplementedError
 
@@ -167,7 +174,7 @@ class SequenceDriver:
     def etrace_grad(
         self, *sequences: object, step_fn: Callable[..., object], mask: object = None, chunk_size: int | None = None,
         weights: object = None, reduction: str = "mean", loss_output: str = "per_step", has_aux: bool = False,
-        return_value: bool = False,
+        return_value: bool = False, reset: object = None,
     ) -> PyTree:  # fmt: skip
         """Online gradients over sequences (time first), summed step by step in a memory that does not grow.
 
@@ -175,7 +182,9 @@ class SequenceDriver:
         read parameters and states as well. For an NNX module it is `step_fn(online, *slices)`: as everywhere in NNX,
         what is differentiated is an argument. With `chunk_size=k` it is given k steps at a time, passes them on as
         `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum, and what is
-        NaN in a sequence where the mask is zero is read as zero. Returns gradients with the keys of `weights` (by
+        NaN in a sequence where the mask is zero is read as zero. Before the steps that `reset` (T,) flags, or in the
+        lanes that a `reset` (T, B) does, states are those that the module was compiled with, and the trace is empty;
+        statistics and random keys go on. Returns gradients with the keys of `weights` (by
         default all of the module's parameters; of NNX a filter), then what was asked for: the losses (`loss_output`:
         "per_step", "masked", or their "scalar"), and aux. In a loop, call it under `brainstate.transform.jit` or
         `nnx.jit`: outside of them it is compiled at every call.
@@ -189,7 +198,7 @@ class SequenceDriver:
         (5,)
         """
         check_function("step_fn", step_fn, "(*slices)")
-        run = self._sequences(sequences, chunk_size, mask, weights)
+        run = self._sequences(sequences, chunk_size, mask, weights, reset)
         self._check_windows(run.chunk, gradients=True)
         out = run.gradients(step_fn, reduction, loss_output, has_aux, return_value)
         self._after_sequences("etrace_grad", sequences)
@@ -197,16 +206,18 @@ class SequenceDriver:
 
     def etrace_evolve(
         self, *sequences: object, step_fn: Callable[..., object] | None = None, chunk_size: int | None = None,
-        return_outputs: bool = False,
+        return_outputs: bool = False, reset: object = None,
     ) -> PyTree:  # fmt: skip
         """Advance states and trace over sequences without a gradient; the outputs, stacked, if asked for.
+
+        `reset` is as in `etrace_grad`.
 
         >>> import brainstate, etrax, jax.numpy as jnp
         >>> online = etrax.Stateful(brainstate.nn.GRUCell(3, 4), "d_rtrl", jnp.ones((2, 3)), batch_size=2)
         >>> online.etrace_evolve(jnp.ones((5, 2, 3)), return_outputs=True).shape
         (5, 2, 4)
         """
-        run = self._sequences(sequences, chunk_size)
+        run = self._sequences(sequences, chunk_size, reset=reset)
         self._check_windows(run.chunk, gradients=False)
         mark = MultiStepData if run.chunk > 1 else SingleStepData
 

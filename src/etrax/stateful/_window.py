@@ -24,11 +24,14 @@ from jax.typing import DTypeLike
 
 from .._compat import is_inexact
 from ..learn import Learner, differentiated_where, without_derivatives
-from ..runtime import WindowRun, evolve, run_window, with_kernels
+from ..runtime import WindowRun, evolve, restarted, run_window, with_kernels
 
 Leaves: TypeAlias = list[Array]
-# (params, states, trace, inputs of k steps) -> (outputs of k steps, states, trace). The rule alone can read its trace.
-Window: TypeAlias = Callable[[Leaves, Leaves, object, Leaves], tuple[Leaves, Leaves, object]]
+# Flags (k,) or (k, lanes), and the states to start again from (None: a state goes on); None where nothing does.
+Resets: TypeAlias = tuple[Array, list[Array | None]] | None
+# (params, states, trace, inputs of k steps, resets) -> (outputs of k steps, states, trace). The rule alone can read its
+# trace.
+Window: TypeAlias = Callable[[Leaves, Leaves, object, Leaves, Resets], tuple[Leaves, Leaves, object]]
 
 
 # Where the outputs of the call that is being differentiated count for its loss; None: everywhere.
@@ -48,6 +51,25 @@ def outputs_count_where(counts: Array | None) -> Iterator[None]:
         _counts.reset(token)
 
 
+# Where the call that is being made starts again, before each of its steps; None: nowhere.
+_resets: contextvars.ContextVar[Array | None] = contextvars.ContextVar("etrax_resets", default=None)
+
+
+@contextlib.contextmanager
+def starting_again(flags: Array | None) -> Iterator[None]:
+    """Within it, a learner's call starts again before the steps, or in the lanes, that are flagged."""
+    token = _resets.set(flags)
+    try:
+        yield
+    finally:
+        _resets.reset(token)
+
+
+def current_resets() -> Array | None:
+    """Flags for the steps of the call that is being made."""
+    return _resets.get()
+
+
 def masked_outputs(outs: Leaves) -> Leaves:
     """The outputs of k steps, with a derivative only where they count."""
     counts = _counts.get()
@@ -62,36 +84,43 @@ def online_window(learner: Learner) -> Window:
     output_numbers = [k for k, moving in enumerate(moves[n_states:]) if moving]
     loss_of = _CotangentLoss(output_numbers)
 
-    def run(params: Leaves, states: Leaves, trace: object, inputs: Leaves) -> tuple[Leaves, Leaves, object]:
+    def run(
+        params: Leaves, states: Leaves, trace: object, inputs: Leaves, resets: Resets
+    ) -> tuple[Leaves, Leaves, object]:
         weights = with_kernels(facts, program.weights(params))
-        end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs)
+        again = (None, ()) if resets is None else resets
+        end, trace, outs = evolve(facts, program.transport, params, weights, states, trace, inputs, *again)
         return outs, end, trace
 
     def forward(*primals: object) -> tuple[tuple[Leaves, Leaves, object], tuple[object, ...]]:
-        params, states, trace, inputs = jax.tree.map(lambda p: p.value, primals, is_leaf=_is_primal)
+        params, states, trace, inputs, resets = jax.tree.map(lambda p: p.value, primals, is_leaf=_is_primal)
         # The inputs that are differentiated are the keys of a dictionary: part of the structure, no arrays.
         asked = {i: () for i, x in enumerate(jax.tree.leaves(primals[3], is_leaf=_is_primal)) if x.perturbed}
-        return run(params, states, trace, inputs), (params, states, trace, inputs, asked)
+        return run(params, states, trace, inputs, resets), (params, states, trace, inputs, resets, asked)
 
     def back(
-        residuals: tuple[Leaves, Leaves, object, Leaves, dict[int, tuple[()]]],
+        residuals: tuple[Leaves, Leaves, object, Leaves, Resets, dict[int, tuple[()]]],
         cotangents: tuple[Leaves, Leaves, object],
-    ) -> tuple[list[Array | None], None, None, list[Array | None]]:
+    ) -> tuple[list[Array | None], None, None, list[Array | None], None]:
         *values, asked = residuals
-        params, states, trace, inputs = without_derivatives(facts.step, values)
+        params, states, trace, inputs, resets = without_derivatives(facts.step, values)
+        flags, initial = (None, ()) if resets is None else resets
         outs, ends, _ = jax.tree.map(_as_array, cotangents, is_leaf=lambda c: isinstance(c, SymbolicZero))
         to_outputs = [outs[k] for k in output_numbers]
         to_states = {i: ends[i] for i in range(n_states) if moves[i]}
         weights = with_kernels(facts, program.weights(params))
-        run = WindowRun(params, weights, states, trace, inputs, to_outputs, loss_of, exit_cotangents=to_states)
+        run = WindowRun(
+            params, weights, states, trace, inputs, to_outputs, loss_of, exit_cotangents=to_states, resets=flags,
+            initial=initial,
+        )  # fmt: skip
         result = run_window(facts, program.transport, run)
         grads = jax.tree.leaves(program.param_grads(params, result.grads))
         moving = [g if is_inexact(jax.typeof(p)) else None for p, g in zip(params, grads, strict=True)]
-        return moving, None, None, input_grads(params, states, inputs, asked, to_outputs, to_states)
+        return moving, None, None, input_grads(params, states, inputs, asked, to_outputs, to_states, resets), None
 
     def input_grads(
         params: Leaves, states: Leaves, inputs: Leaves, asked: Iterable[int], to_outputs: Leaves,
-        to_states: dict[int, Array],
+        to_states: dict[int, Array], resets: Resets,
     ) -> list[Array | None]:  # fmt: skip
         """By input, what these steps send back to it; None where nobody differentiates it.
 
@@ -100,12 +129,14 @@ def online_window(learner: Learner) -> Window:
         varying = {i: inputs[i] for i in asked if is_inexact(jax.typeof(inputs[i]))}
 
         def total(varied: dict[int, Array]) -> Array:
-            def step(before: Leaves, xs: tuple[Leaves, Leaves]) -> tuple[Leaves, Array]:
+            def step(before: Leaves, xs: tuple[Leaves, Leaves, Array | None]) -> tuple[Leaves, Array]:
+                before = before if resets is None else restarted(xs[2], resets[1], before)
                 outs = facts.step.run([*params, *before, *xs[0]])
                 return outs[:n_states], loss_of(outs[n_states:], xs[1])[0]
 
             every = [varied.get(i, x) for i, x in enumerate(inputs)]
-            end, losses = lax.scan(step, states, (every, to_outputs))
+            flags = None if resets is None else resets[0]
+            end, losses = lax.scan(step, states, (every, to_outputs, flags))
             return losses.sum() + _real_product([end[i] for i in to_states], list(to_states.values()))
 
         grads = jax.grad(total)(varying) if varying else {}

@@ -133,14 +133,15 @@ class Comparison:
 
 def compare(
     learner: Learner, loss_fn: LossFunction, params: PyTree, hidden: PyTree, inputs: PyTree, targets: PyTree = None,
-    window: int = 1, mask: jax.Array | None = None, tolerance: float | None = None,
+    window: int = 1, mask: jax.Array | None = None, tolerance: float | None = None, *, reset: jax.Array | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare a learner's gradient over a sequence with BPTT's.
 
     A module's hidden state (`learner.hidden`) holds its variables (keys of dropout, statistics) beside the carry.
     Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
     relative in float64, and follows the precision of each parameter otherwise. For `params` and `hidden` None stands
-    for those that the model was compiled with; inputs of a step that takes several are a tuple.
+    for those that the model was compiled with; inputs of a step that takes several are a tuple. A `reset`, (T,) or
+    (T, B), returns to `hidden`.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -156,10 +157,11 @@ def compare(
     if tolerance is not None:
         check_number("compare", "tolerance", tolerance, 0, math.inf, "of at least 0")
     params, hidden = (learner.params if params is None else params), (learner.hidden if hidden is None else hidden)
+    data, initial = (inputs, targets, mask, reset), None if reset is None else hidden
     (_, got), _ = learner.value_and_grad(loss_fn, window=window)(
-        params, learner.init(params, hidden), inputs, targets, mask
+        params, learner.init(params, hidden), *data, initial=initial
     )
-    _, want = bptt(learner, loss_fn)(params, hidden, inputs, targets, mask)
+    _, want = bptt(learner, loss_fn)(params, hidden, *data, initial=initial)
     frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
     rows = []
     for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
@@ -170,8 +172,8 @@ def compare(
         inexact = [a.dtype for a in jax.tree.leaves(want) if jnp.issubdtype(a.dtype, jnp.inexact)]
         bits = min((jnp.finfo(dtype).bits for dtype in inexact), default=64)
         tolerance = 5e-2 if bits <= 16 else 1e-4 if bits <= 32 else 1e-9
-    data = jax.tree.leaves((inputs, targets, mask))
-    return Comparison(tuple(rows), window, tolerance, data[0].shape[0] if data else 0)
+    leaves = jax.tree.leaves(data)
+    return Comparison(tuple(rows), window, tolerance, leaves[0].shape[0] if leaves else 0)
 
 
 def _distance(got: jax.Array, want: jax.Array) -> tuple[float, float]:

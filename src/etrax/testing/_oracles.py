@@ -18,7 +18,7 @@ from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, Losses, check_learner
 
-# f(params, hidden, inputs, targets=None, mask=None)
+# f(params, hidden, inputs, targets=None, mask=None, reset=None, *, initial=None)
 Oracle = Callable[..., PyTree]
 
 
@@ -30,18 +30,22 @@ class Sequence(NamedTuple):
     inputs: object
     targets: object = None
     mask: jax.Array | None = None
+    reset: jax.Array | None = None
+    initial: object = None
 
 
 def _checked(run: Callable[[Sequence], object], learner: Learner, losses: Losses) -> Oracle:
     """The oracle `run`, called as a learner's gradient is and behind its checks."""
 
     def checked(
-        params: object, hidden: object, inputs: object, targets: object = None, mask: jax.Array | None = None
-    ) -> PyTree:
-        sequence = Sequence(params, hidden, inputs, targets, mask)
+        params: object, hidden: object, inputs: object, targets: object = None, mask: jax.Array | None = None,
+        reset: jax.Array | None = None, *, initial: object = None,
+    ) -> PyTree:  # fmt: skip
+        sequence = Sequence(params, hidden, inputs, targets, mask, reset, learner.start_of(reset, initial))
         for what, tree in sequence._asdict().items():
             check_arrays(what, tree)
-        learner.program.arguments(*sequence, losses)
+        by_lane = learner.lanes_for(None, reset)
+        (learner if by_lane is None else by_lane).program.arguments(*sequence[:5], losses, *sequence[5:])
         return run(sequence)
 
     return checked
@@ -77,25 +81,33 @@ def _zeros_for_masked_nans(inputs: object, mask: jax.Array) -> object:
     return jax.tree.map(lambda a: one(jnp.asarray(a)), inputs)
 
 
+def _started(reset: jax.Array | None, initial: object, hidden: object) -> object:
+    """The initial state in the place of a hidden state, all of it or in the lanes that start again."""
+    if reset is None:
+        return hidden
+    each = jnp.where if reset.ndim == 0 else jax.vmap(jnp.where)
+    return jax.tree.map(lambda h0, h: each(reset != 0, jnp.asarray(h0), h), initial, hidden)
+
+
 def _loss(learner: Learner, losses: Losses, sequence: Sequence) -> jax.Array:
-    params, hidden, inputs, targets, mask = sequence
+    params, hidden, inputs, targets, mask, reset, initial = sequence
     inputs = learner.program.as_tuple(inputs)
     if mask is not None:
         mask = jnp.asarray(mask, jnp.float32 if jnp.asarray(mask).dtype == bool else None)
         inputs = _zeros_for_masked_nans(inputs, mask)
 
-    def body(h: object, step: tuple[object, object, jax.Array | None]) -> tuple[object, jax.Array]:
-        x, target, weight = step
-        h, output = learner.plain_step(params, h, x)
+    def body(h: object, step: tuple[object, object, jax.Array | None, jax.Array | None]) -> tuple[object, jax.Array]:
+        x, target, weight, again = step
+        h, output = learner.plain_step(params, _started(again, initial, h), x)
         return h, _weighted(losses.loss_fn, output, target, weight)
 
-    _, of_steps = jax.lax.scan(body, hidden, (inputs, targets, mask))
+    _, of_steps = jax.lax.scan(body, hidden, (inputs, targets, mask, reset))
     total = of_steps.shape[0] if mask is None else mask.sum()
     return of_steps.sum() / (total if losses.reduction == "mean" else 1)
 
 
 def bptt(learner: Learner, loss_fn: LossFunction, reduction: str = "mean") -> Oracle:
-    """`f(params, hidden, inputs, targets, mask=None) -> (loss, grads)`: `jax.grad` through one `lax.scan`.
+    """`f(params, hidden, inputs, targets, mask=None, reset=None) -> (loss, grads)`: `jax.grad` through one `lax.scan`.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -196,9 +208,9 @@ def dense_rtrl(learner: Learner, loss_fn: LossFunction) -> Oracle:
     """
 
     def run(sequence: Sequence) -> object:
-        params, hidden, inputs, targets, mask = sequence
-        if mask is not None:
-            raise ArgumentError("`dense_rtrl` takes no mask: use `bptt`.")
+        params, hidden, inputs, targets, *more = sequence
+        if any(value is not None for value in more):
+            raise ArgumentError("`dense_rtrl` takes no mask and no resets: use `bptt`.")
         inputs = learner.program.as_tuple(inputs)
         # Jacobians of complex numbers are those of pairs of real ones: a step need not be holomorphic.
         theta, back = ravel_pytree(_as_real(_moving(params)))

@@ -7,6 +7,7 @@ from ._data import Dataset as Dataset
 from ._data import pad as pad
 from ._metrics import accuracy as accuracy
 from ._metrics import step_accuracy as step_accuracy
+from ._packed import packed as packed
 from ._records import Diverged as Diverged
 from ._records import Epoch as Epoch
 from ._records import Interrupted as Interrupted

@@ -13,6 +13,7 @@ from .._compat import common_dtype, is_extended, is_inexact
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree
 from ..learn import Learner, LearnerState, Losses, Optimizer, told, without_masked_nans
+from ..runtime import restarted
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
 Gradient = Callable[..., Callable[..., tuple[jax.Array, PyTree]]]
@@ -22,7 +23,7 @@ Sums = dict[str, tuple[jax.Array, jax.Array]]
 
 
 class Batch(NamedTuple):
-    """Some samples: trees of arrays (T, B, …), and the weight (T, B) of every step.
+    """Some samples: trees of arrays (T, B, …), the weight (T, B) of every step, and flags (T, B) that start again.
 
     For a learner without a batch axis it is one sample: arrays (T, …), and a mask (T, 1).
     """
@@ -30,10 +31,12 @@ class Batch(NamedTuple):
     inputs: PyTree
     targets: PyTree
     mask: jax.Array
+    reset: jax.Array | None = None
 
-    def masked(self, batched: bool) -> tuple[PyTree, PyTree, jax.Array]:
-        """Inputs, targets and mask as the learner takes them."""
-        return self.inputs, self.targets, self.mask if batched else self.mask[:, 0]
+    def masked(self, batched: bool) -> tuple[PyTree, ...]:
+        """Inputs, targets, mask and, if there are any, resets as the learner takes them."""
+        flags = [a for a in (self.mask, self.reset) if a is not None]
+        return self.inputs, self.targets, *(a if batched else a[:, 0] for a in flags)
 
 
 class Live(NamedTuple):
@@ -82,7 +85,8 @@ def updater(
         if by_function is not None:
             loss, grads = by_function(live.params, state.hidden, *batch.masked(batched))
         else:
-            (loss, grads), state = by_sequence(live.params, state, *batch.masked(batched))  # type: ignore[misc]
+            assert by_sequence is not None
+            (loss, grads), state = by_sequence(live.params, state, *batch.masked(batched), **initial_of(batch, state))
         updates, opt_state = told(optimizer, loss).update(grads, live.opt_state, live.params)
         params = jax.tree.map(lambda a, u: (a + u).astype(a.dtype), live.params, updates)
         # A batch of which no step counts leaves everything as it is.
@@ -97,7 +101,8 @@ def updater(
         state = learner.init(live.params, learned=live.learned if gradient is None else None)
         state = state._replace(hidden=jax.tree.map(lambda a: _renewed(a, number), state.hidden))
         if by_window is not None:
-            params, opt_state, state, losses = by_window(live.params, live.opt_state, state, *batch.masked(batched))
+            data, options = batch.masked(batched), initial_of(batch, state)
+            params, opt_state, state, losses = by_window(live.params, live.opt_state, state, *data, **options)
             live, loss = Live(params, opt_state), (losses * _per_window(batch.mask.sum(1), window)).sum()
         else:
             live, state, loss = update_once(live, state, batch, batched)
@@ -111,6 +116,11 @@ def updater(
     return run
 
 
+def initial_of(batch: Batch, state: LearnerState) -> dict[str, PyTree]:
+    """What resets return to: the hidden state that the batch begins with."""
+    return {} if batch.reset is None else {"initial": state.hidden}
+
+
 def evaluator(learner: Learner, loss_fn: LossFunction, metrics: Mapping[str, Metric]) -> Callable[..., Sums]:
     """`f(params, batch, batched=...) -> {name: (weighted sum, weight)}`; no trace is carried.
 
@@ -120,7 +130,7 @@ def evaluator(learner: Learner, loss_fn: LossFunction, metrics: Mapping[str, Met
 
     @partial(jax.jit, static_argnames="batched")
     def run(params: object, batch: Batch, batched: bool) -> Sums:
-        inputs, targets, mask = batch.masked(batched)
+        inputs, targets, mask, *reset = batch.masked(batched)
         loss_of.check(targets, mask if batched else None)
 
         def losses_of(output: object, target: object) -> jax.Array:
@@ -128,12 +138,18 @@ def evaluator(learner: Learner, loss_fn: LossFunction, metrics: Mapping[str, Met
                 return loss_fn(output, target)[None]
             return jax.vmap(lambda o, t: loss_fn(*jax.tree.map(lambda a: a[None], (o, t))))(output, target)
 
-        def body(hidden: object, step: tuple[object, object]) -> tuple[object, tuple[jax.Array, PyTree]]:
-            hidden, output = learner.plain_step(params, hidden, step[0])
-            return hidden, (losses_of(output, step[1]), output if metrics else ())
+        start = learner.init(params).hidden
 
-        data = without_masked_nans(inputs, mask), targets
-        _, (losses, outputs) = jax.lax.scan(body, learner.init(params).hidden, data)
+        def body(hidden: object, step: tuple[object, object, list[jax.Array]]) -> tuple[object, tuple]:
+            x, target, flags = step
+            for again in flags:
+                states = [learner.program.states(tree) for tree in (start, hidden)]
+                hidden = learner.program.hidden_of(restarted(again != 0, *states))
+            hidden, output = learner.plain_step(params, hidden, x)
+            return hidden, (losses_of(output, target), output if metrics else ())
+
+        data = without_masked_nans(inputs, mask), targets, reset
+        _, (losses, outputs) = jax.lax.scan(body, start, data)
         if not batched:
             outputs, targets = jax.tree.map(lambda a: a[:, None], (outputs, targets))
         values = {name: jnp.asarray(metric(outputs, targets, batch.mask)) for name, metric in metrics.items()}

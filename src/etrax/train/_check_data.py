@@ -52,6 +52,7 @@ def check_data(learner: Learner, data: Dataset, what: str) -> DataShape:
                 "`Dataset.labelled`."
             )
     _check_mask(data.mask, layout, what)
+    _check_reset(data.reset, layout, what)
     return layout
 
 
@@ -110,6 +111,19 @@ def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: st
         raise ArgumentError(f"`{what}.mask` holds weights that are negative or not finite.")
     if not mask.any():
         raise ArgumentError(f"`{what}.mask` is zero everywhere: no step counts.")
+
+
+def _check_reset(reset: jax.Array | np.ndarray | None, layout: DataShape, what: str) -> None:
+    if reset is None:
+        return
+    shape = getattr(reset, "shape", ())  # of a tree of flags: none
+    if shape != (layout.steps, layout.samples):
+        raise ArgumentError(
+            f"`{what}.reset` has shape {list(shape)}; expected ({layout.steps}, {layout.samples}): "
+            "a flag per step and sample."
+        )
+    if reset.dtype.kind not in "biu":
+        raise ArgumentError(f"`{what}.reset` is {reset.dtype}; expected booleans: pass `reset != 0`.")
 
 
 def check_values(learner: Learner, params: object) -> None:

@@ -20,11 +20,13 @@ DIGESTED = 128 << 20  # bytes of an array that a digest reads
 
 
 class Dataset(NamedTuple):
-    """N sequences of T steps. `inputs` and `targets` are trees of arrays (T, N, …), `mask` (T, N) weighs each step.
+    """N sequences of T steps. `inputs` and `targets` are trees of arrays (T, N, …), `mask` (T, N) weighs each step,
+    `reset` (T, N) flags steps before which hidden state and trace start again.
 
     `inputs` is the tuple of the step's inputs; a single one may be passed bare. An input that is one number per step
     may be (T,): all samples share it. A mask of 0 and 1 says which steps count (`pad` makes one for sequences of
-    different lengths); other weights are legal, and none means that all steps count alike.
+    different lengths); other weights are legal, and none means that all steps count alike. `packed` lays episodes of
+    different lengths one behind the other, with a reset at the beginning of each.
 
     >>> import numpy as np
     >>> data = Dataset(np.zeros((50, 200, 3)), np.zeros((50, 200, 1)))  # 200 sequences of 50 steps
@@ -33,6 +35,7 @@ class Dataset(NamedTuple):
     inputs: PyTree
     targets: PyTree = None
     mask: jax.Array | np.ndarray | None = None
+    reset: jax.Array | np.ndarray | None = None
 
     def __repr__(self) -> str:
         """Shapes, not values."""
@@ -103,18 +106,19 @@ class Batches:
     """A checked data set, cut into batches of the size that the learner was compiled with."""
 
     def __init__(self, learner: Learner, data: Dataset, what: str):
-        if isinstance(data, type) or not all(hasattr(data, name) for name in Dataset._fields):
+        if isinstance(data, type) or not all(hasattr(data, name) for name in ("inputs", "targets", "mask")):
             raise ArgumentError(
                 f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, or "
                 "`etrax.train.Dataset(inputs, targets, mask=None)`."
             )
-        data = Dataset(*(_arrays(f"{what}.{name}", getattr(data, name)) for name in Dataset._fields))
+        data = Dataset(*(_arrays(f"{what}.{name}", getattr(data, name, None)) for name in Dataset._fields))
         self.learner = learner
         self.layout: DataShape = check_data(learner, data, what)
         self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
         shape = (self.layout.steps, self.layout.samples)
         mask = np.broadcast_to(np.float32(1), shape) if data.mask is None else np.asarray(data.mask)
         self.mask = mask if np.issubdtype(mask.dtype, np.floating) else mask.astype(np.float32)
+        self.reset = None if data.reset is None else np.asarray(data.reset) != 0
 
     def __len__(self) -> int:
         return -(-self.layout.samples // self.layout.batch)
@@ -130,16 +134,19 @@ class Batches:
             index = np.concatenate([chosen, np.full(size - len(chosen), chosen[0])])
             mask = self.mask[:, index]
             mask[:, len(chosen) :] = 0
+            reset = None if self.reset is None else self.reset[:, index]
             if on_mesh:  # a process reads only the samples that its devices need
-                yield Batch(*self.learner.place_batch(self.inputs, self.targets, mask, index))
+                both = self.targets, self.reset
+                inputs, (targets, reset), mask = self.learner.place_batch(self.inputs, both, mask, index)
             else:
                 inputs, targets = jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets))
-                yield Batch(inputs, targets, mask)  # type: ignore[arg-type]
+            yield Batch(inputs, targets, mask, reset)  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """What a record of a run says of its data; of large arrays a fixed choice of samples stands for all."""
         steps, samples = self.layout.steps, self.layout.samples
-        leaves = [(path, _some(a)) for path, a in leaves_with_paths((self.inputs, self.targets, self.mask))]
+        parts = (self.inputs, self.targets, self.mask, *([] if self.reset is None else [self.reset]))
+        leaves = [(path, _some(a)) for path, a in leaves_with_paths(parts)]
         return f"{samples} samples of {steps} steps, digest {digest_of(leaves)}"
 
     def target_of_a_sample(self) -> tuple[PyTree, bool]:

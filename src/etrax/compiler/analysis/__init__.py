@@ -26,6 +26,9 @@ from ._filtered import Filter as Filter
 from ._filtered import with_filters as with_filters
 from ._influence import lost_from_reached as lost_from_reached
 from ._influence import reached_elements as reached_elements
+from ._lanes import lane_of_elements as lane_of_elements
+from ._lanes import lane_of_positions as lane_of_positions
+from ._lanes import lanes_meet as lanes_meet
 from ._lost import LostKind as LostKind
 from ._lost import LostPath as LostPath
 from ._lost import rounded_gradients as rounded_gradients
@@ -38,6 +41,7 @@ from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
 from ._ranges import is_steep as is_steep
 from ._reach import find_nodes as find_nodes
+from ._reach import positions_reached as positions_reached
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges

@@ -53,6 +53,8 @@ class Facts:
     """The result of the analysis of one step.
 
     `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `lanes` is the number of streams along the first axis of every state, where each may start again on its own: no
+    trace is then equal for several of them.
     `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
@@ -63,6 +65,7 @@ class Facts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     parameter_inputs: frozenset[int] = frozenset()
+    lanes: int | None = None
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

@@ -122,7 +122,8 @@ class Traces:
         plan, steps = self.plan, window.steps
         fixed, dtypes = plan.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
         own = [k for k in range(len(plan.relations)) if plan.source(k) == k]
-        still = [g for g in plan.groups if plan.structure.is_fixed(g)]
+        # Powers of a block are those of every window, unless something starts again in one.
+        still = [g for g in plan.groups if window.resets is None and plan.structure.is_fixed(g)]
         # Where D changes: one loop backwards, for all groups together.
         moving = {
             g: plan.algebras[g].identity(dtypes[g], window.zero_after_credit) for g in plan.groups if g not in still
@@ -137,8 +138,9 @@ class Traces:
             changing = Step({g: d for g, d in records.blocks.items() if g in moving},
                             {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
             products, rows = reverse(
-                plan.algebras, moving, steps, lambda record: plan.reads(fixed, record), changing, emit
-            )
+                plan.algebras, moving, steps, lambda record: plan.reads(fixed, record), changing, emit,
+                resets=plan.resets(window),
+            )  # fmt: skip
         # Where it does not: its powers, which are those of every window.
         for g in still:
             algebra = plan.algebras[g]

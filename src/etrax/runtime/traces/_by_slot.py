@@ -91,7 +91,8 @@ def moved(
         rows = [none if suffix_rows[s] is None else suffix_rows[s] for s in slots]
         return move(site.call, fixed, met, entries, data, rows)
     new: list[Array] = []
-    copies = plan.reader.copies(plan.relations[k].group) if window.steps == 1 else {}
+    one_step = window.steps == 1 and window.resets is None
+    copies = plan.reader.copies(plan.relations[k].group) if one_step else {}
     for n, s in enumerate(slots):
         if s in copies and copies[s][0] in slots:
             # Over one step, a low-pass copy is the old one and what its slot has just become: x̄ ← κ x̄ + x'.

@@ -132,7 +132,7 @@ class Hopped(WiderStep):
         step = with_filters(self.facts.step, [Filter(self.facts.sites[r.site], a.links) for r, a in pairs])
         first = len(step.ins) - len(self.relations)
         steady = [first + k for k, r in enumerate(self.relations) if self.known.is_known(k, r.group)]
-        wider = replace(analyse(step), parameter_inputs=frozenset(steady))
+        wider = replace(analyse(step), parameter_inputs=frozenset(steady), lanes=self.facts.lanes)
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 
@@ -194,7 +194,7 @@ def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:
         inner.init,
         lambda trace, g, window: inner.credit(trace, hopped.signals(g, window), view(window)),
         lambda trace, window: inner.move(trace, view(window)),
-        EachStep(record, each.begin, advance),
+        EachStep(record, each.begin, advance, each.restart),
         fused=FusedCredit(
             lambda trace, g, window: inner.fused.in_product(trace, hopped.signals(g, window), view(window))
         ),

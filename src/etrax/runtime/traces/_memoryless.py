@@ -204,7 +204,8 @@ def memoryless_transport(
         own.init,
         own.credit,
         own.move,
-        EachStep(each.record, begin, advance),
+        # The last step itself is read anew at every step: there is nothing in it to clear.
+        EachStep(each.record, begin, advance, lambda carry, flags: (each.restart(carry[0], flags), carry[1])),
         fused=FusedCredit(own.in_product),
         parts=own.parts,
     )
