@@ -134,6 +134,7 @@ FAST = [
     ("cells/ind_rnn", "pp_prop(decay=0.8)", True), ("cells/ind_rnn", "ottt(decay=0.8)", True),
     ("cells/ind_rnn", "e_prop(kappa=0.3, feedback='random')", True), ("cells/ind_rnn", "e_prop(kappa=0.5)", False),
     ("cells/ind_rnn", "uoro()", True), ("reads/old_state", "d_rtrl(credit='state')", True),
+    ("stabilisers/mlstm_matrix", "d_rtrl()", True), ("as_written/convolution_of_both_factors", "d_rtrl()", True),
 ]  # fmt: skip
 
 

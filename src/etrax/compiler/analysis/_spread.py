@@ -40,13 +40,14 @@ class Spread:
     """A coarse group that acts on a fine one; `seen[r, p]` is the r-th coarse position that position p sees, or -1.
 
     `acts[i, j]` says whether state scalar j of the coarse group acts on state scalar i: of the fine group, and behind
-    those, of the coarse group itself.
+    those, of the coarse group itself. `shape` is that of a copy: fine positions, behind the axis of lanes.
     """
 
     coarse: Group
     fine: Group
     seen: np.ndarray
     acts: np.ndarray
+    shape: tuple[int, ...]
 
     @property
     def copies(self) -> list[tuple[int, int]]:
@@ -93,7 +94,16 @@ def _spread(facts: Facts, coarse: Group, fine: Group, edges: Iterable[tuple[int,
         return None
     seen = np.full((int(colour.max()) + 1, width), -1, np.int64)
     seen[colour[q], p] = q
-    return Spread(coarse, fine, seen, _acts(facts, coarse, fine, edges))
+    return Spread(coarse, fine, seen, _acts(facts, coarse, fine, edges), _shape_of_copies(facts, fine))
+
+
+def _shape_of_copies(facts: Facts, fine: Group) -> tuple[int, ...]:
+    """The shape of the fine positions, with the first axis of their states where they lie along it."""
+    first, count = facts.states[fine.leaves[0]].aval.shape[:1], fine.num_positions
+    if not first or fine.varshape[:1] == first or count % first[0]:
+        return fine.varshape
+    lane = fine.place[0].reshape(first[0], -1) // (count // first[0])
+    return (first[0], count // first[0]) if (lane == np.arange(first[0])[:, None]).all() else fine.varshape
 
 
 def _acts(facts: Facts, coarse: Group, fine: Group, edges: Iterable[tuple[int, int]]) -> np.ndarray:
@@ -131,8 +141,8 @@ def with_spreads(facts: Facts, spreads: Sequence[Spread]) -> tuple[Step, frozens
         coarse, fine, of = spread.coarse, spread.fine, slot_elements(spread.coarse)
         leaves = (*coarse.leaves, *fine.leaves)
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (facts.states[i].aval for i in leaves)]
-        copy = jax.ShapeDtypeStruct(fine.varshape, structs[0].dtype)
-        rates = jax.ShapeDtypeStruct((len(spread.seen), *spread.acts.shape, *fine.varshape), copy.dtype)
+        copy = jax.ShapeDtypeStruct(spread.shape, structs[0].dtype)
+        rates = jax.ShapeDtypeStruct((len(spread.seen), *spread.acts.shape, *spread.shape), copy.dtype)
         traced = jax.make_jaxpr(_moved(spread))(structs, [copy] * len(spread.copies), rates)
         body, consts = without_calls(*open_jaxpr(traced))
         # A body that stands in the step twice has variables of its own each time.
@@ -175,7 +185,7 @@ def _moved(spread: Spread) -> Callable[[list[Array], list[Array], Array], list[A
             at = spread.seen[r]
             value = leaves[leaf].reshape(-1)[index[np.maximum(at, 0)]]
             value = value if (at >= 0).all() else jnp.where(at >= 0, value, 0)
-            new.append(sum(moved(r, count + j), value.reshape(fine.varshape)))
+            new.append(sum(moved(r, count + j), value.reshape(spread.shape)))
         return new
 
     return run

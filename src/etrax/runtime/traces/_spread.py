@@ -11,7 +11,7 @@ their own: what the loss owes to m is that of m.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +37,7 @@ class SpreadOut(WiderStep):
     @cached_property
     def wider(self) -> Facts:
         step, by_copies = with_spreads(self.facts, self.spreads)
-        wider = analyse(step, as_written=True, by_copies=by_copies)
+        wider = replace(analyse(step, as_written=True, by_copies=by_copies), lanes=self.facts.lanes)
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 
@@ -86,7 +86,7 @@ def _derivatives(spread: Spread, nothing: Mapping[int, Array], push: Any) -> Arr
             rows += [new[i].reshape(-1)[at[np.maximum(seen, 0)]] for i, at in coarse]
             columns.append(jnp.where(seen >= 0, jnp.stack(rows), 0))
         every.append(jnp.stack(columns, 1))
-    return jnp.stack(every).reshape(len(every), *spread.acts.shape, *spread.fine.varshape)
+    return jnp.stack(every).reshape(len(every), *spread.acts.shape, *spread.shape)
 
 
 @memoised
