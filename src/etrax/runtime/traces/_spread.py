@@ -11,7 +11,7 @@ their own: what the loss owes to m is that of m.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +37,7 @@ class SpreadOut(WiderStep):
     @cached_property
     def wider(self) -> Facts:
         step, by_copies = with_spreads(self.facts, self.spreads)
-        wider = analyse(step, as_written=True, by_copies=by_copies)
+        wider = replace(analyse(step, as_written=True, by_copies=by_copies), lanes=self.facts.lanes)
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 
