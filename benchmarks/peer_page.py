@@ -3,8 +3,9 @@
     python -m benchmarks.peer_page FOLDER
 
 FOLDER holds, by version of braintrace, `ours-VERSION.jsonl` and `control-VERSION.jsonl` (what the suite wrote; the
-control has at least what it collected), and `numbers-ours-VERSION.jsonl`, `numbers-control-VERSION.jsonl`. The last
-result of a test counts; a file `note.md` there says how the runs were made. Every collected test is on the page; a test
+control has at least what it collected), and `numbers-ours-VERSION.jsonl`, `numbers-control-VERSION.jsonl`; and
+`notebooks-ours-VERSION.jsonl`, `notebooks-control-VERSION.jsonl` of `benchmarks.peer_notebooks`. The last result
+of a test counts; a file `note.md` there says how the runs were made. Every collected test is on the page; a test
 that fails without a judgement (benchmarks/peer_judgements.toml) is named there as such, and makes the command fail.
 """
 
@@ -193,6 +194,48 @@ def private_text(suites: list[Suite]) -> str:
     return "\n".join(lines) + "\n"
 
 
+class Cell(TypedDict):
+    """What became of a notebook's cell; `name` is the private name that it used."""
+
+    notebook: str
+    cell: int
+    name: str
+    error: str
+
+
+def cells(file: Path) -> list[Cell]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def notebooks_text(folder: Path) -> str:
+    """The cells of notebooks that do not run, and why; of those that the library itself fails in, how many."""
+    text = ""
+    for file in sorted(folder.glob("notebooks-ours-*.jsonl")):
+        version = file.stem.removeprefix("notebooks-ours-")
+        ours, control = cells(file), cells(folder / f"notebooks-control-{version}.jsonl")
+        there = {(row["notebook"], row["cell"]) for row in control if row["error"]}
+        failed = [row for row in ours if row["error"]]
+        both = [row for row in failed if (row["notebook"], row["cell"]) in there]
+        text += f"\n## Notebooks\n\nOf {len(ours)} code cells in the notebooks of version {version} "
+        text += f"(`benchmarks.peer_notebooks`) {len(ours) - len(failed)} run. "
+        text += (
+            f"In the notebooks of the others the library itself fails in {len(there)} cells, of which {len(both)} are "
+        )
+        text += "among them. The rest:\n\n"
+        text += "| notebook | cell | why |\n|---|---|---|\n"
+        for row in failed:
+            if row not in both:
+                text += f"| `{row['notebook']}` | {row['cell']} | {cell_reason(row)} |\n"
+    return text
+
+
+def cell_reason(row: Cell) -> str:
+    """Why a cell does not run here: the judgement of it, or the private name that it uses."""
+    judged = tomllib.loads((HERE / "peer_judgements.toml").read_text(encoding="utf-8"))["cells"]
+    why = judged.get(f"{row['notebook']}:{row['cell']}")
+    return why or (f"private name `{row['name'].split('.')[-1]}`" if row["name"] else "Nobody has read this yet.")
+
+
 def main(argv: list[str]) -> int:
     folder = Path(argv[0])
     versions = sorted(f.stem.removeprefix("ours-") for f in folder.glob("ours-*.jsonl"))
@@ -201,7 +244,8 @@ def main(argv: list[str]) -> int:
     note = folder / "note.md"
     said = f"\n{note.read_text(encoding='utf-8').strip()}\n" if note.exists() else ""
     parts = [HEAD, table(suites), "\n", control_text(suites), said, numbers_text(folder, versions), judged]
-    PAGE.write_text("".join([*parts, private_text(suites)]), encoding="utf-8")
+    parts += [private_text(suites), notebooks_text(folder)]
+    PAGE.write_text("".join(parts), encoding="utf-8")
     print(f"{PAGE}: {unjudged} tests without a judgement")
     return unjudged > 0
 

@@ -335,10 +335,12 @@ def test_a_factory_that_runs_out_of_memory(model, capsys, tmp_path):
 def test_doctor(capsys, monkeypatch):
     monkeypatch.setitem(main.__globals__["PACKAGES"], "no-such-package", "nothing")
     monkeypatch.setitem(main.__globals__["OLDEST"], "brainstate", (99, 1))
+    monkeypatch.setitem(main.__globals__["EMPTY_SINCE"], "equinox", (0, 2))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"etrax {etrax.__version__}" in out and 'no-such-package: missing: pip install "etrax[nothing]"' in out
     assert 'and 99.1 is needed: pip install "etrax[brainstate]"' in out
+    assert 'which holds nothing since 0.2: pip install "etrax[equinox]"' in out
 
 
 def test_doctor_looks_for_models_where_they_are():
@@ -346,6 +348,7 @@ def test_doctor_looks_for_models_where_they_are():
     packages = main.__globals__["PACKAGES"]
     there = {"brainpy.state"} if sys.version_info < (3, 12) else {"brainpy", "brainspikes"}
     assert {name for name in packages if name.startswith("brain")} == there | {"brainstate"}
+    assert main.__globals__["EMPTY_SINCE"]["brainpy.state"] == (0, 2)
     project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = [r for r in project["optional-dependencies"]["brainpy"] if r.startswith("brain")]
     early, late = ([r for r in extra if f"python_version {when} '3.12'" in r] for when in ("<", ">="))

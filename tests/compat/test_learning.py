@@ -135,6 +135,23 @@ def test_a_synthesizer_acts_on_weights_without_a_trace_alone():
     assert changed == {("Wr", "weight")}
 
 
+@pytest.mark.parametrize("kind", [braintrace.D_RTRL, lambda model: braintrace.SnAp(model, n=2)], ids=["d", "snap"])
+def test_the_executor_of_a_learner_has_jacobians(kind):
+    """∂h'/∂h of leaky units is the leak, and ∂h'/∂w[i, j] is x[i] at unit j."""
+    model = Leaky()
+    brainstate.nn.init_all_states(model)
+    learner = kind(model)
+    learner.compile_graph(XS[0, 0])
+    out, hidden, _, (h2w, h2h) = learner.graph_executor.solve_h2w_h2h_jacobian(XS[0, 0])
+    np.testing.assert_allclose(h2h[0], np.full((H, 1, 1), model.leak))
+    (of_w,) = [pieces for (path, *_), pieces in h2w.items() if path == ("w",)]
+    np.testing.assert_allclose(of_w.dense(), np.broadcast_to(XS[0, 0][:, None, None], (I, H, 1)))
+    np.testing.assert_allclose(hidden["h",], XS[0, 0] @ model.w.value)
+    *_, pull = learner.graph_executor.solve_h2w_h2h_l2h_jacobian(XS[0, 0])
+    want = (1 - jnp.tanh(hidden["h",]) ** 2) * model.out.value.sum(1)
+    np.testing.assert_allclose(pull(jnp.ones_like(out))["h",], want)
+
+
 MAPPED_RESETS = ["batched", "compiled", "wrapped", "wrapped and jitted"]
 
 

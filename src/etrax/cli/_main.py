@@ -28,6 +28,7 @@ PACKAGES = {
     "nir": "nir", "scikit-learn": "tasks",
 }  # fmt: skip
 OLDEST = {"brainpy": (2, 9)}
+EMPTY_SINCE = {"brainpy.state": (0, 2)}
 FIRST = """\
 a model for the commands is a function in a file of yours:
 
@@ -302,15 +303,18 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _version_of(package: str, extra: str) -> str:
-    """The version that is installed, and what to do if there is none or one that is too old."""
+    """The version that is installed, and what to do if there is none, or one that is too old or holds nothing."""
     remedy = f'pip install "etrax[{extra}]"'
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return f"missing: {remedy}"
-    oldest = OLDEST.get(package, ())
-    if tuple(map(int, re.findall(r"\d+", version)[: len(oldest)])) < oldest:
+    numbers = tuple(map(int, re.findall(r"\d+", version)))
+    oldest, empty = OLDEST.get(package, ()), EMPTY_SINCE.get(package)
+    if numbers[: len(oldest)] < oldest:
         return f"{version}, and {'.'.join(map(str, oldest))} is needed: {remedy}"
+    if empty is not None and numbers >= empty:
+        return f"{version}, which holds nothing since {'.'.join(map(str, empty))}: {remedy}"
     return version
 
 

@@ -20,6 +20,7 @@ from ._diagnostics import DiagnosticLevel as DiagnosticLevel
 from ._executor import ETraceGraphExecutor as ETraceGraphExecutor
 from ._graph import ETraceGraph as ETraceGraph
 from ._group import HiddenGroup as HiddenGroup
+from ._group import SnapPattern as SnapPattern
 from ._input_data import MultiStepData as MultiStepData
 from ._input_data import SingleStepData as SingleStepData
 from ._input_data import first_steps as first_steps

@@ -18,6 +18,38 @@ from ._show import show
 from ._slices import eval_slice
 
 
+class SnapPattern(NamedTuple):
+    """Which positions of a group the trace of SnAp-n holds for each of them.
+
+    `neighbours[p]` are the numbers of p itself and of the positions that it acts on in fewer than n steps, filled up
+    with p where `valid` is False.
+    """
+
+    n: int
+    varshape: tuple[int, ...]
+    neighbours: np.ndarray
+    valid: np.ndarray
+
+    @property
+    def num_position(self) -> int:
+        return self.neighbours.shape[0]
+
+    @property
+    def num_neighbour(self) -> int:
+        """The most positions that are held for one, itself included."""
+        return self.neighbours.shape[1]
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether each position has itself alone."""
+        return self.num_neighbour == 1
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether each position has all of them: RTRL within the group."""
+        return self.num_neighbour == self.num_position and bool(self.valid.all())
+
+
 class HiddenGroup(NamedTuple):
     """States of one position set, and their own transition h' = G(h, rest).
 
@@ -25,7 +57,8 @@ class HiddenGroup(NamedTuple):
     the old values of `hidden_states`. The constvars are every variable of the model's jaxpr that the new values need
     and that does not depend on the group through uncut operations, among them the outputs of cut weight ops. `colour`
     numbers the positions that are probed together (None: all), see `diagonal_jacobian`; `tag` is the structure of the
-    recurrence. States are in the order of the model's own, see `ModuleInfo`.
+    recurrence; `snap` is what a learner of SnAp-n holds (None: of each position itself). States are in the order of the
+    model's own, see `ModuleInfo`.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -45,6 +78,7 @@ class HiddenGroup(NamedTuple):
     layout: Columns | None = None
     colour: np.ndarray | None = None
     tag: str = ""
+    snap: SnapPattern | None = None
 
     @property
     def columns(self) -> Columns:
@@ -63,6 +97,11 @@ class HiddenGroup(NamedTuple):
     def num_state(self) -> int:
         """State scalars at one position."""
         return self.columns.num_state
+
+    @property
+    def trace_state_width(self) -> int:
+        """State scalars that a trace holds for one position."""
+        return self.num_state * (1 if self.snap is None else self.snap.num_neighbour)
 
     @property
     def is_diagonal_recurrence(self) -> bool:

@@ -14,7 +14,7 @@ from ...compiler.ir import Path, PyTree, Role, lies_under
 from ...graph import ETraceGraph, ETraceGraphExecutor, first_steps
 from ...rules import Rule
 from ...stateful import SequenceDriver, Sequences, Stateful, brainstate_loop, with_batch_size
-from ._compiler import ETraceVjpGraphExecutor, warn_without_effect
+from ._compiler import ETraceVjpGraphExecutor, warn_without_effect, with_patterns
 from ._config import ControlFlowPolicy, ETraceConfig
 from ._diagnostics import CompilationReport
 from ._hooks import SERVED, HookedStateful, Solved, check_overrides, refuse_override
@@ -206,7 +206,8 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         online = kind(self.model4compile, self.rule(), *self._example, trace_dtype=self.trace_dtype)
         self.online, learner = online, online.learner
         del online.trace  # the traces are states of this module, one for each array
-        self._executor.adopt(lambda: learner.graph)
+        facts, n = learner.facts, self.config.sparse_n
+        self._executor.adopt(lambda: with_patterns(learner.graph, facts, n), facts)
 
     def _changes_gradients(self) -> bool:
         """Whether a subclass, or somebody who put a function on the class or this object, has gradients of its own."""

@@ -11,9 +11,11 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import brainstate
+import numpy as np
 
 from ... import graph
 from ..._errors import ArgumentTypeError, NotSupportedError, visible
+from ...compiler.analysis import Facts, positions_reached
 from ...graph import ETraceGraph
 from ._config import ControlFlowPolicy, as_order
 from ._diagnostics import CompilationReport
@@ -56,6 +58,28 @@ def _graph_without_bypass(compiled: ETraceGraph) -> ETraceGraph:
     if perturbation is None or perturbation.bypass is None:
         return compiled
     return compiled._replace(hidden_perturb=perturbation._replace(bypass=None))
+
+
+def with_patterns(compiled: ETraceGraph, facts: Facts, n: int | None) -> ETraceGraph:
+    """The graph of a learner of SnAp-n: its groups tell which positions a trace holds for each of them."""
+    if n is None:
+        return compiled
+    groups = tuple(g._replace(snap=_pattern_of(g, facts, n)) for g in compiled.hidden_groups)
+    relations = tuple(
+        r._replace(hidden_groups=tuple(groups[g.index] for g in r.hidden_groups))
+        for r in compiled.hidden_param_op_relations
+    )
+    by_path = {path: groups[g.index] for path, g in compiled.hid_path_to_group.items()}
+    return compiled._replace(hidden_groups=groups, hid_path_to_group=by_path, hidden_param_op_relations=relations)
+
+
+def _pattern_of(group: graph.HiddenGroup, facts: Facts, n: int) -> graph.SnapPattern:
+    reached = positions_reached(facts, group.index, n)
+    others = [row[row != p] for p, row in enumerate(np.split(reached.indices, reached.indptr[1:-1]))]
+    width = 1 + max(map(len, others))
+    filled = [np.r_[p, np.sort(row), [p] * (width - 1 - len(row))] for p, row in enumerate(others)]
+    valid = np.arange(width) <= np.array([len(row) for row in others])[:, None]
+    return graph.SnapPattern(n, group.varshape, np.array(filled, np.int32), valid)
 
 
 def _accepting(function: Callable[_P, _R]) -> Callable[..., _R]:
@@ -139,6 +163,7 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
         self.vjp_method, self.full_jacobian = vjp_method, full_jacobian
         self.include_output_bypass = include_output_bypass
         self._graph_of_learner: Callable[[], ETraceGraph] | None = None
+        self._facts_of_learner: Facts | None = None
 
     @property
     def is_single_step_vjp(self) -> bool:
@@ -148,9 +173,15 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     def is_multi_step_vjp(self) -> bool:
         return self.vjp_method == "multi-step"
 
-    def adopt(self, graph_of_learner: Callable[[], ETraceGraph]) -> None:
+    def adopt(self, graph_of_learner: Callable[[], ETraceGraph], facts: Facts) -> None:
         """Take the graph of a learner that has been compiled elsewhere, when it is first asked for."""
         self._graph_of_learner, self._graph = graph_of_learner, None
+        self._facts_of_learner, self._probes = facts, None
+
+    def solve_h2w_h2h_jacobian(self, *args, **kwargs):
+        if self._probes is None and self._facts_of_learner is not None:
+            self._probes = graph.plan_jacobians(self._facts_of_learner, self.graph.hidden_groups)
+        return super().solve_h2w_h2h_jacobian(*args, **kwargs)
 
     @property
     def graph(self) -> ETraceGraph:

@@ -41,6 +41,7 @@ from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
 from ._ranges import is_steep as is_steep
 from ._reach import find_nodes as find_nodes
+from ._reach import positions_reached as positions_reached
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges

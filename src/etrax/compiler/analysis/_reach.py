@@ -109,6 +109,22 @@ def reach_of(facts: Facts, site: int, n: int) -> Any:
     return reached.astype(bool)
 
 
+def positions_reached(facts: Facts, group: int, n: int) -> Any:
+    """Each position of a group, and where it leads in fewer than n steps of the whole recurrence, (from, to)."""
+    from scipy.sparse import eye_array  # on use: its import takes half a second
+
+    still = eye_array(find_nodes(facts).count, dtype=bool, format="csr")
+    first = sum(g.num_positions for g in facts.groups[:group])  # nodes of groups come first, in their order
+    rows = slice(first, first + facts.groups[group].num_positions)
+    reached = still[rows]
+    for _ in range(n - 1):
+        further = (reached @ (one_step(facts) + still)).astype(bool)
+        if further.nnz == reached.nnz:
+            break
+        reached = further
+    return reached[:, rows]
+
+
 def steps_to_fill(facts: Facts, site: int) -> int:
     """The first n at which R_n is all that the op ever reaches."""
     n = 1
