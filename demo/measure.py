@@ -45,7 +45,8 @@ def gradient(method: Method, settings: Settings, digits: Digits, times: int = 1)
         online = method.learner.value_and_grad(loss, window=settings.window)
         return online(params, method.learner.init(params), x, y, mask)[0][1]
 
-    shapes = [jax.ShapeDtypeStruct((times * digits.steps, settings.batch, *a.shape[2:]), a.dtype) for a in digits.train]
+    arrays, lead = digits.train[:3], (times * digits.steps, settings.batch)
+    shapes = [jax.ShapeDtypeStruct((*lead, *a.shape[2:]), a.dtype) for a in arrays]
     return jax.jit(run).lower(method.learner.params, *shapes)
 
 

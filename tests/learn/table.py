@@ -29,7 +29,7 @@ ROWS = {
         Row(etrax.e_prop(0.0, "adaptive", key=1), False), Row(etrax.three_factor(), False), Row(etrax.uoro(1)),
         Row(etrax.ottt(0.8)), Row(etrax.rflo(0.8)), Row(etrax.ostl()), Row(etrax.snap(1)), Row(etrax.snap(2)),
         Row(etrax.synthetic()), Row(etrax.kf_rtrl(1)), Row(etrax.d_rtrl(fan_out=0, hops=0)),
-        Row(etrax.d_rtrl(fan_out=None, hops=1)),
+        Row(etrax.d_rtrl(fan_out=None, hops=1)), Row(etrax.auto()),
         Row(etrax.partition({"wo": etrax.tbptt()}, default=etrax.three_factor(kappa=0.3)), False),
     )
 }  # fmt: skip

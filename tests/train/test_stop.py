@@ -83,7 +83,7 @@ def test_loss_that_is_no_number_names_epoch_and_batch():
     with pytest.raises(Diverged, match=r"the loss is nan in epoch 1, batch 2 of 3.*last_params") as caught:
         made.fit(d, 2, shuffle=False, progress=False)
     assert (caught.value.epoch, caught.value.batch) == (1, 2)
-    first = made.fit(jax.tree.map(lambda a: a[:, :B], d), 1, shuffle=False, progress=False)
+    first = made.fit(Dataset(*(a[:, :B] for a in d[:3])), 1, shuffle=False, progress=False)
     same(caught.value.result.last_params, first.params)
     assert caught.value.result.reason == "diverged" and isinstance(caught.value, FloatingPointError)
 

@@ -254,6 +254,8 @@ class Meshed:
 
     def _of_resets(self, reset: Any) -> PyTree:
         """Flags of a sequence are cut with the lanes; those of one step, which are few, lie everywhere."""
+        if reset is None:
+            return None
         return self.along(reset) if jnp.ndim(reset) == 2 else jax.tree.map(lambda _: self.named(), reset)
 
     def _of_inputs(self, tree: PyTree) -> PyTree:
