@@ -19,13 +19,14 @@ def lane_of_elements(shape: tuple[int, ...]) -> np.ndarray:
 def lane_of_positions(facts: Facts, group: Group) -> np.ndarray | None:
     """The lane of every position of a group; None if one holds states of several lanes, which an op drives together."""
     lanes = np.full(group.num_positions, -1, np.int64)
-    for i in group.leaves:
+    # States that were added to a step at the positions of others (copies, filtered data) may have no axis of lanes.
+    for i in (i for i in group.leaves if facts.states[i].aval.shape[:1] == (facts.lanes,)):
         place, lane = group.place_of(i), lane_of_elements(facts.states[i].aval.shape)
         before = lanes[place]
         lanes[place] = lane
         if ((before >= 0) & (before != lane)).any() or (lanes[place] != lane).any():
             return None
-    return lanes
+    return lanes if (lanes >= 0).all() else None
 
 
 @memoised
