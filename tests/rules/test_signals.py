@@ -219,3 +219,26 @@ def test_what_drives_a_unit_is_not_its_activity():
     want = jax.grad(bptt)(params)
     for name in "bc":  # the output shows the unit itself: its error is the signal, and the trace is exact
         np.testing.assert_allclose(grads[name], want[name], rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "rule", [etrax.e_prop(feedback="random", key=1), etrax.e_prop(0.5, "random"), etrax.three_factor()]
+)
+def test_columns_that_reach_no_state_keep_the_gradient_of_the_loss(rule):
+    """One product for a leaky state and for the gate of the output: the gate's half has no state to be signalled at."""
+
+    def step(w, h, x):
+        drive, gate = jnp.split(x @ w, 2, -1)
+        h = 0.9 * h + drive
+        return h, jax.nn.sigmoid(gate) * h
+
+    w = jax.random.normal(jax.random.key(0), (3, 8))
+    xs, ys = jax.random.normal(jax.random.key(1), (7, 2, 3)), jnp.zeros((7, 2, 4))
+    learner = etrax.compile(step, rule, xs[0], params=w, hidden=jnp.zeros((2, 4)))
+    squares = lambda o, y: ((o - y) ** 2).sum()
+    for window in (1, 3):
+        (_, grad), _ = learner.value_and_grad(squares, window=window, reduction="sum")(w, learner.init(), xs, ys)
+        want = jax.grad(
+            lambda w: sum(map(squares, jax.lax.scan(lambda h, x: step(w, h, x), jnp.zeros((2, 4)), xs)[1], ys))
+        )(w)
+        np.testing.assert_allclose(grad[:, 4:], want[:, 4:], rtol=1e-12, atol=1e-12)

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, OpNode, Visible, find_visible
+from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, OpNode, Visible, elements_without_memory, find_visible
 from ..runtime import (
     EachStep,
     Eligibility,
@@ -50,6 +50,7 @@ from ..runtime import (
     on_activity,
     plan_of,
     plan_probes,
+    pull_to_ops,
     reduced_view,
     remaining,
     reverse_leak,
@@ -87,7 +88,9 @@ class StepSignal(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class _Guided:
     """`groups` have a trace; those of them in `signalled` take a signal that meets the filtered eligibility, the others
-    take theirs at once. `filtered` are the relations to the former; `untraced` ops reach a state by no trace."""
+    take theirs at once. `filtered` are the relations to the former; `untraced` ops reach a state by no trace. `shown`
+    are elements of an op's output that reach no state (the half of a fused product that gates the output): they keep
+    the gradient of the loss."""
 
     traces: Traces
     visible: Visible
@@ -97,6 +100,7 @@ class _Guided:
     signalled: list[int]
     filtered: list[int]
     untraced: list[int]
+    shown: dict[int, np.ndarray]
 
     @property
     def plan(self) -> Plan:
@@ -125,6 +129,10 @@ class _Guided:
         old, others = facts.step.states_of(leaves), [g for g in self.groups if g not in self.signalled]
         at_once = eligibility(visible, self.plan, observed, others, on_groups, moment.errors, old)
         at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)
+        if self.shown:
+            bars = pull_to_ops(facts, sorted(self.shown), leaves, weights, ran.ys)(moment.errors)[0]
+            for j, at in self.shown.items():
+                at_ops[j] = jnp.where(at, bars[j], at_ops.get(j, 0))
         return StepSignal({g: on_groups[g] for g in self.signalled}, at_once, at_ops, memo)
 
     def credit(self, trace: GuidedTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
@@ -142,7 +150,7 @@ class _Guided:
         every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
         a, c = backward(plan, window, blocks, every)
         for k, r in enumerate(plan.relations):
-            add_to(out, r.site, plan.grad(k, c[k], window))
+            add_to(out, r.site, plan.grad(k, self._on_states(k, c[k]), window))
         for j, term in self.traces.credit(trace.plain, a, window).items():
             add_to(out, j, term)
         for k, e in zip(self.filtered, trace.filtered, strict=True):
@@ -175,8 +183,14 @@ class _Guided:
             old = self.traces.summed(k, trace.plain, a[group], window)
             if group in left:
                 e = self._where(k, left[group][0], e, window)
-            moved.append((kappa**n * e + old + plan.outer(k, c[k].astype(e.dtype), window)).astype(e.dtype))
+            fresh = plan.outer(k, self._on_states(k, c[k]).astype(e.dtype), window)
+            moved.append((kappa**n * e + old + fresh).astype(e.dtype))
         return moved
+
+    def _on_states(self, k: int, c: Array) -> Array:
+        """Signals at the outputs of relation k's op, without those that reach no state."""
+        shown = self.shown.get(self.plan.relations[k].site)
+        return c if shown is None else jnp.where(shown, 0, c)
 
     def _resets(self, window: WindowData) -> dict[int, Array]:
         """Flags at the positions, in one axis, of the groups whose eligibility is filtered; nothing if none is set."""
@@ -220,7 +234,9 @@ def guided_transport(
     filtered = [k for k, r in enumerate(plan.relations) if r.group in signalled]
     replaces = frozenset(j for j in live_sites(facts) if (sites is None or j in sites) and facts.remembers(OpNode(j)))
     untraced = sorted(replaces - {r.site for r in plan.relations})
-    guided = _Guided(Traces(plan), find_visible(facts), source, kappa, plan.groups, signalled, filtered, untraced)
+    shown = {j: at for j in sorted(replaces) if (at := elements_without_memory(facts, j)).any()}
+    visible, groups = find_visible(facts), plan.groups
+    guided = _Guided(Traces(plan), visible, source, kappa, groups, signalled, filtered, untraced, shown)
     return Transport(
         guided.init,
         guided.credit,

@@ -21,6 +21,7 @@ from ._own_loss import OwnLoss as OwnLoss
 from ._own_loss import StepGradients as StepGradients
 from ._own_loss import own_loss_of as own_loss_of
 from ._own_loss import plan_own_loss as plan_own_loss
+from ._own_loss import pull_to_ops as pull_to_ops
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
 from ._plan import plan_of as plan_of

@@ -72,7 +72,7 @@ class OwnLoss:
         loss_weight: Array | float,
     ) -> StepGradients:  # fmt: skip
         """Derivative rules, which need not be linear, see the loss times its weight, which is divided out again."""
-        pull = _from_ops(self.facts, self.sites, leaves, weights, ran.ys)
+        pull = pull_to_ops(self.facts, self.sites, leaves, weights, ran.ys)
         _, plain = errors_of(ran.outputs, step_data, loss_of)
         errors = {k: (loss_weight * e).astype(e.dtype) for k, e in plain.items()}
         gradients = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in self._pulled(pull, errors)[0].items()})
@@ -107,7 +107,7 @@ def own_loss_of(facts: Facts, sites: Sequence[int], watched: Sequence[HeldStates
     return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, seen, is_steep(facts))
 
 
-def _from_ops(
+def pull_to_ops(
     facts: Facts, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
 ) -> Callable[[dict[int, Array]], tuple[dict[int, Array]]]:
     """The pull-back from the outputs of a step to the outputs of weight ops, which have given these values."""

@@ -54,6 +54,7 @@ from ._spread import possible_spreads as possible_spreads
 from ._spread import slot_elements as slot_elements
 from ._spread import with_spreads as with_spreads
 from ._visible import Visible as Visible
+from ._visible import elements_without_memory as elements_without_memory
 from ._visible import find_visible as find_visible
 from ._visible import observe as observe
 from ._visible import signalled_sites as signalled_sites

@@ -189,3 +189,16 @@ def _shape(facts: Facts, reader: Reader) -> tuple[int, ...]:
     if reader.site is None:
         return facts.step.select(Role.OUTPUT)[reader.index].aval.shape
     return facts.sites[reader.site].call.operands[reader.index].shape
+
+
+def elements_without_memory(facts: Facts, site: int) -> np.ndarray:
+    """Elements of a weight op's output that reach no state, of the shape of y: outputs of the step are all they act on.
+
+    An element that another weight op reads counts by that op: it may reach a state through it.
+    """
+    shown = np.ones(facts.sites[site].y_shape, bool)
+    for target, dep in facts.edges.out(OpNode(site)).items():
+        if isinstance(target, StateNode) or (isinstance(target, OpNode) and facts.remembers(target)):
+            for m in dep.maps:
+                shown &= m.reshape(shown.shape) < 0
+    return shown
