@@ -114,8 +114,8 @@ def _jit(g: Draw, shape: Shape, d: int) -> Value | None:
 
 
 def _of_vector(form: str):
-    """Expressions that need an axis."""
-    return lambda g, shape, d: g.emit(form, [weight(g, shape, d)], shape, "w") if shape else None
+    """Expressions that need an axis of several: a softmax over one element is a constant."""
+    return lambda g, shape, d: g.emit(form, [weight(g, shape, d)], shape, "w") if shape and shape[-1] > 1 else None
 
 
 MAKERS = [

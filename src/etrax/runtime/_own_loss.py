@@ -5,7 +5,8 @@
 ℓ is the loss of this step alone. A state that is made of other new states of its group (a spike of its membrane) counts
 for itself, and they for what is left: the trace of the spike holds their part already. The new states of other groups
 count as what the loss sees a group through. Recurrence by weight ops is left out of r, as it is left out of the trace:
-ops that read old states only, on their way to states. For a group that the loss sees in no other way they are left in.
+ops that read old states only, on their way to states and to no output. For a group that the loss sees in no other way
+they are left in.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
-from ..compiler.analysis import Facts, OpNode, is_steep
+from ..compiler.analysis import Facts, OpNode, OutputNode, is_steep
 from ..compiler.ir import Detach, Role, Site, detaching_vjp, interpret
 from ..compiler.opened import OpenStep
 from ._plan import Plan
@@ -90,7 +91,9 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
     """For the groups of a plan, each seen through the others; a state counts by itself if it has a slot in the plan."""
     facts = plan.facts
     driven = {t for _, t, _ in facts.edges.between(OpNode, OpNode)}
-    recurrent = frozenset(j for j in facts.cut if facts.remembers(OpNode(j)) and OpNode(j) not in driven)
+    shown = {s for s, _, _ in facts.edges.between(OpNode, OutputNode)}  # a loss reads them beside the states
+    ops = (j for j in facts.cut if facts.remembers(OpNode(j)))
+    recurrent = frozenset(j for j in ops if OpNode(j) not in driven and OpNode(j) not in shown)
     groups = []
     for g in plan.groups:
         leaves = tuple(sorted(facts.groups[g].leaves))
