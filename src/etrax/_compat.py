@@ -181,7 +181,7 @@ def rule_function(eqn: JaxprEqn) -> tuple[Any, Any] | None:
     rule = _closed_over(thunk).get("jvp")
     transforms = getattr(rule, "transforms", ())
     trees = [arg for _, args in transforms for arg in args if isinstance(arg, jax.tree_util.PyTreeDef)]
-    return (rule.f, trees[0]) if len(transforms) == 1 and len(trees) == 1 else None
+    return (rule.f, trees[0]) if rule is not None and len(transforms) == 1 and len(trees) == 1 else None
 
 
 def _closed_over(function: Any) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _as_it_is(exported: jax_export.Exported) -> Callable[..., list[jax.Array]]:
 
     @jax.custom_batching.custom_vmap
     def call(*leaves: jax.Array) -> list[jax.Array]:
-        return exported.call(*leaves)
+        return list(exported.call(*leaves))
 
     @call.def_vmap
     def refuse_batches(*_: object) -> tuple[list[jax.Array], list[bool]]:

@@ -254,6 +254,7 @@ class Online:
         program, (inputs, target, reset) = self.learner.program, sample
         if reset is not None:
             flags, start = program.resets(reset, initial, None)
+            assert flags is not None
             hidden = program.hidden_of(restarted(flags, start, program.states(hidden)))
         hidden, output = self.learner.plain_step(params, hidden, inputs)
         if not self.learner.options.check_finite:

@@ -188,8 +188,9 @@ def _as_rule(facts: Facts, clusters: Sequence[frozenset[int]], taken: Sequence[O
     if len(rules) == 1:
         return next(iter(rules))
     leaves = facts.step.select(Role.PARAM)
-    entries = {leaves[i].path: o.rule for cluster, o in zip(clusters, taken, strict=True) for i in sorted(cluster)}
-    return partition(dict(sorted(entries.items(), key=lambda entry: format_path(entry[0], "params"))))
+    pairs = [(leaves[i].path, o.rule) for cluster, o in zip(clusters, taken, strict=True) for i in sorted(cluster)]
+    pairs.sort(key=lambda pair: format_path(pair[0], "params"))
+    return partition({path: rule for path, rule in pairs})
 
 
 def _fits(facts: Facts, rule: Rule, budget: float, time: float, trace_dtype: DTypeLike | None) -> bool:

@@ -131,7 +131,9 @@ class Plan:
         lanes = {}
         for k, r in enumerate(self.relations):
             if r.site in sites:
-                outputs = np.where(r.places < 0, -1, self.lanes_at(k))
+                at = self.lanes_at(k)
+                assert at is not None
+                outputs = np.where(r.places < 0, -1, at)
                 lanes[r.site] = lanes_of_data(self.site(k), constants[r.site], outputs)
         return lanes
 
@@ -335,9 +337,9 @@ class Plan:
         """
         fixed, algebras = self.fixed(window), self.algebras
         start = {g: algebras[g].row(jax.tree.map(lambda x: jnp.zeros_like(x[0]), v)) for g, v in old.items()}
-        as_rows = [
+        new_rows, old_rows = (
             {g: jax.vmap(algebras[g].row, axis_size=window.steps)(v) for g, v in part.items()} for part in (new, old)
-        ]
+        )
 
         def emit(a: Mapping[int, Matrix], step: Step) -> dict[int, Array]:
             met = {k: r.group for k, r in enumerate(self.relations) if r.group in a}
@@ -345,8 +347,9 @@ class Plan:
 
         resets = {g: flags for g, flags in self.resets(window).items() if g in start}
         entry, c = reverse(
-            algebras, start, window.steps, lambda record: self.reads(fixed, record), records, emit, *as_rows, resets
-        )
+            algebras, start, window.steps, lambda record: self.reads(fixed, record), records, emit, new_rows, old_rows,
+            resets,
+        )  # fmt: skip
         return {g: algebras[g].of_row(a) for g, a in entry.items()}, c
 
     def driven_dot(self, k: int, a: Vector, step: Step, fixed: FixedParts) -> Array:

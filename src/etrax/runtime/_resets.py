@@ -35,7 +35,7 @@ def at_lanes(flags: Array, lanes: LaneMap, rank: int, lead: int = 0) -> Array:
     if flags.ndim == lead:
         return flags.reshape(*flags.shape, *[1] * rank)
     assert lanes is not None, "flags by lane need facts with lanes"
-    short = narrowed(lanes, equal_along(lanes))
+    short = narrowed(lanes, equal_along(lanes))  # pyright: ignore[reportArgumentType]  (numpy is sliced alike)
     if np.array_equal(short.reshape(-1), np.arange(flags.shape[-1])):
         return flags.reshape(*flags.shape[:lead], *short.shape)
     return flags[..., short]

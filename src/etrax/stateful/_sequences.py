@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,7 @@ class Sequences:
         """Run without a gradient; what `step_fn` returned at each step, stacked, or None."""
         check_flag("return_outputs", return_outputs)
 
-        def one(before: Before, part: Slices) -> object:
+        def one(before: Before, part: Any) -> object:
             slices, flags = part
             with starting_again(flags):
                 out = self._call_once(step_fn, (*before, *slices))

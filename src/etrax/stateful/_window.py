@@ -130,7 +130,7 @@ def online_window(learner: Learner) -> Window:
 
         def total(varied: dict[int, Array]) -> Array:
             def step(before: Leaves, xs: tuple[Leaves, Leaves, Array | None]) -> tuple[Leaves, Array]:
-                before = before if resets is None else restarted(xs[2], resets[1], before)
+                before = before if resets is None or xs[2] is None else restarted(xs[2], resets[1], before)
                 outs = facts.step.run([*params, *before, *xs[0]])
                 return outs[:n_states], loss_of(outs[n_states:], xs[1])[0]
 

@@ -113,7 +113,7 @@ def positions_reached(facts: Facts, group: int, n: int) -> Any:
     """Each position of a group, and where it leads in fewer than n steps of the whole recurrence, (from, to)."""
     from scipy.sparse import eye_array  # on use: its import takes half a second
 
-    still = eye_array(find_nodes(facts).count, dtype=bool, format="csr")
+    still = eye_array(find_nodes(facts).count, dtype=bool).tocsr()
     first = sum(g.num_positions for g in facts.groups[:group])  # nodes of groups come first, in their order
     rows = slice(first, first + facts.groups[group].num_positions)
     reached = still[rows]

@@ -44,7 +44,7 @@ def with_elementwise_ops(step: Step) -> tuple[Step, tuple[WeightSite, ...]]:
     if diagonal:
         zeros = zeros_of_variables(step)
         for site in diagonal:
-            mask = zeros[step.jaxpr.eqns[site.at[0]].invars[site.operand]].nonzero()
+            mask = zeros[step.jaxpr.eqns[next(iter(site.at))].invars[site.operand]].nonzero()
             if mask is not None and _is_diagonal(site.call, mask):
                 written[site.at] = partial(_by_diagonal, site.call)
     if not written:
@@ -130,7 +130,7 @@ def _may_be_diagonal(step: Step, site: WeightSite) -> bool:
         return False
     s = letters_of(site.call)
     axes = _matrix_axes(s)
-    var = step.jaxpr.eqns[site.at[0]].invars[site.operand]
+    var = step.jaxpr.eqns[next(iter(site.at))].invars[site.operand]
     is_computed = not isinstance(var, Literal) and var not in step.jaxpr.invars
     return is_computed and axes is not None and site.call.w.shape[axes[0]] == site.call.w.shape[axes[1]]
 
@@ -180,7 +180,7 @@ def _place_read(jaxpr: Jaxpr, site: WeightSite) -> tuple[int, ...] | None:
         return (0,) * len(axes)
     if len(site.at) > 1:
         return None
-    y = jaxpr.eqns[site.at[0]].outvars[0]
+    y = jaxpr.eqns[next(iter(site.at))].outvars[0]
     readers = [eqn for eqn in jaxpr.eqns if any(v is y for v in eqn.invars)]
     if not readers or any(eqn.primitive.name != "slice" for eqn in readers) or any(v is y for v in jaxpr.outvars):
         return None

@@ -83,11 +83,11 @@ class WiderStep:
 
     facts: Facts
 
-    @property
+    @cached_property
     def wider(self) -> Facts:
         raise NotImplementedError
 
-    def rates(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Array]:
+    def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
         raise NotImplementedError
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
@@ -145,8 +145,9 @@ class Hopped(WiderStep):
             number += n
         return tuple(found)
 
-    def rates(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Array]:
+    def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
         """κ and f per hop, (S, S + 1): one number each stands for all positions."""
+        assert weights is not None
         blocks, rows = self.plan.reader(leaves, weights, ys)
         found = []
         for r, row in zip(self.relations, rows, strict=True):

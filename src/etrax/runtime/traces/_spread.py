@@ -41,7 +41,7 @@ class SpreadOut(WiderStep):
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 
-    def rates(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Array]:
+    def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
         """The derivatives that the wider step takes."""
         facts = self.facts
         opened, old = OpenStep(facts.step, facts.sites, facts.cut), facts.step.states_of(leaves)
