@@ -100,6 +100,14 @@ def norm_behind_a_choice(p, s, x):
     return (low, high), high
 
 
+def copies_of_a_norm(p, s, x):
+    """A coarse state acts on all units by a norm, whose slope has no value where a choice has set its argument."""
+    (coarse, fine), (x, on) = s, x
+    gate, drive = jax.nn.sigmoid(x @ p["gain"])[:, None], x @ p["w"]
+    fine = gate * fine + jnp.linalg.norm(jnp.where(on > 0, coarse + jnp.ones(2), 0.0), axis=-1, keepdims=True) * drive
+    return (0.8 * coarse + gate, fine), fine
+
+
 def one_gate_for_all(p, h, x):
     x, on = x
     h = jnp.where(on > 0, jax.nn.sigmoid(x @ p["v"]) * h + 0.1 * jnp.sqrt(h) + x * p["gain"] ** 2, 0.0)
@@ -164,6 +172,7 @@ CASES = {
     "two layers": (two_layers, "w u", (ZERO, ZERO), (X, ON)),
     "gated": (gated, "w u", (ZERO, ZERO), (X, ON)),
     "fan-out of a norm": (norm_behind_a_choice, "w", (ONE, ZERO), (X, ON)),
+    "copies of a norm": (copies_of_a_norm, "w gain", (jnp.ones((B, 1)), jnp.zeros((B, N))), (XB, ON)),
     "fan-out": (one_gate_for_all, "v gain", ZERO, (X, ON)),
     "loop": (inner_loop, "loop", ZERO, (X, ON)),
     "many": (many_states, "w", [ZERO] * 9, (X, ON)),

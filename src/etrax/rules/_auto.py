@@ -11,7 +11,7 @@ one step, which the lowered program tells; it is a prediction that does not depe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -108,22 +108,23 @@ def _choose(facts: Facts, budget: float, time: float, trace_dtype: DTypeLike | N
     offers = [_offers(facts, cluster, sizes) for cluster in clusters]
     # Of rules that are worth the same, the one with the fewest options stands first.
     ranked = sorted(range(len(_CANDIDATES)), key=lambda n: (_score(clusters, [o[n] for o in offers], facts), -n))
+
     # The traces of a rule may share what they hold, so that the size of a choice is that of the whole of it.
-    for best in reversed(ranked):
-        taken = [offer[best] for offer in offers]
+    def fits(taken: Sequence[Offer]) -> bool:
         rule = _as_rule(facts, clusters, taken)
-        if _fits(facts, rule, budget, time, trace_dtype):
-            break
-    else:
-        raise AssertionError("truncated BPTT carries no trace, and its work is the unit of time")
-    taken, rule = _improved(facts, clusters, offers, taken, rule, budget, time, trace_dtype)
-    return Choice(clusters, offers, taken, rule)
+        if rule.size(facts, trace_dtype) > budget:
+            return False
+        return time == math.inf or _work(facts, rule, trace_dtype) <= time * _work(facts, tbptt(), trace_dtype)
+
+    singles = ([offer[n] for offer in offers] for n in reversed(ranked))
+    # Truncated BPTT always fits: it carries no trace, and its work is the unit of time.
+    taken = _improved(offers, next(filter(fits, singles)), fits)
+    return Choice(clusters, offers, taken, _as_rule(facts, clusters, taken))
 
 
 def _improved(
-    facts: Facts, clusters: Sequence[frozenset[int]], offers: Sequence[Sequence[Offer]], taken: list[Offer],
-    rule: Rule, budget: float, time: float, trace_dtype: DTypeLike | None,
-) -> tuple[list[Offer], Rule]:  # fmt: skip
+    offers: Sequence[Sequence[Offer]], taken: list[Offer], fits: Callable[[Sequence[Offer]], bool]
+) -> list[Offer]:
     """Cheaper rules of the same worth, then more exact ones, as long as everything fits."""
     steps = [(n, o) for n, old in enumerate(taken) for o in offers[n] if o.worth == old.worth and o.nbytes < old.nbytes]
     steps.sort(key=lambda step: step[1].nbytes)
@@ -135,10 +136,9 @@ def _improved(
         if (offer.worth, -offer.nbytes) <= (now.worth, -now.nbytes):
             continue
         tried = [*taken[:n], offer, *taken[n + 1 :]]
-        new = _as_rule(facts, clusters, tried)
-        if _fits(facts, new, budget, time, trace_dtype):
-            taken, rule = tried, new
-    return taken, rule
+        if fits(tried):
+            taken = tried
+    return taken
 
 
 def _clusters(facts: Facts) -> list[frozenset[int]]:
@@ -193,12 +193,7 @@ def _as_rule(facts: Facts, clusters: Sequence[frozenset[int]], taken: Sequence[O
     return partition({path: rule for path, rule in pairs})
 
 
-def _fits(facts: Facts, rule: Rule, budget: float, time: float, trace_dtype: DTypeLike | None) -> bool:
-    if rule.size(facts, trace_dtype) > budget:
-        return False
-    return time == math.inf or _work(facts, rule, trace_dtype) <= time * _work(facts, tbptt(), trace_dtype)
-
-
+@memoised
 def _work(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None) -> float:
     """Arithmetic operations of one step with a loss at its end, by the program that is lowered for it."""
     transport = rule.transport(facts, None, trace_dtype)

@@ -44,8 +44,8 @@ from ._spreads import chosen_spreads
 from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Verdict, by_position_verdict, relations_of, with_traced_window
 
-# By default a hop is carried where the whole trace stays within this many bytes. This decides what is exact, so that it
-# is the same on every device.
+# By default hops and copies are carried where the whole trace stays within this many bytes. This decides what is exact,
+# so that it is the same on every device.
 _HOP_BYTES = 512e6
 
 
@@ -158,17 +158,18 @@ def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int |
 
 @memoised
 def _cheap_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
-    """Hops that make a parameter exact, if the whole trace stays within a limit in bytes."""
+    """Hops that make a parameter exact, if they are cheap."""
     hopped = chosen_hops(facts, fan_out)
-    if hopped is None or diagonal_transport(hopped.wider, fan_out=fan_out).nbytes <= _HOP_BYTES:
-        return hopped
-    return None
+    return hopped if hopped is not None and _is_cheap(hopped.wider, fan_out) else None
 
 
 @memoised
 def _cheap_spreads(facts: Facts, fan_out: FanOut) -> SpreadOut | None:
-    """Copies of coarse states that make a parameter exact, if the whole trace stays within a limit in bytes."""
+    """Copies of coarse states that make a parameter exact, if they are cheap."""
     spread = chosen_spreads(facts, fan_out)
-    if spread is None or diagonal_transport(spread.wider, fan_out=fan_out).nbytes <= _HOP_BYTES:
-        return spread
-    return None
+    return spread if spread is not None and _is_cheap(spread.wider, fan_out) else None
+
+
+def _is_cheap(wider: Facts, fan_out: FanOut) -> bool:
+    """Whether the whole trace of a wider step stays within a limit in bytes."""
+    return diagonal_transport(wider, fan_out=fan_out).nbytes <= _HOP_BYTES

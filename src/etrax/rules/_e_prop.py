@@ -77,9 +77,9 @@ def e_prop(
         raise ArgumentError(
             f"`e_prop` takes a `feedback` of 'symmetric', 'random' or 'adaptive', got {short(feedback)}."
         )
-    on_state = check_credit("e_prop", credit)
+    check_credit("e_prop", credit)
     if feedback == "symmetric":
-        return _symmetric(kappa, credit if on_state else "step")
+        return _symmetric(kappa, credit)
     key = check_key(f"`e_prop` with {feedback} feedback", key)
     feedback_decay = check_decay("e_prop", "feedback_decay", feedback_decay)
     feedback_rate = check_number("e_prop", "feedback_rate", feedback_rate, 0, math.inf, "above 0", ends="()")

@@ -93,9 +93,8 @@ def ostl() -> Rule:
 def own_position(facts: Facts, param: int) -> Verdict:
     """The verdict on each position's own share, with the least window."""
     plain = own_share(facts, param)
-    if plain.kind is Kind.TRUNCATED:
-        return with_least_window(facts, param, plain, {})
-    return with_least_window(facts, param, plain, own_elements(facts, param))
+    carried = own_elements(facts, param) if plain.kind is Kind.APPROXIMATE else {}
+    return with_least_window(facts, param, plain, carried)
 
 
 def own_share(facts: Facts, param: int) -> Verdict:

@@ -23,7 +23,7 @@ from jax import Array
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..compiler.analysis import Elements, Facts, OpNode
+from ..compiler.analysis import Elements, Facts, OpNode, memoised
 from ..runtime import (
     FusedCredit,
     OwnLoss,
@@ -38,7 +38,7 @@ from ..runtime import (
     without_past,
 )
 from ._rule import Rule
-from ._verdicts import Verdict, with_least_window
+from ._verdicts import Kind, Verdict, with_least_window
 
 T = TypeVar("T")
 
@@ -162,9 +162,17 @@ def state_rule(
     """A rule under the published credit; `verdict` is on its trace alone, `traced` the elements that have one."""
 
     def at_own_step(facts: Facts, param: int) -> Verdict:
-        sites = transport(facts, None, None).signal
-        replaced = sites.replaces if sites is not None else frozenset()
-        untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - replaced
-        return with_least_window(facts, param, verdict(facts, param), traced(facts, param), own_step=not untraced)
+        plain = verdict(facts, param)
+        if plain.kind in (Kind.EXACT, Kind.UNUSED):
+            return plain
+        untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - _replaced(facts, transport)
+        return with_least_window(facts, param, plain, traced(facts, param), own_step=not untraced)
 
     return Rule(name, transport, at_own_step, {**options, "credit": "state"}, **more)
+
+
+@memoised
+def _replaced(facts: Facts, transport: Callable[..., Transport[Any]]) -> frozenset[int]:
+    """The sites whose gradient is the credit alone."""
+    signal = transport(facts, None, None).signal
+    return frozenset() if signal is None else signal.replaces

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -20,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...compiler.analysis import Facts, Spread, analyse, memoised, slot_elements, with_spreads
+from ...compiler.analysis import Facts, Spread, analyse, is_steep, memoised, slot_elements, with_spreads
 from ...compiler.ir import Detach, Role, detaching_vjp
 from ...compiler.opened import OpenStep
 from .._transport import WindowData
+from .._zeros import with_masked_products
 from ._hop import WiderStep
 
 
@@ -53,7 +54,9 @@ class SpreadOut(WiderStep):
 
         _, pull = detaching_vjp(run, {i: old[i] for i in moving})
         nothing = {i: jnp.zeros_like(old[i]) for i in moving}
-        _, push = jax.vjp(lambda bars: pull(bars)[0], nothing)
+        push = jax.vjp(lambda bars: pull(bars)[0], nothing)[1]
+        if is_steep(facts):  # zero times an infinite slope is zero, as in `_pushes.py`
+            push = partial(with_masked_products, push)
         return [_derivatives(spread, nothing, lambda tangents: push(tangents)[0]) for spread in self.spreads]
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
