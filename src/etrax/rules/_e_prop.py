@@ -38,7 +38,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
-from ..compiler.analysis import Facts, OpNode, traced_elements
+from ..compiler.analysis import Facts, traced_elements
 from ..runtime import (
     Transport,
 )
@@ -118,7 +118,7 @@ def _symmetric(kappa: float, credit: str) -> Rule:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
         plain = other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window", CHEAP_FAN_OUT)
         traced = relations_of(facts, param, CHEAP_FAN_OUT)
-        untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - {r.site for r in traced}
+        untraced = set(facts.live_sites_of(param)) - {r.site for r in traced}
         return with_least_window(facts, param, plain, traced_elements(facts, traced), own_step=not untraced)
 
     return Rule("e_prop", partial(filtered_transport, kappa=kappa), verdict, {"kappa": kappa})

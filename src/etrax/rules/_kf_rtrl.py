@@ -206,7 +206,7 @@ def kf_rtrl(key: int | Array) -> Rule:
 
 def _on_average(facts: Facts, param: int) -> Verdict:
     trivial = trivial_verdict(facts, param)
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
+    sites = [j for j in facts.live_sites_of(param) if facts.remembers(OpNode(j))]
     if trivial is not None or not any(_is_product(facts.sites[j]) for j in sites):
         return whole_influence_verdict(facts, param)
     what = "a random product of data and state influence is carried"

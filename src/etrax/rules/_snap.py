@@ -242,7 +242,7 @@ def snap(n: int, *, credit: str = "step") -> Rule:
     if on_state:
 
         def near(facts: Facts, param: int) -> Elements:
-            return nearby_elements(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live], n)
+            return nearby_elements(facts, facts.live_sites_of(param), n)
 
         on_all = partial(_on_all_states, transport)
         return state_rule("snap", {"n": n}, on_all, partial(_carried_within, n=n), near)
@@ -277,7 +277,7 @@ def _within(facts: Facts, param: int, n: int) -> Verdict:
     plain = _carried_within(facts, param, n)
     if plain.kind in (Kind.EXACT, Kind.UNUSED):
         return plain
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    sites = facts.live_sites_of(param)
     return with_least_window(facts, param, plain, nearby_elements(facts, sites, n))
 
 
@@ -285,7 +285,7 @@ def _carried_within(facts: Facts, param: int, n: int) -> Verdict:
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live and facts.remembers(OpNode(j))]
+    sites = [j for j in facts.live_sites_of(param) if facts.remembers(OpNode(j))]
     needed = max(steps_to_fill(facts, j) for j in sites)
     if needed > n:
         names = ", ".join(dict.fromkeys(facts.sites[j].label for j in sites if steps_to_fill(facts, j) > n))

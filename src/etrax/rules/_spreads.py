@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from ..compiler.analysis import Facts, FanOut, OpNode, memoised, possible_spreads, reached_elements
+from ..compiler.analysis import Facts, FanOut, memoised, possible_spreads, reached_elements
 from ..compiler.ir import Role
 from ..runtime import SpreadOut, spread_out
 from ._verdicts import lost_paths
@@ -19,13 +19,9 @@ def chosen_spreads(facts: Facts, fan_out: FanOut) -> SpreadOut | None:
         return None
     wider = spread_out(facts, spreads).wider
     gained = [p for p in waiting if not lost_paths(wider, p, fan_out)]
-    reached = {i for p in gained for i in reached_elements(facts, _live_sites(facts, p))}
+    reached = {i for p in gained for i in reached_elements(facts, tuple(facts.live_sites_of(p)))}
     used = tuple(s for s in spreads if not reached.isdisjoint(s.coarse.leaves))
     return spread_out(facts, used) if used else None
-
-
-def _live_sites(facts: Facts, param: int) -> tuple[int, ...]:
-    return tuple(j for j in facts.sites_of(param) if OpNode(j) in facts.live)
 
 
 def _can_push(spread: SpreadOut) -> bool:

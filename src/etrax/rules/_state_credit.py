@@ -23,7 +23,7 @@ from jax import Array
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..compiler.analysis import Elements, Facts, OpNode, memoised
+from ..compiler.analysis import Elements, Facts, memoised
 from ..runtime import (
     FusedCredit,
     OwnLoss,
@@ -165,7 +165,7 @@ def state_rule(
         plain = verdict(facts, param)
         if plain.kind in (Kind.EXACT, Kind.UNUSED):
             return plain
-        untraced = {j for j in facts.sites_of(param) if OpNode(j) in facts.live} - _replaced(facts, transport)
+        untraced = set(facts.live_sites_of(param)) - _replaced(facts, transport)
         return with_least_window(facts, param, plain, traced(facts, param), own_step=not untraced)
 
     return Rule(name, transport, at_own_step, {**options, "credit": "state"}, **more)

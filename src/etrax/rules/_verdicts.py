@@ -73,7 +73,7 @@ def trivial_verdict(facts: Facts, param: int) -> Verdict | None:
         return Verdict(Kind.UNUSED, f"it holds {leaf.aval.dtype} numbers, which have no gradient")
     if not leaf.aval.size:
         return Verdict(Kind.UNUSED, f"it has no elements (its shape is {list(leaf.aval.shape)})")
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    sites = facts.live_sites_of(param)
     if not sites:
         return Verdict(
             Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param)
@@ -105,7 +105,7 @@ def with_least_window(
     """
     if verdict.kind in (Kind.EXACT, Kind.UNUSED):
         return verdict
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    sites = facts.live_sites_of(param)
     least = least_window(facts, sites, traced)
     if least is None and not facts.edges.problems:
         return Verdict(Kind.UNUSED, "no element of it reaches an output, now or later: its gradient is zero")
@@ -142,7 +142,7 @@ def carried_groups(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> li
 
 def lost_paths(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) -> list[LostPath]:
     """Every path from a parameter to a state that per-position blocks of the cut step do not carry."""
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    sites = facts.live_sites_of(param)
     lost = [path for j in sites for path in lost_from_op(facts, j, fan_out)]
     lost += rounded_gradients(facts, param)
     for group in carried_groups(facts, param, fan_out):
@@ -156,7 +156,7 @@ def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) 
     if trivial is not None:
         return trivial
     groups, lost = carried_groups(facts, param, fan_out), lost_paths(facts, param, fan_out)
-    used = _labels(facts, [j for j in facts.sites_of(param) if OpNode(j) in facts.live])
+    used = _labels(facts, facts.live_sites_of(param))
     states = ", ".join(dict.fromkeys(facts.state_name(i) for g in groups for i in facts.groups[g].leaves))
     if not lost:
         reached = _reached(facts, param, fan_out)
@@ -216,7 +216,7 @@ def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = N
     trivial = trivial_verdict(facts, param)
     if trivial is not None:
         return trivial
-    sites = [j for j in facts.sites_of(param) if OpNode(j) in facts.live]
+    sites = facts.live_sites_of(param)
     if not signalled_sites(facts, fan_out) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
         return Verdict(Kind.TRUNCATED, f"{how}, and {_no_signal(facts, sites)}", None)
     plain = by_position_verdict(facts, param, fan_out)

@@ -99,12 +99,7 @@ def _check_input(name: str, leaf: Leaf, a: np.ndarray, layout: DataShape) -> Non
 def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: str) -> None:
     if mask is None:
         return
-    shape = getattr(mask, "shape", ())  # of a tree of masks: none
-    if shape != (layout.steps, layout.samples):
-        raise ArgumentError(
-            f"`{what}.mask` has shape {list(shape)}; expected ({layout.steps}, {layout.samples}): "
-            "a weight per step and sample."
-        )
+    _check_each_step(f"{what}.mask", mask, layout, "a weight")
     if mask.dtype.kind not in "biuf":
         raise ArgumentError(f"`{what}.mask` is {mask.dtype}; expected numbers or booleans.")
     if not (np.isfinite(mask).all() and (mask >= 0).all()):
@@ -116,14 +111,18 @@ def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: st
 def _check_reset(reset: jax.Array | np.ndarray | None, layout: DataShape, what: str) -> None:
     if reset is None:
         return
-    shape = getattr(reset, "shape", ())  # of a tree of flags: none
-    if shape != (layout.steps, layout.samples):
-        raise ArgumentError(
-            f"`{what}.reset` has shape {list(shape)}; expected ({layout.steps}, {layout.samples}): "
-            "a flag per step and sample."
-        )
+    _check_each_step(f"{what}.reset", reset, layout, "a flag")
     if reset.dtype.kind not in "biu":
         raise ArgumentError(f"`{what}.reset` is {reset.dtype}; expected booleans: pass `reset != 0`.")
+
+
+def _check_each_step(name: str, a: jax.Array | np.ndarray, layout: DataShape, kind: str) -> None:
+    shape = getattr(a, "shape", ())  # a tree of arrays has none
+    if shape != (layout.steps, layout.samples):
+        raise ArgumentError(
+            f"`{name}` has shape {list(shape)}; expected ({layout.steps}, {layout.samples}): {kind} per step and "
+            "sample."
+        )
 
 
 def check_values(learner: Learner, params: object) -> None:

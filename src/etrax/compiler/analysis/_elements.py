@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..primitives import Dep, components
+from ._nodes import Node
 
 
 class ElementGraph:
@@ -49,3 +52,21 @@ class ElementGraph:
         rank = np.empty(self.size, np.int32)
         rank[order] = np.arange(self.size) - np.repeat(starts, np.diff(starts, append=self.size))
         return rank
+
+
+def components_of(
+    dep: Mapping[tuple[Node, Node], Dep], shapes: Mapping[Node, tuple[int, ...]]
+) -> dict[Node, np.ndarray]:
+    """By node, the part that each of its elements belongs to: elements that reach each other share a number."""
+    numbers: dict[Node, np.ndarray] = {}
+    total = 0
+    for node, shape in shapes.items():
+        size = int(np.prod(shape, dtype=np.int64))
+        numbers[node] = total + np.arange(size).reshape(shape)
+        total += size
+    graph = ElementGraph(total)
+    for (source, target), edge in dep.items():
+        if source in numbers and target in numbers:
+            graph.join(numbers[source], numbers[target], edge)
+    component = graph.components()
+    return {node: component[number] for node, number in numbers.items()}

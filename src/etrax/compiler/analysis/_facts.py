@@ -137,6 +137,10 @@ class Facts:
     def sites_of(self, param: int) -> list[int]:
         return [j for j, s in enumerate(self.sites) if param in s.params]
 
+    def live_sites_of(self, param: int) -> list[int]:
+        """The weight ops of a parameter that an output shows, now or later."""
+        return [j for j in self.sites_of(param) if OpNode(j) in self.live]
+
     def state_name(self, leaf: int) -> str:
         return format_path(self.states[leaf].path, "hidden")
 

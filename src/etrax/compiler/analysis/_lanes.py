@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._elements import ElementGraph
+from ._elements import components_of
 from ._facts import Facts
 from ._memo import memoised
 from ._nodes import Node, OpNode, StateNode
@@ -35,22 +35,12 @@ def lanes_meet(facts: Facts) -> bool:
 
     Ops that no state reaches are left out: data that lanes share take nothing from one to another.
     """
-    numbers: dict[Node, np.ndarray] = {}
-    total = 0
-    for node, shape in _carriers(facts).items():
-        size = int(np.prod(shape, dtype=np.int64))
-        numbers[node] = total + np.arange(size).reshape(shape)
-        total += size
-    graph = ElementGraph(total)
-    for (source, target), dep in facts.edges.dep.items():
-        if source in numbers and target in numbers:
-            graph.join(numbers[source], numbers[target], dep)
-    component = graph.components()
-    owner = np.full(int(component.max(initial=-1)) + 1, -1, np.int64)
-    for node, number in numbers.items():
+    parts = components_of(facts.edges.dep, _carriers(facts))
+    owner = np.full(1 + max((int(a.max(initial=-1)) for a in parts.values()), default=-1), -1, np.int64)
+    for node, part in parts.items():
         if not isinstance(node, StateNode):
             continue
-        part, lane = component[number].reshape(-1), lane_of_elements(number.shape).reshape(-1)
+        part, lane = part.reshape(-1), lane_of_elements(part.shape).reshape(-1)
         before = owner[part]
         owner[part] = lane
         if ((before >= 0) & (before != lane)).any() or (owner[part] != lane).any():

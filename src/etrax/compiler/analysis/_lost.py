@@ -117,7 +117,7 @@ def lost_within_step(facts: Facts, site: int, fan_out: FanOut) -> list[LostPath]
 
 def rounded_gradients(facts: Facts, param: int) -> list[LostPath]:
     """Where gradients of a parameter's weights are rounded on their way to it."""
-    causes = dict.fromkeys(facts.sites[j].rounded for j in facts.sites_of(param) if OpNode(j) in facts.live)
+    causes = dict.fromkeys(facts.sites[j].rounded for j in facts.live_sites_of(param))
     return [LostPath(LostKind.ROUNDED, cause) for cause in causes if cause is not None]
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..primitives import first_seen
-from . import ElementGraph, Facts, Group, Node, OpNode, Relation, StateNode
+from . import Facts, Group, Node, OpNode, Relation, StateNode
+from ._elements import components_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +75,7 @@ def _sizes(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, tupl
 
 def _labels(facts: Facts, leaves: list[int], sites: list[int]) -> dict[Node, np.ndarray]:
     """Component of every element of every state and weight op."""
-    numbers: dict[Node, np.ndarray] = {}
-    total = 0
-    for node, shape in _sizes(facts, leaves, sites).items():
-        n = int(np.prod(shape, dtype=np.int64))
-        numbers[node] = total + np.arange(n).reshape(shape)
-        total += n
-    graph = ElementGraph(total)
-    for (source, target), dep in facts.edges.dep.items():
-        if source in numbers and target in numbers:
-            graph.join(numbers[source], numbers[target], dep)
-    component = graph.components()
-    return {node: component[number] for node, number in numbers.items()}
+    return components_of(facts.edges.dep, _sizes(facts, leaves, sites))
 
 
 def _grouped(facts: Facts, leaves: list[int], sites: list[int], labels: dict[Node, np.ndarray]) -> Samples | None:
