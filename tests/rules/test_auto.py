@@ -1,5 +1,7 @@
 """`auto`: within its budget, never less exact than the best single rule that fits, and right where it says so."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +69,54 @@ def test_what_is_cheap_becomes_exact_first():
     assert [k["out"] for k in kinds] == ["exact"] * 4  # a readout needs no trace
     assert [k["w"] for k in kinds] == ["truncated", "approximate", "exact", "exact"]
     assert [k["u"] for k in kinds] == ["truncated", "approximate", "approximate", "exact"]
+
+
+def cued():
+    """A cue of either sign that is asked for twenty steps later: `pp_prop` points uphill for the gate."""
+
+    def step(params, h, x):
+        z = jax.nn.sigmoid(x @ params["gate"] - 3.0)
+        h = (1 - z) * h + z * jnp.tanh(x @ params["value"] + h @ params["again"])
+        return h, h @ params["out"]
+
+    rng = np.random.default_rng(0)
+    shapes = {"gate": (3, 8), "value": (3, 8), "again": (8, 8), "out": (8, 1)}
+    params = {name: jnp.asarray(rng.standard_normal(shape)) * 0.5 for name, shape in shapes.items()}
+    xs, ys = np.zeros((20, 16, 3)), np.zeros((20, 16, 1))
+    xs[0], ys[:] = rng.standard_normal((16, 3)), rng.standard_normal((16, 1))
+    loss = lambda output, target: ((output - target) ** 2).sum()
+    learner = etrax.compile(step, "tbptt", xs[0], params=params, hidden=jnp.zeros((16, 8)))
+    return learner, (loss, xs, ys)
+
+
+def test_a_sample_decides_between_rules_that_are_not_exact():
+    """Within budgets between the traces of `pp_prop` and `d_rtrl`, no parameter's cosine is below that of either."""
+    learner, (loss, xs, ys) = cued()
+    true = etrax.testing.bptt(learner, loss)(learner.params, learner.hidden, xs, ys)[1]
+
+    def cosines(rule):
+        run = learner.with_rule(rule)
+        (_, grads), _ = run.value_and_grad(loss, 1)(learner.params, run.init(), xs, ys)
+        length = lambda a: max(float(jnp.linalg.norm(a)), 1e-300)
+        return {n: float((grads[n] * true[n]).sum()) / length(grads[n]) / length(true[n]) for n in true}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", etrax.RuleWarning)
+        singles = {rule: cosines(rule) for rule in ("tbptt", "pp_prop")}
+        budget = learner.with_rule("pp_prop").rule.size(learner.facts)
+        rule = etrax.auto(memory=budget, sample=(loss, xs, ys), window=1)
+        chosen = learner.with_rule(rule)
+        assert chosen.rule.size(chosen.facts) <= budget
+        ours = cosines(chosen.rule)
+    for name in true:
+        assert ours[name] >= max(of[name] for of in singles.values()) - 0.05, (name, chosen.rule, singles)
+    assert str(learner.with_rule(rule).rule) == str(chosen.rule)
+
+
+@pytest.mark.parametrize("sample", [3, (1, 2, 3), (lambda o, y: 0.0, 1.0), ()])
+def test_bad_samples(sample):
+    with pytest.raises(etrax.ArgumentError, match="`sample`"):
+        etrax.auto(sample=sample)
 
 
 def test_a_bound_on_work():

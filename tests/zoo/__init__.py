@@ -17,6 +17,7 @@ from . import (  # noqa: E402
     control,
     conv,
     delays,
+    delta_rules,
     depth,
     fan_out,
     loops,
@@ -24,6 +25,7 @@ from . import (  # noqa: E402
     plain,
     readers,
     reads,
+    series,
     size,
     sparse,
     stabilisers,
@@ -57,8 +59,10 @@ FAMILIES = (
     closures,
     readers,
     stacks,
+    series,
     stabilisers,
     delays,
+    delta_rules,
     as_written,
 )
 ZOO: dict[str, Entry] = {entry.name: entry for module in FAMILIES for entry in module.family.entries}

@@ -274,7 +274,7 @@ def gated(params, s, u):
     return r * s["h"] + (1 - r) * jnp.tanh(u @ params["z"])
 
 
-@family({"taps": REPORTED, "r": EXACT, "rb": EXACT, "z": EXACT})
+@family({"taps": EXACT, "r": EXACT, "rb": EXACT, "z": EXACT})
 def gates_above_a_convolution(draw):
     """The convolution reads the input itself: no gate ever acts on its window."""
 
@@ -287,7 +287,7 @@ def gates_above_a_convolution(draw):
     return step, params, {"window": draw(B, TAPS - 1, I), "h": draw(B, H)}, inputs(normal(B, I))
 
 
-@family({"in": REPORTED, "taps": REPORTED, "r": EXACT, "rb": EXACT, "a": EXACT})
+@family({"in": REPORTED, "taps": EXACT, "r": EXACT, "rb": EXACT, "a": EXACT})
 def gates_of_its_own_channels(draw):
     """The gated state is of the convolution's own channels, and lies at its positions."""
 

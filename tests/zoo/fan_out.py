@@ -142,7 +142,7 @@ def retnet(draw):
     return attention(step, {"qkv": (HEADS * (2 * KEY + VALUE),)}, memory=(HEADS, KEY, VALUE))(draw)
 
 
-@family({"r": EXACT, "k": EXACT, "v": EXACT, "mix": REPORTED, "decay": EXACT, "bonus": EXACT})
+@family({"r": EXACT, "k": EXACT, "v": EXACT, "mix": EXACT, "decay": EXACT, "bonus": EXACT})
 def rwkv(draw):
     """RWKV's time mix: the present and the last input, mixed before all other weights; a decay per channel."""
 
@@ -312,20 +312,6 @@ def coupled_states(draw):
         return {"a": 0.9 * a, "b": 0.9 * b}, jnp.tanh(a * b)
 
     return step, {"w": draw(I, H), "gate": draw(I, 1)}, {"a": draw(B, H), "b": draw(B, H)}, inputs(normal(B, I))
-
-
-@family({"q": EXACT, "k": REPORTED, "v": REPORTED, "beta": REPORTED})
-def delta_net(draw):
-    """The delta rule: what a key holds is taken out before it is written, so that positions act on each other."""
-
-    def step(params, s, x):
-        q, k, v = (x @ params[name] for name in "qkv")
-        k = k / jnp.linalg.norm(k, axis=-1, keepdims=True)
-        beta = jax.nn.sigmoid(x @ params["beta"])
-        memory = s["memory"] + outer(beta * k, v - read(k, s["memory"]))
-        return {"memory": memory}, read(q, memory)
-
-    return attention(step, ATTENTION | {"beta": (1,)}, memory=(KEY, VALUE))(draw)
 
 
 @family({"w": REPORTED, "gate": REPORTED})

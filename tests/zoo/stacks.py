@@ -58,17 +58,17 @@ def alif_readout(draw):
     return step, params, hidden, inputs(normal(B, I))
 
 
-@family({"w": REPORTED, "out": EXACT, "leaks": EXACT})
+@family({"w": EXACT, "out": EXACT, "leaks": EXACT})
 def leak_of_each_output(draw):
     return lif(draw, lax.stop_gradient, lambda params: jax.nn.sigmoid(params["leaks"]), leaks=draw(OUT))
 
 
-@family({"w": REPORTED, "out": EXACT})
+@family({"w": EXACT, "out": EXACT})
 def one_leak_differs(draw):
     return lif(draw, lax.stop_gradient, np.array([0.8, 0.7]))
 
 
-@family({"w": REPORTED, "out": EXACT})
+@family({"w": EXACT, "out": EXACT})
 def readout_not_linear(draw):
     return lif(draw, lax.stop_gradient, feed=lambda z, params: jnp.tanh(z @ params["out"]))
 

@@ -6,6 +6,8 @@ not exact yet, the cheapest first. No parameter is less exact than under that si
 
 Memory is counted in bytes of traces, which are known before anything runs. Time is counted in arithmetic operations of
 one step, which the lowered program tells; it is a prediction that does not depend on how busy the machine is.
+
+Rules that are not exact are ranked by how much they carry, or by the cosines that a meter measures on a sample of data.
 """
 
 from __future__ import annotations
@@ -13,23 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from .._arguments import format_bytes, parse_bytes, short
+from .._arguments import check_arrays, check_whole, format_bytes, parse_bytes, short
 from .._errors import ArgumentError
-from ..compiler.analysis import Facts, OpNode, memoised
-from ..compiler.ir import Role, format_path
+from ..compiler.analysis import Facts, memoised
+from ..compiler.ir import LossFunction, PyTree, Role, format_path
 from ..compiler.opened import weights
 from ..runtime import Transport, WindowRun, run_window
 from ._d_rtrl import d_rtrl
-from ._partition import partition
+from ._partition import linked_params, partition
 from ._pp_prop import pp_prop
 from ._rtrl import rtrl
 from ._rule import Rule
+from ._series import in_series
 from ._tbptt import tbptt
 from ._verdicts import Kind, Verdict
 
@@ -42,6 +45,20 @@ _CARRIES = {
 }  # fmt: skip
 _CANDIDATES = tuple(_CARRIES)
 _WORTH = {Kind.TRUNCATED: 0, Kind.APPROXIMATE: 1, Kind.EXACT: 100, Kind.UNUSED: 100}
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Data on which rules are measured: a sequence, its loss, and the window that gradients are taken with."""
+
+    loss_fn: LossFunction
+    inputs: PyTree
+    targets: PyTree
+    window: int
+
+
+# By rule, the cosine of its gradient of a sample with the true one, by number of the parameter.
+Cosines: TypeAlias = Callable[[Rule, Sample], Mapping[int, float]]
 
 
 class Offer(NamedTuple):
@@ -62,12 +79,19 @@ class Choice:
     rule: Rule
 
 
-def auto(memory: float | str | None = None, time: float | None = None) -> Rule:
+def auto(
+    memory: float | str | None = None, time: float | None = None, *,
+    sample: tuple[LossFunction, PyTree, PyTree] | None = None, window: int = 1,
+) -> Rule:  # fmt: skip
     """For each parameter, the most exact rule whose traces fit together into `memory` (bytes, or a text like "2 GB").
 
     The default is 1 GB. `time` bounds the arithmetic operations of a step with a window of one, as a multiple of those
     that truncated BPTT takes. The choice is made when a model is compiled, from the shapes that it is compiled for:
     `print(learner.rule)` shows it, and the report says what else there was.
+
+    `sample` is `(loss_fn, inputs, targets)`, a short sequence of your data: rules that are not exact are then ranked by
+    the cosine of their gradient with the true one, at the parameters of the model and for windows of `window` steps,
+    measured by a meter (`learner.meter`) while the model is compiled.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda p, h, x: (jnp.tanh(x @ p["w"] + h @ p["u"]),) * 2
@@ -87,9 +111,13 @@ def auto(memory: float | str | None = None, time: float | None = None) -> Rule:
         )
     options: dict[str, object] = {} if memory is None else {"memory": memory}
     options |= {} if time is None else {"time": time}
+    data = _checked(sample, window)
+    options |= {} if data is None else {"sample": data}
 
-    def resolve(facts: Facts, trace_dtype: DTypeLike | None) -> Rule:
-        choice = _choose(facts, budget, math.inf if time is None else float(time), trace_dtype)
+    def resolve(facts: Facts, trace_dtype: DTypeLike | None, cosines: Cosines | None = None) -> Rule:
+        bounds = budget, math.inf if time is None else float(time), trace_dtype
+        measured = None if data is None or cosines is None else _measured(facts, data, cosines)
+        choice = _choose(facts, *bounds) if measured is None else _chosen(facts, *bounds, measured)
         return replace(choice.rule, notes=lambda f: [*choice.rule.notes(f), *_notes(f, choice, budget)])
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
@@ -98,14 +126,38 @@ def auto(memory: float | str | None = None, time: float | None = None) -> Rule:
     def verdict(facts: Facts, param: int) -> Verdict:
         return resolve(facts, None).verdict(facts, param)
 
-    return Rule("auto", transport, verdict, options, resolve=resolve)
+    return Rule("auto", transport, verdict, options, resolve=resolve, facts_for=in_series)
+
+
+def _checked(sample: object, window: int) -> Sample | None:
+    if sample is None:
+        return None
+    if not isinstance(sample, tuple) or len(sample) != 3 or not callable(sample[0]):
+        raise ArgumentError(f"`auto`: `sample` is {short(sample)}; expected a tuple (loss_fn, inputs, targets).")
+    for what, tree in (("sample", sample[1]), ("sample", sample[2])):
+        check_arrays(what, tree)
+    return Sample(*sample, check_whole("window", window, "steps"))
+
+
+def _measured(facts: Facts, sample: Sample, cosines: Cosines) -> dict[Rule, Mapping[int, float]]:
+    """Cosines of every candidate that is not exact for all parameters."""
+    params = range(len(facts.step.select(Role.PARAM)))
+    vague = [r for r in _CANDIDATES if any(_WORTH[r.verdict(facts, i).kind] < _WORTH[Kind.EXACT] for i in params)]
+    return {rule: cosines(rule, sample) for rule in vague}
 
 
 @memoised
 def _choose(facts: Facts, budget: float, time: float, trace_dtype: DTypeLike | None) -> Choice:
-    clusters = _clusters(facts)
+    return _chosen(facts, budget, time, trace_dtype, {})
+
+
+def _chosen(
+    facts: Facts, budget: float, time: float, trace_dtype: DTypeLike | None,
+    measured: Mapping[Rule, Mapping[int, float]],
+) -> Choice:  # fmt: skip
+    clusters = linked_params(facts)
     sizes = {rule: _bytes_by_site(facts, rule, trace_dtype) for rule in _CANDIDATES}
-    offers = [_offers(facts, cluster, sizes) for cluster in clusters]
+    offers = [_offers(facts, cluster, sizes, measured) for cluster in clusters]
     # Of rules that are worth the same, the one with the fewest options stands first.
     ranked = sorted(range(len(_CANDIDATES)), key=lambda n: (_score(clusters, [o[n] for o in offers], facts), -n))
 
@@ -114,7 +166,7 @@ def _choose(facts: Facts, budget: float, time: float, trace_dtype: DTypeLike | N
         rule = _as_rule(facts, clusters, taken)
         if rule.size(facts, trace_dtype) > budget:
             return False
-        return time == math.inf or _work(facts, rule, trace_dtype) <= time * _work(facts, tbptt(), trace_dtype)
+        return time == math.inf or work_of(facts, rule, trace_dtype) <= time * work_of(facts, tbptt(), trace_dtype)
 
     singles = ([offer[n] for offer in offers] for n in reversed(ranked))
     # Truncated BPTT always fits: it carries no trace, and its work is the unit of time.
@@ -141,34 +193,41 @@ def _improved(
     return taken
 
 
-def _clusters(facts: Facts) -> list[frozenset[int]]:
-    """Parameters that share a weight op with a memory, which one trace follows: they have one rule."""
-    clusters = [{i} for i in range(len(facts.step.select(Role.PARAM)))]
-    for j, site in enumerate(facts.sites):
-        if not facts.remembers(OpNode(j)):
-            continue
-        met = [c for c in clusters if c & set(site.params)]
-        clusters = [c for c in clusters if c not in met] + ([set().union(*met)] if met else [])
-    return sorted(map(frozenset, clusters), key=min)
-
-
 def _bytes_by_site(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None) -> dict[int, int]:
     transport = rule.transport(facts, None, trace_dtype)
     parts = jax.eval_shape(lambda: transport.parts(transport.init()))
     return {j: sum(math.prod(a.shape) * a.dtype.itemsize for a in arrays) for j, arrays in parts.items()}
 
 
-def _offers(facts: Facts, cluster: frozenset[int], sizes: Mapping[Rule, Mapping[int, int]]) -> list[Offer]:
-    """What each candidate gives; those that leave out the same, in the same words, are worth the same."""
+def _offers(
+    facts: Facts, cluster: frozenset[int], sizes: Mapping[Rule, Mapping[int, int]],
+    measured: Mapping[Rule, Mapping[int, float]],
+) -> list[Offer]:  # fmt: skip
+    """What each candidate gives; those that leave out the same, in the same words, are worth the same.
+
+    What was measured counts instead of words and of how much is carried.
+    """
     sites, offers = {j for i in cluster for j in facts.sites_of(i)}, []
     reasons: dict[tuple[str, ...], int] = {}
     for rule, carries in _CARRIES.items():
         verdicts = [rule.verdict(facts, i) for i in sorted(cluster)]
         worth = min(_WORTH[verdict.kind] for verdict in verdicts)
-        if worth == _WORTH[Kind.APPROXIMATE]:
+        if measured and worth < _WORTH[Kind.EXACT]:
+            worth = _measured_worth(cluster, measured[rule])
+        elif worth == _WORTH[Kind.APPROXIMATE]:
             worth += reasons.setdefault(tuple(verdict.reason for verdict in verdicts), carries)
         offers.append(Offer(rule, worth, sum(sizes[rule].get(j, 0) for j in sites)))
     return offers
+
+
+def _measured_worth(cluster: frozenset[int], cosines: Mapping[int, float]) -> int:
+    """From 0 (uphill, or never run) to 90 (the true direction), in steps of about 0.02 of the least cosine.
+
+    A gradient of zero has no angle; it does no harm, and counts as a cosine of zero.
+    """
+    angles = [cosines.get(i, -1.0) for i in cluster]
+    least = min(0.0 if math.isnan(c) else c for c in angles)
+    return round(45 * (1 + least))
 
 
 def _score(clusters: Sequence[frozenset[int]], offers: Sequence[Offer], facts: Facts) -> tuple[int, int, int]:
@@ -194,7 +253,7 @@ def _as_rule(facts: Facts, clusters: Sequence[frozenset[int]], taken: Sequence[O
 
 
 @memoised
-def _work(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None) -> float:
+def work_of(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None = None) -> float:
     """Arithmetic operations of one step with a loss at its end, by the program that is lowered for it."""
     transport = rule.transport(facts, None, trace_dtype)
     leaves = facts.step.ins

@@ -16,18 +16,20 @@ Wang, Dong, Ji and Wu, "BrainScale: enabling scalable online learning in spiking
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any
 
 from jax.typing import DTypeLike
 
-from .._arguments import format_bytes, short
+from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, traced_elements
 from ..runtime import (
     Hopped,
     Plan,
+    SeenThrough,
     SpreadOut,
     Transport,
     by_position_transport,
@@ -35,18 +37,18 @@ from ..runtime import (
     chosen_plan,
     memoryless_transport,
     reduced_view,
+    seen_through_states,
     wider_transport,
 )
+from ._depth import Depth, chosen_depth, depth_notes, depth_verdict, reached_transport
 from ._hops import chosen_hops, hop_verdict
-from ._kinds import CHEAP_FAN_OUT, fan_out_limit, structure_notes
+from ._kinds import CHEAP_BYTES, CHEAP_FAN_OUT, fan_out_limit, structure_notes
+from ._partition import combined_transport
 from ._rule import Rule
+from ._series import in_series
 from ._spreads import chosen_spreads
 from ._state_credit import check_credit, state_credit, state_rule
-from ._verdicts import Verdict, by_position_verdict, relations_of, with_traced_window
-
-# By default hops and copies are carried where the whole trace stays within this many bytes. This decides what is exact,
-# so that it is the same on every device.
-_HOP_BYTES = 512e6
+from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_traced_window
 
 
 @memoised
@@ -61,10 +63,21 @@ def diagonal_transport(
     """D-RTRL, with a trace as small as what is known of D and F allows."""
     plan = _plan(facts, sites, trace_dtype, fan_out)
     relations = carried_relations(facts, sites, fan_out)
-    return memoryless_transport(facts, by_position_transport(plan), plan.reader.view.memoryless, relations, trace_dtype)
+    by_position = by_position_transport(plan, through_states=lambda: _seen_through(facts, sites, trace_dtype, fan_out))
+    return memoryless_transport(facts, by_position, plan.reader.view.memoryless, relations, trace_dtype)
 
 
-def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None, credit: str = "step") -> Rule:
+@memoised
+def _seen_through(
+    facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None, fan_out: FanOut
+) -> SeenThrough:
+    return seen_through_states(_plan(facts, sites, trace_dtype, fan_out), fan_out)
+
+
+def d_rtrl(
+    *, fan_out: float | str | None = "auto", hops: int | None = None, depth: float | str | None = None,
+    credit: str = "step",
+) -> Rule:  # fmt: skip
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op takes a state across positions.
 
     An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
@@ -75,17 +88,27 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None, cre
 
     `hops=1` also carries what a layer does to a leaky layer above it, for as many state scalars more at each of its
     positions as the leaky layer has: LIF with a leaky readout becomes exact, a recurrent layer under one stays
-    approximate, with fewer paths lost. `hops=0` does not. By default it is carried where it makes a parameter exact and
-    the trace stays below 512 MB.
+    approximate, with fewer paths lost. Where each unit above has a leak of its own, or spikes, that is so for each of
+    them, up to 64 units. `hops=0` does not. By default it is carried where it makes a parameter exact, for up to 20
+    units with different leaks, and the trace stays below 512 MB.
+
+    Linear maps in series (`x @ A @ B`, a norm's scale before a projection) share the trace of their product where that
+    makes a parameter exact, within the same limit.
+
+    `depth` makes exact what a layer, an encoder or an embedding does to the layers above it through their weights, by
+    the whole influence on the states that it ever reaches: n₂·|θ₁| numbers below a layer of n₂ units. It bounds the
+    bytes of such traces (a number, or a text such as "200 MB"). The cheapest parameters come first, and the report says
+    what the rest would take.
 
     `credit="state"` is the published definition for an update at every step: the loss in the new states meets the trace
-    of the same step, and no hop is carried. By default the loss goes through the whole step, which is nearer to BPTT
-    where a trace leaves something out, and the same where it does not.
+    of the same step, and neither hops nor `depth` are carried. By default the loss goes through the whole step, which
+    is nearer to BPTT where a trace leaves something out, and the same where it does not.
 
-    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0))
-    d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0)
+    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0), d_rtrl(depth="2 MB"))
+    d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0) d_rtrl(depth='2 MB')
     """
     limit, on_state = fan_out_limit(fan_out), check_credit("d_rtrl", credit)
+    budget = parse_bytes("depth", depth)
     if hops is not None and (not isinstance(hops, Integral) or isinstance(hops, bool) or hops not in (0, 1)):
         raise ArgumentError(f"`d_rtrl`: `hops` is {short(hops)}; expected 0, 1, or None for 1 where it is cheap.")
     options: dict[str, object] = {} if limit == CHEAP_FAN_OUT else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
@@ -93,6 +116,8 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None, cre
     if on_state:
         if hops == 1:
             raise ArgumentError('`d_rtrl`: hops are not carried with `credit="state"`; leave `hops` out.')
+        if budget is not None:
+            raise ArgumentError('`d_rtrl`: `depth` is not carried with `credit="state"`; leave `depth` out.')
         return _on_state(options, limit)
 
     def carried(facts: Facts) -> Hopped | None:
@@ -118,7 +143,38 @@ def d_rtrl(*, fan_out: float | str | None = "auto", hops: int | None = None, cre
         plan = _plan(facts if more is None else more.wider, None, None, limit)
         return structure_notes(plan) + _hop_notes(facts, limit, hopped, hops)
 
-    return Rule("d_rtrl", transport, verdict, options, notes=notes)
+    plain = Rule("d_rtrl", transport, verdict, options, notes=notes, facts_for=in_series)
+    return plain if budget is None else _in_depth(plain, depth, budget)
+
+
+def _in_depth(plain: Rule, depth: object, budget: float) -> Rule:
+    """D-RTRL, with the whole influence of those parameters that become exact by it within a budget in bytes."""
+
+    @memoised
+    def chosen(facts: Facts, trace_dtype: DTypeLike | None) -> Depth:
+        exact = (Kind.EXACT, Kind.UNUSED)
+        return chosen_depth(facts, budget, trace_dtype, lambda param: plain.verdict(facts, param).kind in exact)
+
+    def rule_for(dtype: DTypeLike | None) -> Rule:
+        def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
+            every = frozenset(range(len(facts.sites))) if sites is None else sites
+            carried = chosen(facts, dtype).sites & every
+            rest = plain.transport(facts, every - carried, trace_dtype)
+            return combined_transport([rest, reached_transport(facts, carried, trace_dtype)]) if carried else rest
+
+        def verdict(facts: Facts, param: int) -> Verdict:
+            carried = chosen(facts, dtype)
+            return depth_verdict(facts, param, carried) if carried.carries(param) else plain.verdict(facts, param)
+
+        def notes(facts: Facts) -> list[str]:
+            return [*plain.notes(facts), *depth_notes(facts, chosen(facts, dtype), budget)]
+
+        return replace(
+            plain, transport=transport, verdict=verdict, notes=notes, options={**plain.options, "depth": depth}
+        )
+
+    # What fits into the budget depends on the type of the traces, which is settled when a model is compiled.
+    return replace(rule_for(None), resolve=lambda facts, trace_dtype, cosines=None: rule_for(trace_dtype))
 
 
 def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
@@ -136,6 +192,7 @@ def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
         partial(by_position_verdict, fan_out=limit),
         lambda facts, param: traced_elements(facts, relations_of(facts, param, limit)),
         notes=lambda facts: structure_notes(plan(facts, None, None)),
+        facts_for=in_series,
     )
 
 
@@ -172,4 +229,4 @@ def _cheap_spreads(facts: Facts, fan_out: FanOut) -> SpreadOut | None:
 
 def _is_cheap(wider: Facts, fan_out: FanOut) -> bool:
     """Whether the whole trace of a wider step stays within a limit in bytes."""
-    return diagonal_transport(wider, fan_out=fan_out).nbytes <= _HOP_BYTES
+    return diagonal_transport(wider, fan_out=fan_out).nbytes <= CHEAP_BYTES

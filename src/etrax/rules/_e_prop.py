@@ -47,9 +47,10 @@ from ._feedback import feedback_source
 from ._filtered import filtered_transport
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
+from ._series import in_series
 from ._signals import GuidedTrace, guided_fan_out, guided_transport
 from ._state_credit import check_credit
-from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict, relations_of, with_least_window
+from ._verdicts import Verdict, other_recurrence_verdict, other_signal_verdict, relations_of, with_own_step
 
 
 def e_prop(
@@ -106,7 +107,7 @@ def _by_feedback(
             guided_fan_out(kappa),
         )
 
-    return Rule("e_prop", transport, verdict, options, needs_loss=rate is not None)
+    return Rule("e_prop", transport, verdict, options, needs_loss=rate is not None, facts_for=in_series)
 
 
 def _symmetric(kappa: float, credit: str) -> Rule:
@@ -114,11 +115,12 @@ def _symmetric(kappa: float, credit: str) -> Rule:
         plain = d_rtrl(credit=credit)
         return replace(plain, name="e_prop", options={"kappa": kappa, **plain.options})
 
+    transport = partial(filtered_transport, kappa=kappa)
+
     def verdict(facts: Facts, param: int) -> Verdict:
         how = f"its trace is low-pass filtered by {kappa:g} and meets the loss of each step alone"
         plain = other_recurrence_verdict(facts, param, f"{how}, which is not BPTT for any window", CHEAP_FAN_OUT)
-        traced = relations_of(facts, param, CHEAP_FAN_OUT)
-        untraced = set(facts.live_sites_of(param)) - {r.site for r in traced}
-        return with_least_window(facts, param, plain, traced_elements(facts, traced), own_step=not untraced)
+        traced = traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT))
+        return with_own_step(facts, param, plain, traced, transport)
 
-    return Rule("e_prop", partial(filtered_transport, kappa=kappa), verdict, {"kappa": kappa})
+    return Rule("e_prop", transport, verdict, {"kappa": kappa}, facts_for=in_series)

@@ -146,7 +146,7 @@ def filtered_transport(
         f.credit,
         lambda trace, window: traces.move(trace, window, window.records),
         EachStep(plan.record),
-        Signal(f.signal, frozenset(r.site for r in plan.relations)),
+        Signal(f.signal, frozenset(r.site for r in plan.relations), own_loss.seen),
         fused=FusedCredit(at_exit=f.at_exit),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
     )

@@ -13,6 +13,10 @@ from ..runtime import Hopped, hopped_with, possible_hops
 from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths, relations_of, with_least_window
 from ._words import in_words
 
+# A layer above with a leak per unit takes a state more for each of them at every position below. So many are carried by
+# default, and so many if hops are asked for. This decides what is exact, so that it is the same on every device.
+FEW_LEAKS, MANY_LEAKS = 20, 64
+
 
 @memoised
 def chosen_hops(facts: Facts, fan_out: FanOut, partly: bool = False) -> Hopped | None:
@@ -20,7 +24,7 @@ def chosen_hops(facts: Facts, fan_out: FanOut, partly: bool = False) -> Hopped |
     lost = {p: lost_paths(facts, p, fan_out) for p in range(len(facts.step.select(Role.PARAM)))}
     if not any(lost.values()):
         return None
-    possible = possible_hops(facts)
+    possible = possible_hops(facts, MANY_LEAKS if partly else FEW_LEAKS)
     ops = {r.site for r in possible}
     waiting = [p for p, paths in lost.items() if paths and _without(paths, ops) != paths]
     if not waiting:
@@ -74,10 +78,12 @@ def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) 
         )
     if left:
         return plain
+    count = max(n for hop, n in zip(hopped.hops, hopped.columns, strict=True) if hop.site in met)
+    more = "one leaky sum more" if count == 1 else f"{count} leaky sums more, one for each leak,"
     return Verdict(
         Kind.EXACT,
-        f"its influence is carried position by position, also that on {above} through {names}, which is one leaky sum "
-        f"more at each position; what came before is weighed with {names} as it is now",
+        f"its influence is carried position by position, also that on {above} through {names}, which is {more} "
+        f"at each position; what came before is weighed with {names} as it is now",
     )
 
 

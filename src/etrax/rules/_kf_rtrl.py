@@ -183,6 +183,7 @@ def kronecker_transport(
         kronecker.move,
         persistent=Persistent(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
         parts=lambda trace: by_site([*trace.data, *trace.back], [*trace.data.values(), *trace.back.values()]),
+        moves_in_pieces=False,
     )
     return combined_transport([estimate, dense_transport(facts, own - products.keys(), trace_dtype)])
 

@@ -12,6 +12,9 @@ from ..runtime import Plan, Traces, site_math
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
 # These bounds decide what is exact, so they are the same on every device.
 CHEAP_FAN_OUT = FanOut(256e6, 8)
+# By default hops, copies and maps in series are carried where the whole trace stays within this many bytes. This
+# decides what is exact, so that it is the same on every device.
+CHEAP_BYTES = 512e6
 
 
 def fan_out_limit(fan_out: object) -> FanOut:
@@ -26,7 +29,8 @@ def fan_out_limit(fan_out: object) -> FanOut:
 def structure_notes(plan: Plan) -> list[str]:
     """What makes the traces of a plan smaller, in words, with the bytes that it saves."""
     facts, traces, out = plan.facts, Traces(plan), []
-    for k in plan.structure.rows:
+    narrow = [*plan.structure.rows, *(k for k in plan.even_gathers if plan.even_along(k) is not None)]
+    for k in narrow:
         label, taken = facts.sites[plan.relations[k].site].label, traces.nbytes(k)
         plain = math.prod(site_math.trace_shape(plan.site(k))) * plan.dtypes[k].itemsize * len(plan.carried[k])
         if plan.source(k) != k:
@@ -37,7 +41,22 @@ def structure_notes(plan: Plan) -> list[str]:
             out.append(f"{even}: its trace takes {format_bytes(taken)}, not {format_bytes(plain)}")
         elif plan.structure.is_known(k, plan.relations[k].group):
             out.append(f"leak and gain of {label} do not change in time: their products are not recorded step by step")
-    return out + _memoryless_notes(facts, plan) + _column_notes(facts, plan)
+    return out + _series_notes(facts, plan) + _memoryless_notes(facts, plan) + _column_notes(facts, plan)
+
+
+def _series_notes(facts: Facts, plan: Plan) -> list[str]:
+    """What weights that are one weight op only since they act one after another share, and its size."""
+    alone = {site.params for site in facts.as_written.sites}
+    traces, sizes = Traces(plan), dict[int, int]()
+    for k in plan.structure.rows:
+        site = plan.relations[k].site
+        if facts.sites[site].params not in alone and len(facts.sites[site].params) > 1:
+            sizes[site] = sizes.get(site, 0) + traces.nbytes(k)
+    return [
+        f"{', '.join(facts.params_of(site))} act one after another: one trace of all, at {facts.sites[site].label}, "
+        f"takes {format_bytes(nbytes)}"
+        for site, nbytes in sizes.items()
+    ]
 
 
 def _memoryless_notes(facts: Facts, plan: Plan) -> list[str]:

@@ -15,6 +15,7 @@ from ..compiler.analysis import Elements, Facts, FanOut, traced_elements
 from ..runtime import Plan, Transport
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
+from ._series import in_series
 from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Verdict, other_recurrence_verdict, relations_of, with_least_window
 
@@ -47,5 +48,5 @@ def leak_rule(
         return with_least_window(facts, param, plain(facts, param), driven(facts, param))
 
     if on_state:
-        return state_rule(name, {"decay": decay}, transport, plain, driven)
-    return Rule(name, transport, verdict, {"decay": decay})
+        return state_rule(name, {"decay": decay}, transport, plain, driven, facts_for=in_series)
+    return Rule(name, transport, verdict, {"decay": decay}, facts_for=in_series)

@@ -33,6 +33,7 @@ from ..runtime import (
     whole_view,
 )
 from ._rule import Rule
+from ._series import in_series
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window
 
 
@@ -87,7 +88,7 @@ def ostl() -> Rule:
     >>> print(ostl())
     ostl()
     """
-    return Rule("ostl", whole_transport, own_position)
+    return Rule("ostl", whole_transport, own_position, facts_for=in_series)
 
 
 def own_position(facts: Facts, param: int) -> Verdict:

@@ -21,8 +21,20 @@ from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
 from ..compiler.analysis import Facts, OpNode
 from ..compiler.ir import Path, Role, format_path, lies_under
-from ..runtime import EachStep, FusedCredit, Future, Persistent, Signal, Transport, WindowData, add_to, embed_trace
+from ..runtime import (
+    EachStep,
+    FusedCredit,
+    Future,
+    Persistent,
+    SeenThrough,
+    Signal,
+    Transport,
+    WindowData,
+    add_to,
+    embed_trace,
+)
 from ._rule import Rule, name_of
+from ._series import in_series, in_series_within
 from ._tbptt import no_transport, tbptt
 from ._verdicts import Kind, Verdict
 
@@ -65,9 +77,11 @@ def combined_transport(
         FusedCredit(
             lambda trace, g, window: _union(p.fused.in_product(trace, g, window) for p in own),
             lambda trace, window: _summed(p.fused.at_exit(trace, window) for p in own),
+            lambda: _seen_through([p.fused.through_states() for p in own]),
         ),
         lambda trace: _listed(p.parts(trace) for p in own),
         without_gradient,
+        all(p.moves_in_pieces for p in parts),
     )
 
 
@@ -82,6 +96,11 @@ def _at_place(transport: Transport[Any], k: int, init: Callable[[], list[Any]]) 
         return [*traces[:k], new, *traces[k + 1 :]]
 
     return embed_trace(transport, init, lambda traces: traces[k], put, view)
+
+
+def _seen_through(parts: Sequence[SeenThrough]) -> SeenThrough:
+    sites, states = (frozenset().union(*numbers) for numbers in zip(*parts, strict=True))
+    return SeenThrough(sites, states)
 
 
 def _signals(signals: Sequence[Signal[list[Any]] | None]) -> Signal[list[Any]] | None:
@@ -152,7 +171,9 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
         entries[None] = as_rule(default)
     if any(r.members for r in entries.values()):
         raise ArgumentError("`partition` does not hold another partition: put all entries into one.")
-    if any(r.resolve is not None for r in entries.values()):
+    if any(r.candidates is not None for r in entries.values()):
+        raise ArgumentError("`partition` does not hold `directional`, which projects the gradient of all parameters.")
+    if any(r.name == "auto" for r in entries.values()):
         raise ArgumentError("`partition` does not hold `auto`, which chooses a partition of all parameters itself.")
     if len({r for r in entries.values() if r.estimates_future}) > 1:
         raise ArgumentError(
@@ -184,7 +205,15 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
         owners = [choose(facts, i) for i in range(len(facts.step.select(Role.PARAM)))]
         return [text for r in dict.fromkeys(owners) for text in r.warns(facts, inputs)]
 
-    return Rule("partition", transport, verdict, entries, held, warns)
+    def facts_for(facts: Facts) -> Facts:
+        """One trace of maps in series follows one rule, which is that of all of them that learn."""
+        params = frozenset(range(len(facts.step.select(Role.PARAM))))
+        idle = held(facts)
+        followed = [r for r in dict.fromkeys(entries.values()) if r.facts_for is in_series]
+        members = [frozenset(i for i in params - idle if choose(facts, i) == r) | idle for r in followed]
+        return in_series_within(facts, tuple(members))
+
+    return Rule("partition", transport, verdict, entries, held, warns, facts_for=facts_for)
 
 
 def frozen() -> Rule:
@@ -235,6 +264,17 @@ def _check_used(facts: Facts, rules: Iterable[Chooser]) -> None:
             raise CompilationError(
                 f"the entry {name_of(key)!r} of `partition` applies to no parameter; there are {names}."
             )
+
+
+def linked_params(facts: Facts) -> list[frozenset[int]]:
+    """Parameters that share a weight op with a memory, which one trace follows: they have one rule."""
+    clusters = [{i} for i in range(len(facts.step.select(Role.PARAM)))]
+    for j, site in enumerate(facts.sites):
+        if not facts.remembers(OpNode(j)):
+            continue
+        met = [c for c in clusters if c & set(site.params)]
+        clusters = [c for c in clusters if c not in met] + ([set().union(*met)] if met else [])
+    return sorted(map(frozenset, clusters), key=min)
 
 
 def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> Rule | None:

@@ -59,6 +59,7 @@ from ..runtime import (
 )
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
+from ._series import in_series
 from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_traced_window
 
@@ -269,12 +270,13 @@ def pp_prop(decay: float = 0.9, *, credit: str = "step") -> Rule:
             _verdict,
             lambda facts, param: traced_elements(facts, relations_of(facts, param, CHEAP_FAN_OUT)),
             warns=_warns,
+            facts_for=in_series,
         )
 
     def verdict(facts: Facts, param: int) -> Verdict:
         return with_traced_window(facts, param, _verdict(facts, param), CHEAP_FAN_OUT)
 
-    return Rule("pp_prop", transport, verdict, {"decay": decay}, warns=_warns)
+    return Rule("pp_prop", transport, verdict, {"decay": decay}, warns=_warns, facts_for=in_series)
 
 
 def _verdict(facts: Facts, param: int) -> Verdict:

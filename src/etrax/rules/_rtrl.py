@@ -14,6 +14,7 @@ Computation 1, 1989.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from jax.typing import DTypeLike
 from ..compiler.analysis import Facts, Relation, find_samples, is_steep
 from ..compiler.ir import mapped
 from ..compiler.opened import fixed_examples
+from ..compiler.ops import sum_unrolled
 from ..runtime import (
     Layout,
     Transport,
@@ -66,7 +68,7 @@ def dense_transport(
     @cache
     def axis(k: int) -> int | np.ndarray | None:
         r = relations[k]
-        return _sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
+        return sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
 
     def init() -> DenseTrace:
         widths = [slot_count(facts, samples.groups[r.group]) for r in relations]
@@ -75,14 +77,21 @@ def dense_transport(
 
     def credit(trace: DenseTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
-        for r, influence in zip(relations, trace.influence, strict=True):
+        for k, (r, influence) in enumerate(zip(relations, trace.influence, strict=True)):
             group, site, fixed = samples.groups[r.group], facts.sites[r.site], window.fixed[r.site]
             gather = gather_of(r.places, group.varshape, group.num_positions)
             signal = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves}))
             signal = jax.vmap(gather)(signal).astype(influence.dtype)
             if is_steep(facts):
                 signal = jax.vmap(partial(site_math.met, site, fixed))(influence, signal)
-            add_to(out, r.site, jax.vmap(partial(site_math.apply, site, fixed))(influence, signal).sum(0))
+            elif axis(k) is None:
+                # All of y acts on one sample, whose cotangents meet the matrix as one product with a vector.
+                bars = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves})).reshape(-1)
+                total = jnp.tensordot(bars.astype(influence.dtype), influence, 1)
+                add_to(out, r.site, site_math.apply(site, fixed, total, jnp.ones_like(signal[0])))
+                continue
+            each = jax.vmap(partial(site_math.apply, site, fixed))(influence, signal)
+            add_to(out, r.site, sum_unrolled(each))
         return out
 
     def move(trace: DenseTrace, window: WindowData) -> DenseTrace:
@@ -102,11 +111,23 @@ def dense_transport(
 
 def pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, positions), and per site the cotangents of its output for each state scalar at the exit."""
-    probes = [layout.probe(s) for s in range(layout.size)]
+    return pull_probes(layout, [layout.probe(s) for s in range(layout.size)], window)
+
+
+def pull_probes(
+    layout: Layout, probes: Sequence[Mapping[int, np.ndarray]], window: WindowData
+) -> tuple[Array, dict[int, Array]]:
+    """Cotangents at the exit, pulled back: real values (probes, S, positions) at the entry, and those of sites."""
     stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in layout.group.leaves}
+    return pull_stacked(layout, stacked, window)
+
+
+def pull_stacked(layout: Layout, stacked: Mapping[int, Array], window: WindowData) -> tuple[Array, dict[int, Array]]:
+    """`pull_probes` of cotangents that are stacked by leaf."""
+    pull = window.pull_states()
 
     def one(cotangents: Mapping[int, Array]) -> tuple[Array, dict[int, Array]]:
-        entry, deltas = window.pull(cotangents)
+        entry, deltas = pull(cotangents)
         return jnp.stack([v.reshape(-1) for v in layout.read(entry)]), deltas
 
     return mapped(one, stacked)
@@ -125,16 +146,21 @@ def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None, s
             gain, old = xs
             return total + times(gain[:, axis].astype(total.dtype), old[None], steep), None
 
-        return lax.scan(term, jnp.zeros_like(influence), (jnp.moveaxis(across, 1, 0), influence))[0]
+        start = jnp.zeros((across.shape[0], *influence.shape[1:]), influence.dtype)
+        return lax.scan(term, start, (jnp.moveaxis(across, 1, 0), influence))[0]
     moved = jnp.moveaxis(influence, axis + 1, 1)
     apart = moved.reshape(moved.shape[0], across.shape[2], -1, *moved.shape[2:])
     if steep:
         across = finite_unless(across, (apart != 0).reshape(*apart.shape[:2], -1).any(2))
-    out = jnp.einsum("stp,tp...->sp...", across, apart)
-    return jnp.moveaxis(out.reshape(moved.shape), 1, axis + 1)
+    # Rows of a sample stay whole on their way to its product and back. An einsum would multiply from the other side,
+    # for which XLA transposes the matrix element by element.
+    rows = jnp.moveaxis(apart, 1, 0)
+    products = jnp.moveaxis(across, 2, 0) @ rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
+    out = jnp.moveaxis(products.reshape(*products.shape[:2], *rows.shape[2:]), 0, 1)
+    return jnp.moveaxis(out.reshape(-1, *moved.shape[1:]), 1, axis + 1)
 
 
-def _sample_axis(facts: Facts, relation: Relation, fixed: Sequence[Array | np.ndarray]) -> int | np.ndarray | None:
+def sample_axis(facts: Facts, relation: Relation, fixed: Sequence[Array | np.ndarray]) -> int | np.ndarray | None:
     """The axis of the trace that runs over samples; None if there is one sample only.
 
     Where samples do not lie along one axis (rows of a table that the samples share by columns): the sample of each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,19 @@ class RuleWarning(UserWarning):
     """A rule that fits the model or its data badly."""
 
 
+class Candidates(NamedTuple):
+    """Directions that a gradient is projected on: gradients of `rules`, random ones, the projection of the last call.
+
+    With `by_parameter` each parameter's gradient is projected on its own part of them. `key` starts the random ones.
+    """
+
+    rules: tuple[Rule, ...]
+    random: int
+    last: bool
+    by_parameter: bool
+    key: jax.Array
+
+
 @dataclass(frozen=True, eq=False)
 class Rule:
     """How a trace is carried from window to window, and what that is worth for each parameter.
@@ -31,8 +44,10 @@ class Rule:
     `warns(facts, inputs)` says what a user should be warned of, when the model is compiled (`inputs` is None) and when
     the first sequence comes; `notes(facts)` are what the report says of the traces. A rule that `estimates_future` can
     be in a partition once: a state has one future. One that `needs_loss` reads the loss of each step or learns from it,
-    and cannot do with its derivative alone. A choice among rules has `resolve(facts, trace_dtype)`, which gives the
-    rule that a model is compiled with.
+    and cannot do with its derivative alone. A choice among rules has `resolve(facts, trace_dtype, cosines)`, which
+    gives the rule that a model is compiled with; `cosines(rule, sample)` measures one on a sample of data. A rule that
+    projects the gradient of each call on `candidates` carries no trace. All functions of a rule are given
+    `facts_for(facts)`: those of the step as it was written, or with linear maps in series as one (`in_series`).
 
     Rules are equal if they have the same name and equal options, so `options` must hold whatever the functions of a
     rule depend on. Arrays and random keys are compared by their numbers, functions as Python does. Options that fit
@@ -52,7 +67,9 @@ class Rule:
     estimates_future: bool = False
     needs_loss: bool = False
     notes: Callable[[Facts], Sequence[str]] = lambda facts: ()
-    resolve: Callable[[Facts, DTypeLike | None], Rule] | None = None
+    resolve: Callable[..., Rule] | None = None
+    facts_for: Callable[[Facts], Facts] = lambda facts: facts.as_written
+    candidates: Candidates | None = None
 
     @property
     def members(self) -> tuple[Rule, ...]:
@@ -61,7 +78,7 @@ class Rule:
 
     def size(self, facts: Facts, trace_dtype: DTypeLike | None = None) -> int:
         """Bytes of the trace that the rule carries."""
-        return self.transport(facts, None, trace_dtype).nbytes
+        return self.transport(self.facts_for(facts), None, trace_dtype).nbytes
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rule) or self.name != other.name:
@@ -76,7 +93,7 @@ class Rule:
         shown = [
             f"{name_of(k)}: {v}" if isinstance(v, Rule) else f"{name_of(k)}={v!r}"
             for k, v in self.options.items()
-            if isinstance(v, Rule | str | int | float)
+            if isinstance(v, Rule | str | int | float) or (isinstance(v, tuple) and all(isinstance(r, Rule) for r in v))
         ]
         return visible(f"{self.name}({', '.join(shown)})")
 

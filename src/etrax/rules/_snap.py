@@ -64,6 +64,7 @@ from ..runtime import (
 from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
+from ._series import in_series
 from ._state_credit import check_credit, on_states, state_credit, state_rule
 from ._verdicts import Kind, Verdict, trivial_verdict, with_least_window
 from ._words import words_of
@@ -160,6 +161,19 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
 
 
 def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarray:
+    return listed_scalars(reached_scalars(facts, layout, relation, n))
+
+
+def listed_scalars(reached: np.ndarray) -> np.ndarray:
+    """(S, *y) flags → (m, *y): the numbers of the scalars that each element has, −1 where there are fewer."""
+    flat = reached.reshape(reached.shape[0], -1)
+    order = np.argsort(~flat, axis=0, kind="stable")[: int(flat.sum(0).max(initial=0))]
+    index = np.where(np.take_along_axis(flat, order, 0), order, -1)
+    return index.reshape(-1, *reached.shape[1:])
+
+
+def reached_scalars(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarray:
+    """(S, *y): which state scalars of its sample each element of y reaches in n steps."""
     site, place = facts.sites[relation.site], relation.places
     reach = reach_of(facts, relation.site, n)
     nodes, flat = find_nodes(facts), place.reshape(-1)
@@ -172,9 +186,7 @@ def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarr
         each = np.broadcast_to(node.reshape(site.beside_loops(place.shape)), site.y_shape).reshape(-1)
         hit = np.asarray(reach[rows, each]).reshape(site.y_shape)
         allowed[s] = hit.any(shared).reshape(-1)
-    order = np.argsort(~allowed, axis=0, kind="stable")[: int(allowed.sum(0).max(initial=0))]
-    index = np.where(np.take_along_axis(allowed, order, 0), order, -1)
-    return index.reshape(-1, *place.shape)
+    return allowed.reshape(-1, *place.shape)
 
 
 def _jacobians(
@@ -236,8 +248,8 @@ def snap(n: int, *, credit: str = "step") -> Rule:
     n, on_state = int(n), check_credit("snap", credit)
     if n == 1:
         if on_state:
-            return state_rule("snap", {"n": 1}, _own_position_on_state, own_share, own_elements)
-        return Rule("snap", whole_transport, own_position, {"n": 1})
+            return state_rule("snap", {"n": 1}, _own_position_on_state, own_share, own_elements, facts_for=in_series)
+        return Rule("snap", whole_transport, own_position, {"n": 1}, facts_for=in_series)
     transport = partial(reaching_transport, n=n)
     if on_state:
 

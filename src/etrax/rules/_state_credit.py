@@ -23,7 +23,7 @@ from jax import Array
 
 from .._arguments import short
 from .._errors import ArgumentError
-from ..compiler.analysis import Elements, Facts, memoised
+from ..compiler.analysis import Elements, Facts
 from ..runtime import (
     FusedCredit,
     OwnLoss,
@@ -38,7 +38,7 @@ from ..runtime import (
     without_past,
 )
 from ._rule import Rule
-from ._verdicts import Kind, Verdict, with_least_window
+from ._verdicts import Verdict, with_own_step
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def on_states(
     return replace(
         transport,
         credit=credit.credit,
-        signal=Signal(credit.signal, frozenset(own_loss.sites)),
+        signal=Signal(credit.signal, frozenset(own_loss.sites), own_loss.seen),
         fused=FusedCredit(at_exit=credit.at_exit),
     )
 
@@ -162,17 +162,6 @@ def state_rule(
     """A rule under the published credit; `verdict` is on its trace alone, `traced` the elements that have one."""
 
     def at_own_step(facts: Facts, param: int) -> Verdict:
-        plain = verdict(facts, param)
-        if plain.kind in (Kind.EXACT, Kind.UNUSED):
-            return plain
-        untraced = set(facts.live_sites_of(param)) - _replaced(facts, transport)
-        return with_least_window(facts, param, plain, traced(facts, param), own_step=not untraced)
+        return with_own_step(facts, param, verdict(facts, param), traced(facts, param), transport)
 
     return Rule(name, transport, at_own_step, {**options, "credit": "state"}, **more)
-
-
-@memoised
-def _replaced(facts: Facts, transport: Callable[..., Transport[Any]]) -> frozenset[int]:
-    """The sites whose gradient is the credit alone."""
-    signal = transport(facts, None, None).signal
-    return frozenset() if signal is None else signal.replaces

@@ -32,6 +32,7 @@ from .._compat import common_dtype
 from ..compiler.analysis import Facts, is_steep, sample_rows
 from ..runtime import Future, Persistent, Transport, WindowData, live_sites
 from ._rule import Rule
+from ._series import in_series
 from ._verdicts import Kind, Verdict, trivial_verdict
 
 
@@ -136,7 +137,9 @@ def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
 
     options = {"rate": rate, "discount": discount}
     transport = partial(synthetic_transport, **options)
-    return Rule("synthetic", transport, _by_estimate, options, estimates_future=True, needs_loss=True)
+    return Rule(
+        "synthetic", transport, _by_estimate, options, estimates_future=True, needs_loss=True, facts_for=in_series
+    )
 
 
 def _by_estimate(facts: Facts, param: int) -> Verdict:

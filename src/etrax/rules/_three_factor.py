@@ -27,6 +27,7 @@ from ..compiler.ir import format_path
 from ..runtime import Moment, Source, Transport
 from ._feedback import sample_of_position
 from ._rule import Rule
+from ._series import in_series
 from ._signals import GuidedTrace, guided_fan_out, guided_transport
 from ._verdicts import Verdict, other_signal_verdict
 
@@ -78,7 +79,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
         )
 
     options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
-    return Rule("three_factor", transport, verdict, options, needs_loss=True)
+    return Rule("three_factor", transport, verdict, options, needs_loss=True, facts_for=in_series)
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:

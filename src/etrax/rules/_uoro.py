@@ -196,6 +196,7 @@ def rank_one_transport(
         uoro.move,
         persistent=Persistent(lambda trace: trace.key, lambda fresh, key: fresh._replace(key=key)),
         parts=lambda trace: by_site(trace.theta, trace.theta.values()),
+        moves_in_pieces=False,
     )
 
 

@@ -5,8 +5,9 @@ A rule's verdict is one of the functions here, or is built of them. Each takes t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._arguments import format_bytes
 from .._compat import is_inexact
@@ -23,6 +24,7 @@ from ..compiler.analysis import (
     least_window,
     lost_from_op,
     lost_from_reached,
+    memoised,
     rounded_gradients,
     signalled_sites,
     trace_bytes,
@@ -30,6 +32,7 @@ from ..compiler.analysis import (
     traced_relations,
 )
 from ..compiler.ir import Role
+from ..runtime import Signal, Transport
 from ._words import in_words, words_of
 
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
@@ -96,31 +99,54 @@ def _labels(facts: Facts, sites: list[int]) -> str:
     return ", ".join(dict.fromkeys(facts.sites[j].label for j in sites))
 
 
-def with_least_window(
-    facts: Facts, param: int, verdict: Verdict, traced: Elements, *, own_step: bool = False
-) -> Verdict:
-    """The verdict, with the least window in which credit arrives from the elements that have a trace.
-
-    `own_step` is for rules that take the loss of each step alone: no window is longer than a step to them.
-    """
+def with_least_window(facts: Facts, param: int, verdict: Verdict, traced: Elements) -> Verdict:
+    """The verdict, with the least window in which credit arrives from the elements that have a trace."""
     if verdict.kind in (Kind.EXACT, Kind.UNUSED):
         return verdict
-    sites = facts.live_sites_of(param)
-    least = least_window(facts, sites, traced)
+    least = least_window(facts, facts.live_sites_of(param), traced)
     if least is None and not facts.edges.problems:
         return Verdict(Kind.UNUSED, "no element of it reaches an output, now or later: its gradient is zero")
     if least is None or least == 1:
         return verdict
-    late = f"an output shows it only {least - 1} step{'s' * (least > 2)} later"
-    if own_step:
-        none = f"no credit reaches it, and its gradient is zero: {late}, and the loss of a step meets its own step only"
-        return Verdict(Kind.TRUNCATED, f"{none}. Otherwise, {verdict.reason}", None)
     none = f"no credit reaches it in windows of fewer than {least} steps, where its gradient is zero"
     if verdict.kind is Kind.TRUNCATED:
-        return Verdict(Kind.TRUNCATED, f"{verdict.reason}; {none}, for {late}", least)
+        return Verdict(Kind.TRUNCATED, f"{verdict.reason}; {none}, for {_shown_late(least)}", least)
+    reason = f"{none}: {_shown_late(least)}. From windows of {least} steps on, {verdict.reason}"
+    return Verdict(Kind.TRUNCATED, reason, least, verdict.kind)
+
+
+def with_own_step(
+    facts: Facts, param: int, verdict: Verdict, traced: Elements, transport: Callable[..., Transport[Any]]
+) -> Verdict:
+    """The verdict of a rule that takes the loss of each step alone: no window is longer than a step to it."""
+    later, sites = with_least_window(facts, param, verdict, traced), facts.live_sites_of(param)
+    if later.kind in (Kind.EXACT, Kind.UNUSED):
+        return later
+    signal = _signal_of(facts, transport)
+    if signal is None or not signal.replaces.issuperset(sites):
+        return later
+    least = later.least_window
+    if least is None:
+        return later
+    if least == 1:
+        met = any(mask.any() for i, mask in traced.items() if signal.seen is None or i in signal.seen)
+        if met or least_window(facts, sites, {}) == 1:
+            return later
+        why = "the loss of a step sees no state to which its trace is carried"
+    else:
+        why = f"{_shown_late(least)}, and the loss of a step meets its own step only"
     return Verdict(
-        Kind.TRUNCATED, f"{none}: {late}. From windows of {least} steps on, {verdict.reason}", least, verdict.kind
+        Kind.TRUNCATED, f"no credit reaches it, and its gradient is zero: {why}. Otherwise, {verdict.reason}", None
     )
+
+
+@memoised
+def _signal_of(facts: Facts, transport: Callable[..., Transport[Any]]) -> Signal[Any] | None:
+    return transport(facts, None, None).signal
+
+
+def _shown_late(least: int) -> str:
+    return f"an output shows it only {least - 1} step{'s' * (least > 2)} later"
 
 
 def with_traced_window(facts: Facts, param: int, verdict: Verdict, fan_out: FanOut = NO_FAN_OUT) -> Verdict:

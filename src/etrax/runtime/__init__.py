@@ -22,6 +22,8 @@ from ._own_loss import StepGradients as StepGradients
 from ._own_loss import own_loss_of as own_loss_of
 from ._own_loss import plan_own_loss as plan_own_loss
 from ._own_loss import pull_to_ops as pull_to_ops
+from ._pieces import Pieces as Pieces
+from ._pieces import run_in_pieces as run_in_pieces
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
 from ._plan import plan_of as plan_of
@@ -58,6 +60,7 @@ from ._transport import FusedCredit as FusedCredit
 from ._transport import Future as Future
 from ._transport import Persistent as Persistent
 from ._transport import PullBack as PullBack
+from ._transport import SeenThrough as SeenThrough
 from ._transport import Signal as Signal
 from ._transport import StepOutputs as StepOutputs
 from ._transport import Transport as Transport
@@ -73,6 +76,7 @@ from ._view import whole_view as whole_view
 from ._watch import Watched as Watched
 from ._watch import is_finite as is_finite
 from ._watch import watched as watched
+from ._window import WindowResult as WindowResult
 from ._window import WindowRun as WindowRun
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites

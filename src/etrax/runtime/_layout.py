@@ -7,6 +7,7 @@ stands for dL = Re(c̄ dh), so its coordinates are (Re c̄, −Im c̄).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,17 +26,24 @@ from ..compiler.analysis import Facts, Group
 class Slot:
     """One state scalar: elements `index` of a leaf (None: all, in order), real or imaginary part.
 
-    `number` is that of the elements at their positions (`Group.slot`).
+    `number` is that of the elements at their positions (`Group.slot`). Where some axes of the leaf are those of its
+    states and the others those of positions, `corner` has the index along each of the former, None along the latter.
     """
 
     leaf: int
     index: np.ndarray | None
     imaginary: bool = False
     number: int = 0
+    corner: tuple[int | None, ...] | None = None
 
     def take(self, value: Array) -> Array:
         """Its elements of the leaf, in the order of positions."""
         if self.index is None:
+            return value
+        if self.corner is not None:  # slices, of which it is known what is equal along which axis
+            for axis in reversed(range(value.ndim)):
+                at = self.corner[axis]
+                value = value if at is None else lax.index_in_dim(value, at, axis, keepdims=False)
             return value
         flat, regular = value.reshape(-1), _along_axis(self.index, value.size)
         if regular is None:
@@ -85,14 +93,16 @@ class Layout:
             out.append(s.take(value).reshape(self.shape))
         return out
 
-    def coordinates(self, tangents: Mapping[int, Array]) -> list[Array]:
-        """Tangents per leaf → real values per slot."""
+    def coordinates(self, tangents: Mapping[int, Array]) -> list[Array] | Array:
+        """Tangents per leaf → real values per slot, in a list or stacked."""
+        if self.stacked and self._slot_axes is not None:
+            return self._moved_axes(tangents, self._slot_axes)
         out = []
         for s in self.slots:
             value = tangents[s.leaf]
             value = jnp.imag(value) if s.imaginary else jnp.real(value)
             out.append(s.take(value).reshape(self.shape))
-        return out
+        return jnp.stack(out) if self.stacked else out
 
     def probe(self, s: int, colour: np.ndarray | None = None) -> dict[int, np.ndarray]:
         """Cotangents per leaf that read slot s at all positions, or at those where `colour` is true."""
@@ -132,6 +142,8 @@ class Layout:
 
     def stack(self, cotangents: Mapping[int, Array]) -> Array:
         """Cotangents per leaf → real values (S, *shape), by one read of each."""
+        if self._slot_axes is not None:
+            return self._moved_axes(cotangents, self._slot_axes)
         parts, found, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
         for leaf, imaginary in parts:
             value = cotangents[leaf]
@@ -148,6 +160,29 @@ class Layout:
         if np.array_equal(where.reshape(-1), np.arange(every.size)):
             return every.reshape(self.size, *self.shape)
         return every[where].reshape(self.size, *self.shape)
+
+    @cached_property
+    def _slot_axes(self) -> dict[int, list[int]] | None:
+        """Per leaf, the axes of its states, if all of them are slots and the other axes are those of positions."""
+        axes: dict[int, list[int]] = {}
+        for s in self.slots:
+            if s.corner is None or s.imaginary:
+                return None
+            along = [a for a, at in enumerate(s.corner) if at is not None]
+            if axes.setdefault(s.leaf, along) != along:
+                return None
+        counts = {leaf: sum(s.leaf == leaf for s in self.slots) for leaf in axes}
+        sizes = {leaf: math.prod(self.avals[leaf].shape[a] for a in along) for leaf, along in axes.items()}
+        return axes if counts == sizes else None
+
+    def _moved_axes(self, cotangents: Mapping[int, Array], axes: Mapping[int, list[int]]) -> Array:
+        """Values (S, *shape), with axes of states moved before those of positions."""
+        parts = [
+            jnp.real(jnp.moveaxis(cotangents[leaf], along, range(len(along)))).reshape(-1, *self.shape)
+            for leaf, along in axes.items()
+        ]
+        dtype = common_dtype(*(a.dtype for a in parts))
+        return jnp.concatenate([a.astype(dtype) for a in parts]) if len(parts) > 1 else parts[0]
 
 
 def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
@@ -182,8 +217,29 @@ def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without
             index[place.reshape(-1)[at]] = at
             slots += [Slot(leaf, index, im, int(k)) for im in parts]
     shapes = {avals[leaf].shape for leaf in group.leaves}
-    shape = shapes.pop() if plain and len(shapes) == 1 else (group.num_positions,)
-    return Layout(group, tuple(slots), shape, avals)
+    if plain and len(shapes) == 1:
+        return Layout(group, tuple(slots), shapes.pop(), avals)
+    corners = [_corner(s, avals[s.leaf].shape) for s in slots]
+    shapes = {shape for shape, _ in corners}
+    shape = shapes.pop() if len(shapes) == 1 else None
+    if shape is None:
+        return Layout(group, tuple(slots), (group.num_positions,), avals)
+    return Layout(group, tuple(replace(s, corner=at) for s, (_, at) in zip(slots, corners, strict=True)), shape, avals)
+
+
+def _corner(slot: Slot, shape: Sequence[int]) -> tuple[tuple[int, ...] | None, tuple[int | None, ...]]:
+    """The shape of positions and the corner of a slot whose elements are those at one place along some axes.
+
+    The shape is None if they are not, or if positions come in another order.
+    """
+    if slot.index is None or not slot.index.size:
+        return (None, ())
+    # Of each axis, whether its index is that of the first element for all elements.
+    places = np.stack(np.unravel_index(slot.index, shape)) if shape else np.zeros((0, 1), np.int64)
+    alike = (places == places[:, :1]).all(1)
+    corner = tuple(int(p[0]) if a and n > 1 else None for p, a, n in zip(places, alike, shape, strict=True))
+    there = np.arange(math.prod(shape)).reshape(shape)[tuple(slice(None) if c is None else c for c in corner)]
+    return (there.shape if np.array_equal(there.reshape(-1), slot.index) else None), corner
 
 
 def closure(links: np.ndarray) -> np.ndarray:

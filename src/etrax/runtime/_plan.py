@@ -6,8 +6,9 @@ of the states. Whatever a plan holds, one transport serves it (`traces/_by_posit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,18 +18,33 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from .._compat import common_dtype
+from .._compat import common_dtype, promotes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
 from ..compiler.dataflow import Uniform, without_zeros
 from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
+from ._even import EvenGather, even_gather, pack_of
 from ._layout import Gather, Layout, closure, gather_of
+from ._pulls import Pack
 from ._readers import Reader, plain_algebra
 from ._resets import LaneMap, at_lanes, equal_along, lanes_of_data, lanes_of_group
 from ._site_math import Operands
-from ._structure import Structure, Uniforms, products, structure_of
+from ._structure import Structure, Uniforms, even_structure, products, structure_of
 from ._transport import WindowData
-from .blocks import Algebra, Block, Entry, Matrix, Step, Unrolled, Vector, narrowed, reverse, shortened
+from .blocks import (
+    Algebra,
+    Block,
+    Entry,
+    Matrix,
+    Sparse,
+    Stacked,
+    Step,
+    Unrolled,
+    Vector,
+    narrowed,
+    reverse,
+    shortened,
+)
 
 
 class FixedParts(NamedTuple):
@@ -76,6 +92,9 @@ class Plan:
         return {g: self._algebra(self.reader.layouts[g], self.structure.blocks.get(g)) for g in self.groups}
 
     def _algebra(self, layout: Layout, known: Uniforms | None) -> Algebra:
+        even = self.structure.even_blocks.get(layout.group.index)
+        if even is not None:
+            return Stacked(layout.size, shortened(layout.shape, even), self.steep, even=True)
         if known is None:
             return plain_algebra(layout, self.steep)
         evens = products(known, len(layout.shape))
@@ -109,6 +128,31 @@ class Plan:
     def along(self) -> dict[int, list[tuple[bool, ...]]]:
         """Per narrow relation and slot, the axes of y along which its trace is equal."""
         return {k: [slot.along for slot in self.structure.slots(k)] for k in self.structure.rows}
+
+    @cached_property
+    def even_gathers(self) -> dict[int, EvenGather]:
+        """How blocks that are equal along axes of positions are read at y, per relation to a group of many states."""
+        even, layouts = self.structure.even_blocks, self.reader.layouts
+        reached = {k: r for k, r in enumerate(self.relations) if r.group in even}
+        return {k: even_gather(r.places, layouts[r.group].shape, even[r.group]) for k, r in reached.items()}
+
+    def even_along(self, k: int) -> tuple[bool, ...] | None:
+        """The axes of y along which the trace of relation k is equal, for many states; None if there are none."""
+        rows = self.structure.even_rows.get(k)
+        if rows is None or k not in self.even_gathers or self.relations[k].copies is not None:
+            return None
+        along = tuple(a and b for a, b in zip(rows, self.even_gathers[k].along, strict=True))
+        return along if any(e and n > 1 for e, n in zip(along, self.site(k).call.out.shape, strict=True)) else None
+
+    @property
+    def packs(self) -> dict[int, Pack]:
+        """By group, how many of its slots can be read in one pull, since blocks are equal along axes of positions."""
+        packs = {}
+        for g, even in self.structure.even_blocks.items():
+            alongs = {k: self.even_along(k) for k, r in enumerate(self.relations) if r.group == g}
+            ops = {self.relations[k].site: (self.relations[k].places, a) for k, a in alongs.items() if a is not None}
+            packs[g] = pack_of(self.reader.layouts[g].shape, even, ops)
+        return packs
 
     # Lanes that start again.
 
@@ -147,6 +191,24 @@ class Plan:
     def zeros(self, k: int) -> Array:
         """One slot's share of the trace of relation k."""
         return jnp.zeros(site_math.trace_shape(self.site(k)), self.dtypes[k])
+
+    @promotes
+    def narrow_shape(self, k: int, along: Sequence[bool]) -> tuple[int, ...]:
+        """The shape of one slot's share of a trace that is equal along axes of y: that of data times a narrow c."""
+        site = self.site(k)
+        c = jax.ShapeDtypeStruct((1, *shortened(site.call.out.shape, along)), self.dtypes[k])
+        u = [site.call.operands[i] for i in site.rule.varying(site.call)]
+        data = [jax.ShapeDtypeStruct((1, *a.shape), a.dtype) for a in u]
+        fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
+        return jax.eval_shape(lambda f, u, c: site.rule.outer(site.call, f, u, c), fixed, data, c).shape
+
+    def is_data(self, k: int, entry: Array) -> bool:
+        """Whether an array of a narrow trace is of the form and type of the op's data."""
+        site = self.site(k)
+        if site.rule.as_data is None:
+            return False
+        data = site.call.operands[site.rule.varying(site.call)[0]]
+        return data.dtype == site.call.out.dtype == entry.dtype and entry.size == math.prod(data.shape)
 
     # What is read at each step, and before the first.
 
@@ -188,7 +250,17 @@ class Plan:
                 f = [part(a, e) for a, e in zip(f, known.rows[k], strict=True)]
             if k in known.rows or not fixed:
                 some_rows[k] = f
-        return Step(some_blocks, some_rows)
+        return Step(*self._even_parts(some_blocks, some_rows)) if known.even_blocks else Step(some_blocks, some_rows)
+
+    def _even_parts(
+        self, blocks: Mapping[int, Block], rows: Mapping[int, Vector]
+    ) -> tuple[dict[int, Block], dict[int, Vector]]:
+        """Blocks and rows of groups with many states, with axes of one where all along them is equal."""
+        even, alongs = self.structure.even_blocks, {k: self.even_along(k) for k in rows}
+        narrow = {
+            g: Sparse(narrowed(d.values, (False, *even[g])), d.pattern) if g in even else d for g, d in blocks.items()
+        }
+        return narrow, {k: f if (a := alongs[k]) is None else narrowed(f, (False, *a)) for k, f in rows.items()}
 
     def fixed(self, window: WindowData) -> FixedParts:
         """The entries of D and F that are made of parameters only, read with nothing in the place of states."""
@@ -247,6 +319,8 @@ class Plan:
         evens = self._products_at_ops.get(k)
 
         def read(p: Array, s: int, t: int) -> Entry:
+            if k in self.even_gathers:
+                return self.even_gathers[k](p)
             if evens is None:
                 return gather(jnp.broadcast_to(p, layout.shape))
             even = evens[s][t]
@@ -259,7 +333,7 @@ class Plan:
 
     def at_trace(self, k: int, p: Array, entry: Array, fixed: Sequence[Operands]) -> Array:
         """Values at the elements of y that a trace of relation k meets, broadcastable to it."""
-        at = p if self.is_narrow(k) else self.met(k, entry, p, fixed)
+        at = p if self.is_narrow(k) or k in self.even_gathers else self.met(k, entry, p, fixed)
         return site_math.spread(self.site(k), fixed[self.relations[k].site], at)
 
     def met(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
@@ -372,14 +446,35 @@ def plan_of(reader: Reader, trace_dtype: DTypeLike | None, structured: bool = Fa
 
 
 def _structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
-    """What is known of the relations that gain by it, and of their groups."""
-    # To ask it of many states would take long; copies are as narrow as they get.
+    """What is known of relations and their groups."""
+    # To ask it of each entry of many states would take long; copies are as narrow as they get.
     few = [
         k for k, r in enumerate(reader.relations)
         if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked
     ]  # fmt: skip
-    if not few:
-        return Structure()
+    return _even_structure(reader, _structure_of_few(reader, gathers, dtypes, few) if few else Structure())
+
+
+def _even_structure(reader: Reader, known: Structure) -> Structure:
+    """What is known besides, where groups have many states: the axes along which their blocks are equal."""
+    facts, layouts = reader.facts, reader.layouts
+    many = [k for k, r in enumerate(reader.relations) if layouts[r.group].stacked]
+    if not many or is_steep(facts):
+        return known
+    blocks, rows = even_structure(reader.of([reader.relations[k] for k in many]))
+    for g in blocks if facts.lanes is not None else ():
+        lanes = lanes_of_group(facts, layouts[g].group, layouts[g].shape)
+        assert lanes is not None
+        blocks[g] = tuple(a and b for a, b in zip(blocks[g], equal_along(lanes), strict=True))
+    blocks = {g: along for g, along in blocks.items() if shortened(layouts[g].shape, along) != layouts[g].shape}
+    narrow = {k: row for k, row in zip(many, rows, strict=True) if can_be_narrow(facts, reader.relations[k])}
+    return replace(known, even_blocks=blocks, even_rows=narrow)
+
+
+def _structure_of_few(
+    reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype], few: Sequence[int]
+) -> Structure:
+    """What is known of those of some relations that gain by it, and of their groups."""
     some = reader.of([reader.relations[k] for k in few])
     types = [dtypes[k] for k in few]
     real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]

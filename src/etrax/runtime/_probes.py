@@ -7,7 +7,7 @@ source, are probed in different pulls: a block is then never a sum over several 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import jax
@@ -32,7 +32,7 @@ from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, weights
 from . import _site_math as site_math
 from ._layout import Layout, layout_of
-from ._pulls import Probe, Pulls
+from ._pulls import Pack, Probe, Pulls
 from ._pushes import Pushes
 from ._view import View
 from .blocks import Block, Vector
@@ -47,10 +47,15 @@ class Probes:
     relations: tuple[Relation, ...]
     pulls: tuple[tuple[Probe, ...], ...]
     view: View
+    packs: Mapping[int, Pack] = field(default_factory=dict)
 
     def of(self, relations: Sequence[Relation]) -> Probes:
         """Probes for other relations, in the same view."""
-        return plan_probes(self.view, relations)
+        return plan_probes(self.view, relations, packs=self.packs)
+
+    def packed(self, packs: Mapping[int, Pack]) -> Probes:
+        """Probes that read many slots of some groups in one pull."""
+        return plan_probes(self.view, self.relations, packs=packs)
 
     @cached_property
     def derived(self) -> list[Derived]:
@@ -62,7 +67,8 @@ class Probes:
     def reading(self) -> Pulls:
         pulled = {k: _source(r) for k, r in enumerate(self.relations) if k not in self.pushes}
         places = tuple(_beside_loops(self.facts, r) for r in pulled.values())
-        return Pulls(self.layouts, self.pulls, tuple(pulled.values()), places, tuple(map(self.drives, pulled)))
+        drives = tuple(map(self.drives, pulled))
+        return Pulls(self.layouts, self.pulls, tuple(pulled.values()), places, drives, self.packs)
 
     @cached_property
     def pushes(self) -> dict[int, Pushes]:
@@ -153,9 +159,16 @@ def _beside_loops(facts: Facts, relation: Relation) -> np.ndarray | None:
     return None if place is None else place.reshape(facts.sites[relation.site].beside_loops(place.shape))
 
 
-def plan_probes(view: View, relations: Sequence[Relation], groups: Sequence[Group] | None = None) -> Probes:
-    """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order)."""
+def plan_probes(
+    view: View, relations: Sequence[Relation], groups: Sequence[Group] | None = None,
+    packs: Mapping[int, Pack] | None = None,
+) -> Probes:  # fmt: skip
+    """Layouts and pulls for the groups that the relations reach, or for all (`groups`, with states in their order).
+
+    `packs` are those of groups of which one pull may read many slots.
+    """
     facts = view.facts
+    packs = {g: pack for g, pack in (packs or {}).items() if _can_pack(facts, g, pack, relations)}
     needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
     linkable, groups = groups is None, facts.groups if groups is None else groups
     layouts = tuple(layout_of(facts, g, sorted(view.gone)) for g in groups)
@@ -173,12 +186,22 @@ def plan_probes(view: View, relations: Sequence[Relation], groups: Sequence[Grou
     for members in rounds:
         lists = []
         for g in members:
+            if g in packs:
+                lists.append(packs[g].probes(g, layouts[g]))
+                continue
             probes = probes_of(g, layouts[g], colours(facts, facts.groups[g]))
             lists.append(together(probes, layouts[g], _drivers(facts, relations, layouts[g])))
         for k in range(max(map(len, lists))):
             pulls.append(tuple(p for found in lists if k < len(found) for p in found[k]))
     layouts = tuple(layout if layout.group.index in needed else layout.without_slots() for layout in layouts)
-    return Probes(facts, layouts, tuple(relations), tuple(pulls), view)
+    return Probes(facts, layouts, tuple(relations), tuple(pulls), view, packs)
+
+
+def _can_pack(facts: Facts, g: int, pack: Pack, relations: Sequence[Relation]) -> bool:
+    """Whether positions do not act on each other, and it is known where F of each op that is pulled back is read."""
+    pulled = [r for r in relations if r.group == g and _source(r).copies is None]
+    known = all(r.site in pack.outputs and r.copies is None for r in pulled)
+    return known and colours(facts, facts.groups[g]) is None
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:

@@ -6,7 +6,7 @@ One pull reads one state scalar of many positions at once (`Probe`). `_probes.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,26 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
+class Pack:
+    """Slots of a group whose blocks are equal along axes of positions: each is read at another place along them.
+
+    `positions[n, r]` is the position that stands for n at place r, where n numbers what differs (`shape`). `outputs`,
+    by site, are such elements of y and the shape of what differs there. One pull reads as many slots as there are r.
+    """
+
+    shape: tuple[int, ...]
+    positions: np.ndarray
+    outputs: Mapping[int, tuple[np.ndarray, tuple[int, ...]]]
+
+    def probes(self, g: int, layout: Layout) -> list[tuple[Probe, ...]]:
+        """Pulls of all slots of group g."""
+        places = self.positions.shape[1]
+        masks = [np.isin(np.arange(self.positions.size), at) for at in self.positions.T]
+        every = [Probe(g, s, masks[s % places]) for s in range(layout.size)]
+        return [tuple(every[first : first + places]) for first in range(0, layout.size, places)]
+
+
+@dataclass(frozen=True, eq=False)
 class Pulls:
     """Which cotangents to pull back, and where blocks stand in what comes back.
 
@@ -43,6 +63,7 @@ class Pulls:
     relations: tuple[Relation, ...] = ()
     places: tuple[np.ndarray | None, ...] = ()
     drives: tuple[np.ndarray, ...] = ()
+    packs: Mapping[int, Pack] = field(default_factory=dict)
 
     @property
     def leaves(self) -> list[int]:
@@ -89,6 +110,11 @@ class Pulls:
         found: list[Block] = [*blocks]
         arrays: dict[int, Array] = {}
         for g in sorted({g for g, _ in readers if self.layouts[g].stacked}):
+            if g in self.packs:
+                found[g] = self._packed_block(g, h_bar, readers)
+                reached = [k for k, r in enumerate(self.relations) if r.group == g]
+                arrays |= {k: self._packed_rows(k, d_bar, readers) for k in reached}
+                continue
             which = self._readers(g, readers)
             found[g] = self._stacked_block(g, which, h_bar)
             arrays |= {k: self._stacked_rows(k, which, d_bar) for k, r in enumerate(self.relations) if r.group == g}
@@ -118,12 +144,33 @@ class Pulls:
             found.append(np.array(at)[_which(masks, self.layouts[g].group.num_positions)])
         return np.stack(found)
 
+    def _packed_block(self, g: int, h_bar: Mapping[int, Array], readers: Mapping[tuple[int, int], list[int]]) -> Sparse:
+        """D of a group, with axes of one, off pulls that each read many slots."""
+        layout, pack = self.layouts[g], self.packs[g]
+        read = jax.vmap(layout.stack)({i: h_bar[i] for i in layout.group.leaves if i in h_bar})
+        pattern = Pattern.of(layout.links)
+        rows, cols = pattern.entries
+        pulls, at = _packed_places([readers[g, s][0] for s in range(layout.size)], pack.positions)
+        values = read.reshape(*read.shape[:2], -1)[pulls[rows, None], cols[:, None], at[rows]]
+        return Sparse(values.reshape(-1, *pack.shape), pattern)
+
+    def _packed_rows(self, k: int, d_bar: Mapping[int, Array], readers: Mapping[tuple[int, int], list[int]]) -> Array:
+        """F at the slots that relation k drives, with axes of one."""
+        r = self.relations[k]
+        elements, shape = self.packs[r.group].outputs[r.site]
+        pulls, at = _packed_places([readers[r.group, s][0] for s in range(self.layouts[r.group].size)], elements)
+        stack = d_bar[r.site]
+        values = stack.reshape(stack.shape[0], -1)[pulls[:, None], at]
+        return values.reshape(-1, *shape)[_all_or(self.drives[k])]
+
     def _stacked_block(self, g: int, which: np.ndarray, h_bar: Mapping[int, Array]) -> Sparse:
         layout = self.layouts[g]
         pattern = Pattern.of(layout.links)
         rows, cols = pattern.entries
         read = jax.vmap(layout.stack)({i: h_bar[i] for i in layout.group.leaves if i in h_bar})
         if (which == which[:, :1]).all():
+            if rows.size == pattern.size**2:  # all entries in their order: no index hides what is equal along an axis
+                return Sparse(_taken(read, which[:, 0]).reshape(-1, *layout.shape), pattern)
             return Sparse(read[which[rows, 0], cols], pattern)
         flat = read.reshape(*read.shape[:2], -1)
         values = flat[which[rows], cols[:, None], np.arange(flat.shape[2])]
@@ -134,7 +181,7 @@ class Pulls:
         stack, place = d_bar[self.relations[k].site], self.places[k]
         which = which[self.drives[k]]
         if place is None or (which == which[:, :1]).all():
-            found = stack[which[:, 0]]
+            found = _taken(stack, which[:, 0])
         else:
             at = np.broadcast_to(place, stack.shape[1:])
             found = jnp.take_along_axis(stack, which[:, np.maximum(at, 0)], 0)
@@ -164,6 +211,20 @@ class Pulls:
             if p.colour is not None and place is not None:
                 value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
+
+
+def _packed_places(pulls: Sequence[int], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per slot the pull that reads it, and where: slots of one pull stand at one place after the other."""
+    return np.array(pulls), places.T[np.arange(len(pulls)) % places.shape[1]]
+
+
+def _all_or(mask: np.ndarray) -> np.ndarray | slice:
+    return slice(None) if mask.all() else mask
+
+
+def _taken(stack: Array, which: np.ndarray) -> Array:
+    """Elements of a stack, as they stand if all are taken in order."""
+    return stack if np.array_equal(which, np.arange(stack.shape[0])) else stack[which]
 
 
 def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:

@@ -44,11 +44,12 @@ class Pushes:
         """
         y = self.facts.sites[self.relation.site].y_struct
         found = [self._read(pull, jnp.asarray(self.copies.colour == c, y.dtype)) for c in range(self.copies.pushes)]
-        slots = range(self.layout.size) if not self.layout.stacked else np.flatnonzero(self.drives).tolist()
-        rows = [self._at_copies([values[s] for values in found]) for s in slots]
-        return jnp.stack(rows) if self.layout.stacked else rows
+        if self.layout.stacked:
+            some = [a if self.drives.all() else a[self.drives] for a in found]
+            return jax.vmap(lambda *a: self._at_copies(list(a)))(*some)
+        return [self._at_copies([values[s] for values in found]) for s in range(self.layout.size)]
 
-    def _read(self, pull: PullBack, tangent: Array) -> list[Array]:
+    def _read(self, pull: PullBack, tangent: Array) -> list[Array] | Array:
         """Per state scalar, what a tangent of y moves; a cotangent of y where y is complex."""
         push = _transposed(pull, self.relation.site, self.layout)
         if is_steep(self.facts):  # a pull stops at a choice that was not taken; a push goes on beyond it, with zero
@@ -56,8 +57,7 @@ class Pushes:
         real = self.layout.coordinates(push(tangent))
         if not jnp.iscomplexobj(tangent):
             return real
-        imaginary = self.layout.coordinates(push(1j * tangent))
-        return [lax.complex(a, -b) for a, b in zip(real, imaginary, strict=True)]
+        return jax.tree.map(lambda a, b: lax.complex(a, -b), real, self.layout.coordinates(push(1j * tangent)))
 
     def _at_copies(self, found: list[Array]) -> Array:
         """What each push gives to the copies that it reads."""

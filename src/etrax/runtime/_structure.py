@@ -62,6 +62,9 @@ class Structure:
     A group or relation that is missing has nothing known of it. `shared`, by relation, are earlier ones on the same
     data whose F is the same up to a turn R that D commutes with. `gains`, by relation, are fixed vectors that F is a
     multiple of, F = f·c[o]: the slot that has one, and what holds of c. `rows` are then those of f.
+
+    Of blocks with many states nothing is known entry by entry. `even_blocks`, by group, are the axes of positions along
+    which D is equal (a delta rule moves all rows of its memory alike), `even_rows`, by relation, those of y for F.
     """
 
     blocks: Mapping[int, Uniforms] = field(default_factory=dict)
@@ -69,6 +72,8 @@ class Structure:
     at_ops: Mapping[int, Uniforms] = field(default_factory=dict)
     gains: Mapping[int, tuple[int, Uniform]] = field(default_factory=dict)
     shared: Mapping[int, Shared] = field(default_factory=dict)
+    even_blocks: Mapping[int, Along] = field(default_factory=dict)
+    even_rows: Mapping[int, Along] = field(default_factory=dict)
 
     def of(self, numbers: Mapping[int, int], groups: Collection[int]) -> Structure:
         """What is known of some relations and groups; `numbers` are the new numbers of the relations."""
@@ -154,6 +159,24 @@ def _maybe(found: Iterable[Uniform | None]) -> Uniform | None:
 def _of(found: Iterable[Uniform]) -> Uniform:
     """What holds of all."""
     return reduce(Uniform.both, found)
+
+
+def even_structure(reader: Reader) -> tuple[dict[int, Along], list[Along]]:
+    """Axes along which D of each stacked group, and F of each relation, are equal; relations are to stacked groups."""
+    facts, groups = reader.facts, sorted({r.group for r in reader.relations})
+
+    def read(leaves: Sequence[Array], ys: Mapping[int, Array]) -> tuple[list[Array], list[Array]]:
+        # Weights are made here, so that it is seen where one is spread over samples.
+        made = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
+        blocks, rows = reader(leaves, made, ys)
+        return [blocks[g].values for g in groups], list(rows)
+
+    leaves, _, ys = reader.stand_ins()
+    traced = jax.make_jaxpr(read)(leaves, ys)
+    uniforms = uniformity(traced, [False] * (len(leaves) + len(ys)))
+    # The first axis of both is that of entries or slots.
+    alongs = [uniform.along[1:] for uniform in uniforms]
+    return dict(zip(groups, alongs, strict=False)), alongs[len(groups) :]
 
 
 def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:

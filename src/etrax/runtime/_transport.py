@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -30,6 +31,7 @@ class WindowData(NamedTuple):
     | `data(j)` | the operands of site j's op that change from step to step, stacked over the steps |
     | `fixed[j]` | its other operands beside the weight |
     | `pull` | the derivative of the window, backwards: from states at the exit to states at the entry, and ops |
+    | `pull_states()` | `pull` of the steps without outputs and loss, which run again: cheaper for many cotangents |
     | `signals` | what `Signal.of_step` gave, stacked over the steps; () where there was no loss |
     | `entry_states`, `exit_states` | all states before the first step, and after the last |
     | `entry_bar` | ∂L/∂h_0 with the estimated future in it; None for a rule without `Future` |
@@ -38,16 +40,18 @@ class WindowData(NamedTuple):
     | `params`, `weights` | the parameters, and the weight of every site |
     | `steady` | values of the last inputs, where these are made of parameters only (`Facts.parameter_inputs`) |
     | `resets` | flags (K,) or (K, B): whether all lanes, or which, start again before each step; None: none does |
+    | `sites_at_exit`, `exit_bar` | the sites whose whole gradient is the loss in the new states, ∂L/∂h_K, on the trace at the exit; none in windows of several steps |
 
     Adding `zero_after_credit` to a factor of a trace orders the move after the read, so that the trace is updated in
     place: XLA would copy a trace that is overwritten before it has been read.
-    """
+    """  # noqa: E501
 
     steps: int
     records: Any
     data: Callable[[int], tuple[Array, ...]]
     fixed: Sequence[tuple[Array, ...]]
     pull: PullBack
+    pull_states: Callable[[], PullBack]
     signals: Any = ()
     entry_states: Sequence[Array] = ()
     exit_states: Sequence[Array] = ()
@@ -58,6 +62,8 @@ class WindowData(NamedTuple):
     weights: Sequence[Array] = ()
     steady: Sequence[Array] = ()
     resets: Array | None = None
+    sites_at_exit: frozenset[int] = frozenset()
+    exit_bar: Mapping[int, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,12 @@ class Signal(Generic[Trace]):
 
     `of_step(trace, leaves, weights, ran, step_data, loss_of, loss_weight)` gives the signals of one step; `ran` is what
     the step gave, so that nobody runs it again for its values. The gradient of the sites in `replaces` is the credit,
-    which is made of these signals, and nothing else.
+    which is made of these signals, and nothing else. A trace meets a signal in the states `seen`, or in any if None.
     """
 
     of_step: Callable[[Trace, Sequence[Array], Sequence[Array], StepOutputs, Any, Any, Array | float], Any]
     replaces: frozenset[int]
+    seen: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,16 +124,29 @@ class Persistent(Generic[Trace]):
     renew: Callable[[Trace, Any], Trace] = lambda fresh, learned: fresh
 
 
+class SeenThrough(NamedTuple):
+    """Sites that the loss of a step sees through the new values of some states alone, by a trace that holds all of it.
+
+    Their gradient in a window of one step is ∂ℓ/∂h_1 · ε_1, which equals ∂ℓ/∂y · u + ∂ℓ/∂h_0 · ε_0.
+    """
+
+    sites: frozenset[int] = frozenset()
+    states: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True)
 class FusedCredit(Generic[Trace]):
     """Credit that is cheaper to take at another place than in `Transport.credit`.
 
     `in_product(trace, g, window)` gives it per site as data and cotangents (n, …) of n steps more, which join those of
     the window in the product that makes the weight's gradient. `at_exit(trace, window)` reads it off the moved trace.
+    What `through_states()` gives is for windows of one step: there the gradient of these sites is all taken at the exit
+    (`WindowData.sites_at_exit`), in one pass over the trace.
     """
 
     in_product: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, tuple[Array, Array]]] = lambda *_: {}
     at_exit: Callable[[Trace, WindowData], dict[int, Array]] = lambda *_: {}
+    through_states: Callable[[], SeenThrough] = SeenThrough
 
 
 @dataclass(frozen=True)
@@ -137,7 +157,8 @@ class Transport(Generic[Trace]):
     site's weight through the entry state, given g = ∂L/∂h_0. `move(trace, window)` is the trace at the window's exit.
 
     The rest is optional. `parts(trace)` lists by site the arrays of the trace that belong to it, to look at and to
-    name. Sites in `without_gradient` have no gradient at all.
+    name. Sites in `without_gradient` have no gradient at all. Where `moves_in_pieces`, the trace may be moved over
+    parts of a window one after the other; one that is drawn at random once a window would then be another.
     """
 
     init: Callable[[], Trace]
@@ -150,6 +171,12 @@ class Transport(Generic[Trace]):
     fused: FusedCredit[Trace] = field(default_factory=lambda: FusedCredit())
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
     without_gradient: frozenset[int] = frozenset()
+    moves_in_pieces: bool = True
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a window can be differentiated piece by piece, with the same gradients and the same trace."""
+        return self.moves_in_pieces and self.signal is None and self.future is None
 
     @property
     def nbytes(self) -> int:
@@ -183,9 +210,11 @@ def embed_trace(
         FusedCredit(
             lambda trace, g, window: fused.in_product(of(trace), g, view(window)),
             lambda trace, window: fused.at_exit(of(trace), view(window)),
+            fused.through_states,
         ),
         lambda trace: transport.parts(of(trace)),
         transport.without_gradient,
+        transport.moves_in_pieces,
     )
 
 

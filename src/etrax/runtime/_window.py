@@ -14,24 +14,28 @@ from jax import Array
 
 from .._compat import promotes
 from .._machine import machine
-from ..compiler.analysis import Facts, OpNode
+from ..compiler.analysis import Facts, OpNode, StateNode
 from ..compiler.fission import split_scan
 from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, Weights
 from . import _site_math as site_math
 from ._probes import differentiable
 from ._resets import restarted
-from ._transport import FusedCredit, StepOutputs, Trace, Transport, WindowData
+from ._transport import FusedCredit, PullBack, SeenThrough, StepOutputs, Trace, Transport, WindowData
 
 
 class WindowResult(NamedTuple):
-    """Loss summed over the window, gradient per site's weight, states and trace at the exit, and per-step extras."""
+    """Loss summed over the window, gradient per site's weight, states and trace at the exit, and per-step extras.
+
+    `entry_bar` are the cotangents of the states at the entry, by number.
+    """
 
     loss: Array
     grads: dict[int, Array]
     states: list[Array]
     trace: Any
     extras: Any
+    entry_bar: Mapping[int, Array]
 
 
 # (output leaves of one step, what the caller scans along) -> (weighted loss of the step, extras)
@@ -40,6 +44,11 @@ StepLoss: TypeAlias = Callable[[list[Array], Any], tuple[Array, Any]]
 
 def live_sites(facts: Facts) -> list[int]:
     return [j for j in range(len(facts.sites)) if OpNode(j) in facts.live]
+
+
+def unread_states(facts: Facts) -> frozenset[int]:
+    """States that no loss reads, now or later: a zero pulled through an infinite slope of one would be a NaN."""
+    return frozenset(i for i in range(len(facts.states)) if StateNode(i) not in facts.live)
 
 
 class WindowRun(NamedTuple):
@@ -80,14 +89,17 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
     bars = _pull_loss(transport, trace, ran, none | asked, run.loss_weight)
 
     def pull(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
-        return ran.pull_back((jnp.zeros_like(ran.loss), {**none, **cotangents}))
+        bars = {i: bar.astype(none[i].dtype) for i, bar in cotangents.items()}
+        return ran.pull_back((jnp.zeros_like(ran.loss), {**none, **bars}))[:2]
 
+    at_exit = _at_exit(transport, ran.steps).sites
     window = WindowData(
         ran.steps,
         ran.records,
         lambda j: ran.data[j],
         weights.fixed,
         pull,
+        lambda: _pull_states(facts, run, ran.steps),
         ran.signals,
         run.states,
         ran.end,
@@ -96,6 +108,8 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
         params=list(run.params),
         weights=weights.weight,
         resets=run.resets,
+        sites_at_exit=at_exit,
+        exit_bar=bars.new,
     )
     grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
     if run.grads_before is not None:
@@ -113,20 +127,21 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
     window = window._replace(zero_after_credit=_zero_after([grads[j] for j in credit]))
     trace = transport.move(trace, window)
     add(transport.fused.at_exit(trace, window))
-    return WindowResult(ran.loss, grads, ran.end, trace, ran.extras)
+    return WindowResult(ran.loss, grads, ran.end, trace, ran.extras, bars.entry)
 
 
 class _Ran(NamedTuple):
     """The steps of a window, run forwards: what they gave, and the way back.
 
     `exits` are the states at the exit that have derivatives, `end` all of them. `pull_back` takes cotangents of the
-    loss and of the exits to those of the entry states and, step by step, of every live site's output.
+    loss and of the exits to those of the entry states and, step by step, of every live site's output and of the new
+    states that a gradient is taken in at the exit.
     """
 
     steps: int
     loss: Array
     exits: dict[int, Array]
-    pull_back: Callable[[Any], tuple[dict[int, Array], dict[int, Array]]]
+    pull_back: Callable[[Any], tuple[dict[int, Array], dict[int, Array], dict[int, Array]]]
     end: list[Array]
     carry: Any
     data: dict[int, tuple[Array, ...]]
@@ -142,12 +157,18 @@ def _run(facts: Facts, transport: Transport[Trace], run: WindowRun) -> _Ran:
     steps = leaves[0].shape[0] if leaves else 1  # nothing comes from outside: one step
     opened = OpenStep(facts.step, facts.sites, frozenset())
     each, of_step = transport.each_step, transport.signal.of_step if transport.signal is not None else None
+    unread = unread_states(facts)
+    if not unread.isdisjoint(run.exit_cotangents or ()):
+        unread = frozenset()  # somebody reads some of them after all
 
     def body(detach: Detach, carry: tuple[list[Array], Any], xs: Any) -> tuple[tuple[list[Array], Any], Any]:
-        (held, moved), (x, extra, delta, reset) = carry, xs
+        (held, moved), (x, extra, (delta, nudge), reset) = carry, xs
         if reset is not None:
             held, moved = restarted(reset, run.initial, held), each.restart(moved, reset)
-        outs, seen = opened([*params, *held, *x], delta, weights.weight, None, weights.ops)
+        # New states are nudged, by nothing, and not cut: what the loss owes to others passes through them as well.
+        outs, seen = opened(
+            [*params, *held, *x], delta, weights.weight, None, weights.ops, held=nudge, detach=lambda a: a
+        )
         loss, extras = loss_of(outs[n_states:], extra)
         ys = {j: seen[j].perturbed for j in live}  # by nothing: one value is then kept between parts, not two
         leaves, ran = [*params, *detach(held), *x], detach(StepOutputs(ys, outs[n_states:]))
@@ -155,30 +176,71 @@ def _run(facts: Facts, transport: Transport[Trace], run: WindowRun) -> _Ran:
         moved = each.advance(moved, leaves, weights.weight, ran.ys)
         data = detach({j: seen[j].data for j in live})
         signal = of_step(trace, leaves, weights.weight, ran, extra, loss_of, loss_weight) if of_step is not None else ()
-        return (outs[:n_states], moved), (loss, data, (record, signal), detach(extras))
+        new = [detach(state) if i in unread else state for i, state in enumerate(outs[:n_states])]
+        return (new, moved), (loss, data, (record, signal), detach(extras))
 
-    def steps_through(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
+    def steps_through(
+        detach: Detach, moving: dict[int, Array], deltas: dict[int, Array], nudges: dict[int, Array]
+    ) -> tuple[Any, Any]:
         start = [moving.get(i, states[i]) for i in range(n_states)]
         begun = (start, each.begin(trace))
-        xs = (list(inputs), step_data, deltas, run.resets)
+        xs = (list(inputs), step_data, (deltas, nudges), run.resets)
         (end, carry), (losses, data, seen, extras) = split_scan(partial(body, detach), begun, xs, steps)
         return (losses.sum(), {i: end[i] for i in moving}), (end, carry, data, seen, extras)
 
     moving = {i: states[i] for i in differentiable(facts)}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
+    nudged = _at_exit(transport, steps).states
+    nudges = {i: jnp.zeros((steps, *states[i].shape), states[i].dtype) for i in sorted(nudged)}
     (loss, exits), pull_back, (end, carry, data, seen, extras) = detaching_vjp(
-        steps_through, moving, deltas, has_aux=True
+        steps_through, moving, deltas, nudges, has_aux=True
     )
     records, signals = seen
     return _Ran(steps, loss, exits, pull_back, end, carry, data, records, signals, extras)
 
 
+def _at_exit(transport: Transport[Trace], steps: int) -> SeenThrough:
+    """What is taken at the exit: only the new states of the last step are seen there."""
+    plain = steps == 1 and transport.signal is None and transport.future is None
+    return transport.fused.through_states() if plain else SeenThrough()
+
+
+def _pull_states(facts: Facts, run: WindowRun, steps: int) -> PullBack:
+    """The way back from the states at the exit, of steps that run again without their outputs.
+
+    What only outputs and losses read is then not differentiated, which would give zeros at the price of numbers.
+    """
+    opened, live, n_states = OpenStep(facts.step, facts.sites, frozenset()), live_sites(facts), len(facts.states)
+    unread = unread_states(facts)
+
+    def body(detach: Detach, held: list[Array], xs: Any) -> tuple[list[Array], tuple[()]]:
+        x, delta, reset = xs
+        held = held if reset is None else restarted(reset, run.initial, held)
+        outs, _ = opened([*run.params, *held, *x], delta, run.weights.weight, None, run.weights.ops)
+        return [detach(state) if i in unread else state for i, state in enumerate(outs[:n_states])], ()
+
+    def steps_through(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
+        start = [moving.get(i, run.states[i]) for i in range(n_states)]
+        end, _ = split_scan(partial(body, detach), start, (list(run.inputs), deltas, run.resets), steps)
+        return {i: end[i] for i in moving}
+
+    moving = {i: run.states[i] for i in differentiable(facts)}
+    deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
+    exits, pull_back = detaching_vjp(steps_through, moving, deltas)
+    none = {i: jnp.zeros_like(v) for i, v in exits.items()}
+    return lambda cotangents: pull_back({**none, **{i: bar.astype(none[i].dtype) for i, bar in cotangents.items()}})
+
+
 class _Bars(NamedTuple):
-    """Cotangents: of the entry states, of every live site's output; of the entry states with the future in them."""
+    """Cotangents: of the entry states, of every live site's output; of the entry states with the future in them.
+
+    `new` are those of the new states that a gradient is taken in at the exit.
+    """
 
     entry: dict[int, Array]
     ops: dict[int, Array]
     with_future: dict[int, Array] | None = None
+    new: dict[int, Array] = {}  # noqa: RUF012
 
 
 def _pull_loss(
@@ -187,15 +249,16 @@ def _pull_loss(
     """The gradient of the window's loss; with a future, one pull-back more unless it counts for every site."""
     future = transport.future
     if future is None:
-        return _Bars(*ran.pull_back((jnp.full_like(ran.loss, loss_weight), exits)))
+        entry, ops, new = ran.pull_back((jnp.full_like(ran.loss, loss_weight), exits))
+        return _Bars(entry, ops, new={i: bar[-1] for i, bar in new.items()})
     later = _scaled(future.estimate(trace, ran.end), loss_weight)
     if future.sites.issuperset(ran.data):
         both = exits | {i: exits[i] + bar for i, bar in later.items()}
-        entry, ops = ran.pull_back((jnp.full_like(ran.loss, loss_weight), both))
+        entry, ops, _ = ran.pull_back((jnp.full_like(ran.loss, loss_weight), both))
         return _Bars(entry, ops, _scaled(entry, 1 / loss_weight))
-    entry, ops = ran.pull_back((jnp.full_like(ran.loss, loss_weight), exits))
+    entry, ops, _ = ran.pull_back((jnp.full_like(ran.loss, loss_weight), exits))
     none = {i: jnp.zeros_like(bar) for i, bar in exits.items()}
-    further, more = ran.pull_back((jnp.zeros_like(ran.loss), none | later))
+    further, more, _ = ran.pull_back((jnp.zeros_like(ran.loss), none | later))
     ops = {j: d + more[j] if j in future.sites else d for j, d in ops.items()}
     return _Bars(entry, ops, _scaled({i: b + further[i] for i, b in entry.items()}, 1 / loss_weight))
 
@@ -212,7 +275,8 @@ def _window_grads(
         if j in more:
             data, bar = (jnp.concatenate([data[0], more[j][0]]),), jnp.concatenate([bar, more[j][1]])
         grads[j] = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
-    zero = transport.without_gradient | (transport.signal.replaces if transport.signal is not None else frozenset())
+    zero = transport.without_gradient | window.sites_at_exit
+    zero |= transport.signal.replaces if transport.signal is not None else frozenset()
     return {j: jnp.zeros_like(g) if j in zero else g for j, g in grads.items()}
 
 

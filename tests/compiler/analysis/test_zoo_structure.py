@@ -35,9 +35,9 @@ def facts_of(name):
 @pytest.mark.fast_seconds(60)
 @pytest.mark.parametrize("name", ZOO)
 def test_verdicts(name):
-    facts, model = facts_of(name), ZOO[name]()
+    facts, model, rule = facts_of(name), ZOO[name](), etrax.d_rtrl()
     for i, leaf in enumerate(facts.step.select(Role.PARAM)):
-        verdict, want = etrax.d_rtrl().verdict(facts, i), model.expect[leaf.path]
+        verdict, want = rule.verdict(rule.facts_for(facts), i), model.expect[leaf.path]
         found = REPORTS[verdict.kind]
         assert found == want or (leaf.path in model.either and found != UNUSED), (leaf.path, verdict)
         sites = facts.sites_of(i)

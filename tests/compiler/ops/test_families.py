@@ -97,6 +97,7 @@ for _name, _f, _w, _x in [
 # Rows of a table.
 case("lookup", lambda w, t: w[t], (5, 3), tokens(5, 4), "lookup")
 case("lookup one", lambda w, t: w[t], (5, 3), tokens(5), "lookup")
+case("lookup mapped", lambda w, t: jax.vmap(lambda t: w[t])(t), (5, 3), tokens(12, 8, low=-12), "lookup")
 case("lookup grid", lambda w, t: jnp.take(w, t, axis=0), (5, 3), tokens(5, 2, 3), "lookup")
 case("lookup of matrices", lambda w, t: w[t], (5, 3, 2), tokens(5, 4), "lookup")
 case("lookup of numbers", lambda w, t: w[t], (5,), tokens(5, 4), "lookup")

@@ -126,7 +126,7 @@ def test_an_affine_primitive_is_not_exact(table, zero, kind):
         (("mul", Primitive()), ValueError, "Etrax knows `mul` itself"),
         (("jit", Primitive()), ValueError, "Etrax knows `jit` itself"),
         (("mine", Primitive(pointwise)), ValueError, "the record of `mine` has a `pattern` and no `zero`"),
-        (("mine", Primitive(3, all_zero)), TypeError, "`Primitive.pattern` of `mine` is a int, not a function"),
+        (("mine", Primitive(3, all_zero)), TypeError, "`Primitive.pattern` of `mine` is an int, not a function"),
     ],
 )
 def test_what_is_refused(table, args, error, text):

@@ -2,6 +2,7 @@
 
 from ._acting import with_acting_columns as with_acting_columns
 from ._analyse import analyse as analyse
+from ._analyse import with_rows_apart as with_rows_apart
 from ._arrival import Elements as Elements
 from ._arrival import least_window as least_window
 from ._arrival import nearby_elements as nearby_elements
@@ -40,7 +41,9 @@ from ._nodes import OutputNode as OutputNode
 from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
 from ._ranges import is_steep as is_steep
+from ._ranges import is_steep_by_row as is_steep_by_row
 from ._reach import find_nodes as find_nodes
+from ._reach import one_step as one_step
 from ._reach import positions_reached as positions_reached
 from ._reach import reach_of as reach_of
 from ._reach import steps_to_fill as steps_to_fill

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._compat import is_inexact
 from ..ir import Role, Step
-from ..opened import WeightSite, find_sites, with_elementwise_ops
+from ..opened import WeightSite, find_sites, with_elementwise_ops, with_heads_apart
 from ..primitives import record_of
 from ._edges import Edges, reach_edges
 from ._facts import Facts, Relation, target_places
@@ -41,6 +41,16 @@ def analyse(step: Step, as_written: bool = False, by_copies: frozenset[tuple[Nod
             return facts
     cut = mixing | lists.keys()
     return assembled(cut, edges if len(lists) == len(suspects) else None)
+
+
+def with_rows_apart(facts: Facts) -> Facts:
+    """Facts of the step with axes of heads in the weights of ops that drive positions of several states.
+
+    Many of these may be moved alike, which is seen along an axis of their own.
+    """
+    driving = {r.site for r in facts.relations if r.representable and facts.groups[r.group].num_state > 1}
+    apart = with_heads_apart(facts.step, facts.sites, driving)
+    return facts if apart is facts.step else analyse(apart, as_written=True)
 
 
 def _is_product(site: WeightSite) -> bool:

@@ -55,6 +55,7 @@ class Facts:
     `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
     `lanes` is the number of streams along the first axis of every state, where each may start again on its own: no
     trace is then equal for several of them.
+    `written` are the facts of the step as it was written, if linear maps in series are one product in this one.
     `memo` holds what functions marked `memoised` have computed from these facts.
     """
 
@@ -66,7 +67,13 @@ class Facts:
     relations: tuple[Relation, ...]
     parameter_inputs: frozenset[int] = frozenset()
     lanes: int | None = None
+    written: Facts | None = None
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def as_written(self) -> Facts:
+        """The facts of the step as it was written."""
+        return self if self.written is None else self.written
 
     @cached_property
     def casts(self) -> tuple[Cause, ...]:

@@ -6,7 +6,8 @@ op: r = r̃·V, where r̃ is its data, filtered,
     r̃' = κ r̃ + f u
 
 r̃ has the shape of the data u, so that it lives at the positions of the layer below. Where the layer has several states
-at a position, κ is a matrix, f a vector, and r̃ one array per state. κ and f come as inputs.
+at a position, κ is a matrix, f a vector, and r̃ one array per state. κ and f come as inputs, and may differ along axes
+that the data and the layer share (samples). Where they differ between the columns of V, each column has filtered data.
 """
 
 from __future__ import annotations
@@ -27,24 +28,30 @@ from ..opened import WeightSite
 
 
 class Filter(NamedTuple):
-    """The weight op of a leaky layer, and which of its states at a position act on which (to, from)."""
+    """The weight op of a leaky layer, and which of its states at a position act on which (to, from).
+
+    `varies` are the axes of the data along which κ and f differ.
+    """
 
     site: WeightSite
     links: np.ndarray
+    varies: tuple[int, ...] = ()
 
 
 def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     """The step with filtered data as hidden states behind its own.
 
     They are outputs, too: a leaky state of which the step itself reads nothing is one that counts.
-    Its last inputs are the rates, one array (S, S + 1) per filter: κ, and f as the last column.
+    Its last inputs are the rates, one array (S, S + 1, …) per filter: κ, and f as the last column. Behind these are the
+    axes of the data, of length one unless the rates vary along them.
     """
     jaxpr, eqns = step.jaxpr, list(step.jaxpr.eqns)
     states, rates, new = [], [], []
-    for n, (site, links) in enumerate(filters):
+    for n, (site, links, varies) in enumerate(filters):
         data = eqns[site.at[0]].invars[site.rule.varying(site.call)[0]]
         u = jax.ShapeDtypeStruct(data.aval.shape, data.aval.dtype)
-        shape_of_rates = jax.ShapeDtypeStruct((len(links), len(links) + 1), u.dtype)
+        lengths = [size if axis in varies else 1 for axis, size in enumerate(u.shape)]
+        shape_of_rates = jax.ShapeDtypeStruct((len(links), len(links) + 1, *lengths), u.dtype)
         body, _ = open_jaxpr(jax.make_jaxpr(_filtered(links))(u, [u] * len(links), shape_of_rates))
         read_data, *old, rate = body.invars
         eqns += [eqn.replace(invars=[data if v is read_data else v for v in eqn.invars]) for eqn in body.eqns]
@@ -82,7 +89,9 @@ def widened(
 def _filtered(links: np.ndarray) -> Callable[[Array, Sequence[Array], Array], list[Array]]:
     def run(u: Array, old: Sequence[Array], rates: Array) -> list[Array]:
         def times(s: int, t: int, a: Array) -> Array:
-            return lax.mul(lax.broadcast(lax.squeeze(lax.slice(rates, (s, t), (s + 1, t + 1)), (0, 1)), a.shape), a)
+            rate = lax.index_in_dim(lax.index_in_dim(rates, s, 0, keepdims=False), t, 0, keepdims=False)
+            axes = [axis for axis, n in enumerate(rate.shape) if n == a.shape[axis]]
+            return lax.mul(lax.broadcast_in_dim(rate.reshape([rate.shape[k] for k in axes]), a.shape, axes), a)
 
         new = []
         for s, row in enumerate(links):

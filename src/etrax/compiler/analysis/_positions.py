@@ -61,9 +61,13 @@ def find_groups(
     """Groups of the differentiable leaves numbered `diff`, in the order of their first leaf."""
     groups: list[Group] = []
     for cluster in _clusters(diff, edges):
-        groups += _split(leaves, cluster, [e for e in edges if e[0] in cluster and e[1] in cluster], anchors, _LEVELS)
+        groups += _split(leaves, cluster, _within(cluster, edges), edges, anchors, _LEVELS)
     groups.sort(key=lambda g: g.leaves[0])
     return [Group(i, g.leaves, g.num_positions, g.num_state, g.varshape, g.place, g.slot) for i, g in enumerate(groups)]
+
+
+def _within(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
+    return [e for e in edges if e[0] in cluster and e[1] in cluster]
 
 
 def _is_fine(edge: Edge) -> bool:
@@ -115,25 +119,26 @@ def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, .
 
 
 def _split(
-    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], levels: Levels
-) -> list[Group]:
+    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], every: Sequence[Edge],
+    anchors: Sequence[Anchor], levels: Levels,
+) -> list[Group]:  # fmt: skip
+    """Groups of a cluster by its edges that are not left out so far, of `every` edge that there is."""
     keep, *rest = levels
     carried = keep(cluster, edges)
     parts = _clusters(cluster, carried)
     if len(parts) > 1:
-        return [
-            g
-            for part in parts
-            for g in _split(leaves, part, [e for e in carried if e[0] in part and e[1] in part], anchors, levels)
-        ]
-    group = _try(leaves, cluster, carried, anchors)
-    return [group] if group is not None else _split(leaves, cluster, edges, anchors, rest)
+        return [g for part in parts for g in _split(leaves, part, _within(part, carried), every, anchors, levels)]
+    group = _try(leaves, cluster, carried, anchors, whole=len(carried) == len(_within(cluster, every)))
+    return [group] if group is not None else _split(leaves, cluster, edges, every, anchors, rest)
 
 
 def _try(
-    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor]
+    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], whole: bool
 ) -> Group | None:
-    """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons."""
+    """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons.
+
+    `whole` says that no edge between these leaves is left out.
+    """
     shapes = [leaves[i].aval.shape for i in cluster]
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
     offsets = dict(zip(cluster, np.cumsum([0, *sizes[:-1]]), strict=True))
@@ -150,7 +155,7 @@ def _try(
     many = states > MAX_STATES
     if many and sum(_links(dep) for *_, dep in edges) > MAX_LINKS * count:
         return None
-    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many]):
+    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many], whole):
         return None
     reference = per_leaf.index(1) if 1 in per_leaf else 0
     rank = np.empty(count, np.int32)
@@ -199,9 +204,13 @@ def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bo
 
 def _separate(
     leaves: Sequence[Leaf], cluster: Sequence[int], parts: Sequence[np.ndarray], per_leaf: Sequence[int],
-    anchors: Sequence[Anchor],
+    anchors: Sequence[Anchor], whole: bool,
 ) -> bool:  # fmt: skip
-    """No position joins elements of a leaf that one weight op drives separately: those are neurons, not states."""
+    """No position joins elements of a leaf that one weight op drives separately: those are neurons, not states.
+
+    Where the positions carry the whole recurrence, elements of y that reach several of them do not count: the key of a
+    delta rule acts on all rows of its memory at once, and the states of a row act on each other.
+    """
     for anchor in anchors:
         if anchor.leaf not in cluster:
             continue
@@ -209,19 +218,34 @@ def _separate(
         if per_leaf[i] == 1 or leaves[anchor.leaf].state_axis:
             continue
         part, labels = parts[i], anchor.dep.part.all_labels()
-        place_of_block = np.zeros(int(labels.max()) + 1, np.int64)
-        place_of_block[labels] = part
-        pairs, hit = [], np.zeros(place_of_block.size, bool)
+        place = np.zeros(int(labels.max()) + 1, np.int64)  # of each block one of its positions
+        place[labels] = part
+        alone = _reach_one(anchor.dep, place, part) if whole else np.ones(anchor.dep.maps[0].size, bool)
+        pairs, hit = [], np.zeros(place.size, bool)
         for m in anchor.dep.maps:
             flat = m.reshape(-1)
-            live = np.flatnonzero(flat >= 0)
-            pairs.append(np.stack([place_of_block[flat[live]], live]))
+            live = np.flatnonzero((flat >= 0) & alone)
+            pairs.append(np.stack([place[flat[live]], live]))
             hit[flat[live]] = True
         drives = np.bincount(np.unique(np.concatenate(pairs, 1), axis=1)[0]).max(initial=0) // anchor.per_element
         distinct = np.bincount(part[hit[labels]]).max(initial=0)
         if drives > 1 and distinct > 1:
             return False
     return True
+
+
+def _reach_one(dep: Dep, place: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Of each element of a source, whether it reaches elements of one position, `part`, only; `place` is of blocks."""
+    labels = dep.part.all_labels()
+    several = np.zeros(place.size, bool)
+    several[labels[place[labels] != part]] = True
+    first = np.full(dep.maps[0].size, -1, np.int64)
+    alone = np.ones(first.size, bool)
+    for m in (m.reshape(-1) for m in dep.maps):
+        at = np.where(m >= 0, place[m], first)
+        alone &= (m < 0) | (~several[m] & ((first < 0) | (at == first)))
+        first = at
+    return alone
 
 
 def _slots(place: Sequence[np.ndarray], per_leaf: Sequence[int]) -> tuple[np.ndarray, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import Array
@@ -17,7 +17,7 @@ from jax import Array
 from ..._compat import JaxprEqn, is_complex, is_inexact, open_jaxpr, without_dead_code
 from ..dataflow import Bounded, Bounds, Note, Solver, range_of_type
 from ..ir import Leaf, Role, Site, Step
-from ..opened import Addresses, WeightSite
+from ..opened import Addresses, Rows, WeightSite
 from ..primitives import ANY, POSITIVE, Range, anywhere, join, record_of
 from ._memo import memoised
 
@@ -95,10 +95,22 @@ def is_steep(facts: Facts) -> bool:
         return jax.vjp(run, [leaves[k] for k in moving])[1](cotangents)[0]
 
     cotangents = [step.jaxpr.outvars[n].aval for n in numbers]
-    jaxpr, consts = open_jaxpr(jax.make_jaxpr(pull)([leaf.aval for leaf in step.ins], cotangents))
-    inputs = [Bounded(ANY, leaf.role is Role.PARAM) for leaf in step.ins]
+    closed = jax.make_jaxpr(pull)([leaf.aval for leaf in step.ins], cotangents)
+    return _may_be_infinite(closed, [*(leaf.role is Role.PARAM for leaf in step.ins), *(False for _ in cotangents)])
+
+
+def is_steep_by_row(rows: Rows) -> bool:
+    """Whether a function of rows may have an infinite slope at a row that nobody reads, where its gradient is zero."""
+    pull, (row, free, bars) = rows.pull_back()
+    fixed = [False] * len(row) + [True] * len(free) + [False] * len(bars)
+    return _may_be_infinite(jax.make_jaxpr(pull)(row, free, bars), fixed)
+
+
+def _may_be_infinite(closed: Any, fixed: Sequence[bool]) -> bool:
+    """Whether a program may make an infinity of finite numbers, given which of these are made of parameters only."""
+    jaxpr, consts = open_jaxpr(closed)
     solver = Solver(_Infinities())
-    solver.run(without_dead_code(jaxpr), consts, [*inputs, *(Bounded(ANY) for _ in cotangents)])
+    solver.run(without_dead_code(jaxpr), consts, [Bounded(ANY, f) for f in fixed])
     return bool(solver.notes)
 
 

@@ -21,12 +21,14 @@ from ._inline import without_calls as without_calls
 from ._layers import Layer as Layer
 from ._layers import layer_of as layer_of
 from ._mapped import mapped as mapped
+from ._paths import NamedPath as NamedPath
 from ._paths import Notation as Notation
 from ._paths import Path as Path
 from ._paths import format_path as format_path
 from ._paths import is_at as is_at
 from ._paths import leaves_with_paths as leaves_with_paths
 from ._paths import lies_under as lies_under
+from ._paths import short_path as short_path
 from ._paths import units_of as units_of
 from ._paths import use_notation as use_notation
 from ._source import Source as Source

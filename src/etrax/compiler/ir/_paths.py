@@ -101,6 +101,33 @@ def _shown(key: Any) -> str:
     return f"{in_short(briefly=True)[: LONG - 6]}…{zlib.crc32(str(key).encode('utf-8', 'surrogatepass')) % 10**4:04d}"
 
 
+class NamedPath(tuple[Any, ...]):
+    """A path, and a shorter one that leads to the same leaf and by which people call it.
+
+    Libraries that share a module between others find it by the first of its ways, which may be the longest. It equals
+    the plain path and is a key like it.
+
+    >>> path = NamedPath(("e2e", "post", "V"), ("exc", "V"))
+    >>> path == ("e2e", "post", "V"), format_path(path)
+    (True, "'exc.V'")
+    """
+
+    short: Path
+
+    def __new__(cls, path: Path, short: Path) -> NamedPath:
+        self = super().__new__(cls, path)
+        self.short = short
+        return self
+
+    def __getnewargs__(self) -> tuple[Path, Path]:
+        return tuple(self), self.short
+
+
+def short_path(path: Path) -> Path:
+    """The path by which people call a leaf."""
+    return path.short if isinstance(path, NamedPath) else path
+
+
 def format_path(path: Path, root: str = "(bare array)") -> str:
     """A path as people write it; `root` names the whole tree.
 
@@ -110,7 +137,7 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
     A key that is a whole description (libraries make such) is said in short, and no two of them alike.
     """
     text = ""
-    for key in path:
+    for key in short_path(path):
         shown = _shown(key)
         text += f"[{key}]" if isinstance(key, int) else (f".{shown}" if text else shown)
     return f"'{text or root}'" if not text.startswith("[") else f"'{root}{text}'"
@@ -119,12 +146,15 @@ def format_path(path: Path, root: str = "(bare array)") -> str:
 def is_at(path: Path, asked: object) -> bool:
     """Whether a path is the one asked for: by a tuple of keys, by its only key, or by its name as reports write it.
 
+    A path with a shorter one answers to both.
+
     >>> is_at(("rnn", "w"), "rnn.w"), is_at(("rnn", "w"), ("rnn", "w")), is_at(("rnn", "w"), "w")
     (True, True, False)
     """
+    paths = dict.fromkeys((tuple(path), short_path(path)))
     if isinstance(asked, str):
-        return path == (asked,) or (path != () and format_path(path)[1:-1] == asked)
-    return isinstance(asked, tuple) and path == asked
+        return any(p == (asked,) or (p != () and format_path(p)[1:-1] == asked) for p in paths)
+    return isinstance(asked, tuple) and any(p == asked for p in paths)
 
 
 def lies_under(path: Path, asked: str | Path) -> bool:
@@ -133,6 +163,7 @@ def lies_under(path: Path, asked: str | Path) -> bool:
     >>> lies_under(("net", "rnn", "w"), "net.rnn"), lies_under(("net", "rnn", "w"), "net.r")
     (True, False)
     """
+    paths = dict.fromkeys((tuple(path), short_path(path)))
     if isinstance(asked, tuple):
-        return path[: len(asked)] == asked
-    return any(is_at(path[:n], asked) for n in range(1, len(path) + 1))
+        return any(p[: len(asked)] == asked for p in paths)
+    return any(is_at(p[:n], asked) for p in paths for n in range(1, len(p) + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -28,7 +29,15 @@ class Source:
     frames: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
-        return visible(f"{os.path.basename(self.file)}:{self.line} ({self.function.rpartition('.')[2]})")
+        file = _cell_of(self.file) or os.path.basename(self.file)
+        return visible(f"{file}:{self.line} ({self.function.rpartition('.')[2]})")
+
+
+def _cell_of(file: str) -> str:
+    """The cell of a notebook that a file stands for, as `In[3]`: Jupyter compiles cells under names of its own."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return "" if number is None else f"In[{number}]"
 
 
 def source_of_eqn(eqn: JaxprEqn) -> Source | None:

@@ -19,15 +19,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..._compat import Jaxpr, JaxprEqn, Literal, close_jaxpr, is_jaxpr, open_jaxpr, shape_struct, without_sources
+from ..._compat import Jaxpr, JaxprEqn, Literal, close_jaxpr, is_jaxpr, open_jaxpr
 from ..dataflow import zeros_of_variables
 from ..ir import Site, Step, check_step, without_calls
 from ..ops import Letters, OpCall, expand, letters_of, size
+from ._chain import as_call
 from ._sites import WeightSite, find_sites
 
 # What computes an op's output, given its operands in order.
@@ -61,11 +61,7 @@ def _rewritten(jaxpr: Jaxpr, at: Site, written: Mapping[Site, Written]) -> Jaxpr
 
 def _equation(eqn: JaxprEqn, at: Site, written: Mapping[Site, Written]) -> JaxprEqn:
     if at in written:
-        structs = [shape_struct(v.aval) for v in eqn.invars]
-        (call,) = open_jaxpr(jax.make_jaxpr(jax.jit(written[at]))(*structs))[0].eqns
-        body, consts = open_jaxpr(call.params["jaxpr"])
-        params = {**call.params, "jaxpr": close_jaxpr(without_sources(body), consts)}
-        return eqn.replace(primitive=call.primitive, params=params)
+        return as_call(eqn, eqn.invars, written[at])
     if not any(site[: len(at)] == at for site in written):
         return eqn
     bodies = {key: body for key, body in eqn.params.items() if is_jaxpr(body)}

@@ -16,7 +16,10 @@ from ._base import call_of as call_of
 from ._base import register_weight_op as register_weight_op
 from ._base import rule_for as rule_for
 from ._base import size as size
+from ._base import sum_unrolled as sum_unrolled
 from ._base import with_columns as with_columns
 from ._matmul import Letters as Letters
+from ._matmul import column_axes as column_axes
+from ._matmul import data_axes as data_axes
 from ._matmul import expand as expand
 from ._matmul import letters_of as letters_of

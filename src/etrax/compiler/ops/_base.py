@@ -115,7 +115,7 @@ class OpRule:
     | `columns(call)` | the axis along which outputs can be repeated with their weights, if there is one |
     | `narrow` | whether `outer`, `spread` and `apply` take arrays with axes of one where all along them is equal |
     | `as_data(call, trace)` | a trace that is equal for all outputs, in the form of the op's data: ∂y/∂w · 1 is that |
-    | `data_bar(call, w, g)` | (∂y/∂u)ᵀ g of one step, for an op that is linear in its data as well |
+    | `data_bar(call, w, g, columns)` | (∂y/∂u)ᵀ g of one step, by column of y, for an op linear in its data as well |
 
     `examples/fft_convolution.py` makes and registers one. That of products:
 
@@ -139,7 +139,7 @@ class OpRule:
     narrow: bool = False
     as_data: Callable[[OpCall, Array], Array] | None = None
     columns: Callable[[OpCall], Columns | None] = lambda call: None
-    data_bar: Callable[[OpCall, Array, Array], Array] | None = None
+    data_bar: Callable[[OpCall, Array, Array, Sequence[int]], Array] | None = None
     kernels: Kernels = Kernels()
 
     def feature_grad(self, call: OpCall, fixed: Operands, x: Array, g: Array) -> Array:

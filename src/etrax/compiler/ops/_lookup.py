@@ -15,16 +15,21 @@ from ._base import Columns, OpCall, Operands, OpRule, register_weight_op, size
 
 
 def _accepts_gather(call: OpCall) -> bool:
-    """Whole rows, chosen by one number each, stand behind the axes of the numbers."""
+    """Whole rows, chosen by one number each, stand behind the axes of the numbers.
+
+    A slice that `vmap` has made a gather has an axis of length one for the row, and coordinates for the other axes,
+    which are clipped to zero: slices are as long as these axes.
+    """
     d, rank = call.params["dimension_numbers"], len(call.w.shape)
-    batch_rank = len(call.operands[1].shape) - 1
+    batch_rank, collapsed = len(call.operands[1].shape) - 1, len(d.collapsed_slice_dims)
+    by_row_alone = tuple(d.start_index_map) == (0,)
     return (
         call.weight == 0
-        and tuple(d.collapsed_slice_dims) == (0,)
-        and tuple(d.start_index_map) == (0,)
+        and tuple(d.collapsed_slice_dims) in ((0,), ())
+        and (by_row_alone or ("CLIP" in str(call.params["mode"]) and tuple(d.start_index_map)[:1] == (0,)))
         and not d.operand_batching_dims
         and tuple(call.params["slice_sizes"]) == (1, *call.w.shape[1:])
-        and tuple(d.offset_dims) == tuple(range(batch_rank, batch_rank + rank - 1))
+        and tuple(d.offset_dims) == tuple(range(batch_rank, batch_rank + rank - collapsed))
     )
 
 
@@ -34,8 +39,8 @@ def _accepts_slice(call: OpCall) -> bool:
 
 def _tokens(call: OpCall, u: Sequence[Array]) -> Array:
     """Row numbers, (k, f); the number of rows where no row is read."""
-    # A gather has an axis of length one for the coordinates of a row; a slice has coordinates for the other axes too,
-    # in operands of their own, which are zero: slices are as long as these axes.
+    # A gather has an axis for the coordinates of a row, that of the row first; a slice has coordinates for the other
+    # axes in operands of their own. These are zero: slices are as long as these axes.
     rows, n = (u[0][..., 0] if call.primitive == "gather" else u[0]), call.w.shape[0]
     if call.primitive == "dynamic_slice" or "CLIP" in str(call.params["mode"]):
         rows = jnp.clip(rows, 0, n - 1)

@@ -4,6 +4,7 @@ With axes b (batch), f (free in the data), c (contracted), o (free in the weight
 
     y[b, f, o] = Σ_c u[b, f, c] w[b, c, o]        trace[b, f, c, o]
 
+c and o lie in a trace as they do in the weight: of W @ x, trace[f, o, c].
 `_matmul_kernels.py` adds what is faster for large traces.
 """
 
@@ -48,14 +49,15 @@ def letters_of(call: OpCall) -> Letters:
             if not letter:
                 side[i] = next(fresh)
                 names.append(side[i])
-    trace = "".join(batch + free[1 - call.weight] + contracted + free[call.weight])
     lhs, rhs = ("".join(side) for side in sides)
     u, w = (rhs, lhs) if call.weight == 0 else (lhs, rhs)
+    # In the weight's own order: a gradient that is read off the trace then needs no transposing copy.
+    trace = "".join([*batch, *free[1 - call.weight], *(letter for letter in w if letter not in batch)])
     return Letters(u, w, "".join(batch + free[0] + free[1]), trace)
 
 
 def trace_shape(call: OpCall) -> tuple[int, ...]:
-    """(b…, f…, c…, o…)."""
+    """(b…, f…, c… and o… in the weight's order)."""
     s, data = letters_of(call), call.operands[1 - call.weight]
     lengths = dict(zip(s.u + s.w, (*data.shape, *call.w.shape), strict=True))
     return tuple(lengths[letter] for letter in s.trace)
@@ -106,7 +108,7 @@ def _spread(call: OpCall, fixed: Operands, p: Array) -> Array:
 
 
 def _apply(call: OpCall, fixed: Operands, trace: Array, g: Array) -> Array:
-    """trace (b, f, c, o), or with axes of one; g (*y)."""
+    """trace of `trace_shape`, or with axes of one; g (*y)."""
     s = letters_of(call)
     if trace.shape != trace_shape(call):
         axes, short = _without_ones(s.trace, trace, s.u)
@@ -146,9 +148,23 @@ def _as_data(call: OpCall, trace: Array) -> Array:
     return jnp.einsum(f"{axes}->{s.u}", trace.reshape(lengths))
 
 
-def _data_bar(call: OpCall, w: Array, g: Array) -> Array:
+def column_axes(call: OpCall) -> tuple[int, ...]:
+    """The axes of y that are the weight's and not the data's."""
     s = letters_of(call)
-    return jnp.einsum(f"{s.y},{s.w}->{s.u}", g, w)
+    return tuple(axis for axis, letter in enumerate(s.y) if letter in s.w and letter not in s.u)
+
+
+def data_axes(call: OpCall) -> dict[int, int]:
+    """The axes of y that are the data's, with their places there."""
+    s = letters_of(call)
+    return {axis: s.u.index(letter) for axis, letter in enumerate(s.y) if letter in s.u}
+
+
+def _data_bar(call: OpCall, w: Array, g: Array, columns: Sequence[int]) -> Array:
+    s = letters_of(call)
+    kept = "".join(s.y[axis] for axis in columns)
+    bars = jnp.einsum(f"{s.y},{s.w}->{kept}{s.u}", g, w)
+    return bars.reshape(-1, *bars.shape[len(kept) :])
 
 
 def _columns(call: OpCall) -> Columns:

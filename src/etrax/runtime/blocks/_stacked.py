@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..._compat import common_dtype
 from .._zeros import times
 
 
@@ -83,6 +84,9 @@ class Sparse:
 
     def full(self) -> Array:
         """(S, S, *positions)."""
+        size = self.pattern.size
+        if self.values.shape[0] == size**2:
+            return self.values.reshape(size, size, *self.values.shape[1:])
         return _with_none(self.values)[self.pattern.number]
 
 
@@ -132,6 +136,9 @@ def full_times(a: Array, v: Array, links: np.ndarray) -> Array:
     """
     n = links.shape[0]
     rounds = _one_by_one(links)
+    lead = _lead(a.shape[2:], v.shape[1:])
+    if not _is_short(rounds) and lead is not None:
+        return _matrix_product(a, v, lead)
     if not _is_short(rounds):
         return sum((a[:, t] * v[t] for t in range(1, n)), a[:, 0] * v[0])
     out = jnp.zeros((), v.dtype)
@@ -142,13 +149,46 @@ def full_times(a: Array, v: Array, links: np.ndarray) -> Array:
     return out
 
 
+def _lead(few: Sequence[int], many: Sequence[int]) -> int | None:
+    """The number of leading axes that two shapes share, if the first has only ones, of many numbers, behind them."""
+    lead = next((i for i, n in enumerate(few) if n == 1 and any(m > 1 for m in many[i:])), None)
+    if lead is None or tuple(few[:lead]) != tuple(many[:lead]) or any(n > 1 for n in few[lead:]):
+        return None
+    return lead
+
+
+def _matrix_product(a: Array, v: Array, lead: int) -> Array:
+    """a · v where a has axes of one behind `lead` leading ones: a matrix product for each element of these."""
+    batch = tuple(range(1, 1 + lead))
+    dims = ((1,), (0,)), (tuple(i + 1 for i in batch), batch)
+    out = _dot(a.reshape(a.shape[: 2 + lead]), v, dims)  # (lead…, S, …)
+    return jnp.moveaxis(out, lead, 0)
+
+
+def _dot(a: Array, b: Array, dims: jax.lax.DotDimensionNumbers) -> Array:
+    """A matrix product in the wider type of the two: blocks may be of a type in which they are not added up."""
+    dtype = common_dtype(a.dtype, b.dtype)
+    return jax.lax.dot_general(a.astype(dtype), b.astype(dtype), dims)
+
+
+def _block_product(a: Array, d: Array) -> Array:
+    """a · d for two matrices at the same positions, by a matrix product at each."""
+    batch = tuple(range(2, a.ndim))
+    out = _dot(a, d, (((1,), (0,)), (batch, batch)))  # (positions…, rows, columns)
+    return jnp.moveaxis(out, (-2, -1), (0, 1))
+
+
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """The algebra of blocks with many states; in a steep step products are masked (`_zeros.py`)."""
+    """The algebra of blocks with many states; in a steep step products are masked (`_zeros.py`).
+
+    `even` says that blocks are equal along axes of positions: products with them are then matrix products.
+    """
 
     size: int
     shape: tuple[int, ...]
     steep: bool = False
+    even: bool = False
 
     def identity(self, dtype: np.dtype, zero: Array | float = 0.0) -> Array:
         """I at all positions, with `zero` added to its ones."""
@@ -158,13 +198,17 @@ class Stacked:
 
     def compose(self, a: Array, d: Sparse) -> Array:
         """a · d for rows a, (R, S, …), in the type of a."""
+        if self.even and a.shape[2:] == d.values.shape[1:] and not _is_short(d.pattern.by_col):
+            return _block_product(a, d.full()).astype(a.dtype)
         return product(a, d, self.steep).astype(a.dtype)
 
     def times(self, a: Array | Sparse, v: Array, acts: np.ndarray | None = None) -> Array:
         """a · v; `acts` are the slots that v is of, if not of all."""
         if isinstance(a, Sparse):
             return sparse_times(a, v, self.steep)
-        return times(a if acts is None else a[:, acts], v[None], self.steep).sum(1)
+        a = a if acts is None or acts.all() else a[:, acts]
+        lead = _lead(a.shape[2:], v.shape[1:]) if self.even else None
+        return times(a, v[None], self.steep).sum(1) if lead is None else _matrix_product(a, v, lead)
 
     def dot(self, f: Array, x: Array, acts: np.ndarray) -> Array:
         """Σ_s f_s · x_s over the slots that F is of."""

@@ -18,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..._compat import is_concrete, materialised
+from ..._machine import machine
 from .. import _site_math as site_math
 from .._plan import FixedParts, Plan, wide_dtype
-from .._transport import EachStep, FusedCredit, Transport, WindowData, add_to, by_site
+from .._transport import EachStep, FusedCredit, SeenThrough, Transport, WindowData, add_to, by_site
 from .._view import in_view
 from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse
 from . import _by_slot, _stack
@@ -74,6 +76,8 @@ class Traces:
         """
         out: dict[int, Array] = {}
         for k, (r, entries, signal) in self._signals(trace, g, window).items():
+            if r.site in window.sites_at_exit:
+                continue
             term = self.kinds[k].credit(self.plan, k, entries, meets(k, signal), window, fused)
             if term is not None:
                 add_to(out, r.site, term)
@@ -86,9 +90,21 @@ class Traces:
         """Credit of factored traces, as rows of the window's products."""
         rows: dict[int, list[tuple[Array, Array]]] = {}
         for k, (r, entries, signal) in self._signals(trace, g, window).items():
+            if r.site in window.sites_at_exit:
+                continue
             own = self.kinds[k].fused_rows(self.plan, k, entries, meets(k, signal), window)
             rows.setdefault(r.site, []).extend(own)
         return {j: (jnp.stack([u for u, _ in own]), jnp.stack([c for _, c in own])) for j, own in rows.items() if own}
+
+    def at_exit(self, trace: PositionTrace, window: WindowData) -> dict[int, Array]:
+        """∂ℓ/∂h_1 · ε_1 of the sites whose gradient is that, for the moved trace of a window of one step."""
+        plan, sites = self.plan, window.sites_at_exit
+        groups = {r.group for r in plan.relations if r.site in sites}
+        if not groups:
+            return {}
+        bars = {g: plan.reader.layouts[g].vector(window.exit_bar) for g in groups}
+        terms = self.credit(trace, bars, window._replace(sites_at_exit=frozenset()))
+        return {j: term for j, term in terms.items() if j in sites}
 
     def _signals(self, trace: PositionTrace, g: Mapping[int, Vector], window: WindowData) -> dict:
         """Per relation, its trace and g at the elements of y as that trace meets it."""
@@ -121,6 +137,8 @@ class Traces:
         """P per group, and c_k per relation and slot, stacked over k. A narrow trace is moved by wide products."""
         plan, steps = self.plan, window.steps
         fixed, dtypes = plan.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
+        if steps == 1 and machine().writes_blocks:
+            fixed = _written_down(fixed)
         own = [k for k in range(len(plan.relations)) if plan.source(k) == k]
         # Powers of a block are those of every window, unless something starts again in one.
         still = [g for g in plan.groups if window.resets is None and plan.structure.is_fixed(g)]
@@ -175,6 +193,17 @@ class Traces:
         return jax.vmap(one)(suffixes, row)
 
 
+def _written_down(fixed: FixedParts) -> FixedParts:
+    """Blocks and rows that XLA computes once, not for each entry of a trace; those that are known stay as they are."""
+    leaves, tree = jax.tree.flatten((fixed.blocks, fixed.rows))
+    # An entry without axes, or one that is known, costs nothing to compute again.
+    costly = [n for n, a in enumerate(leaves) if a.size > 1 and not is_concrete(a)]
+    for n, a in zip(costly, materialised([leaves[n] for n in costly]), strict=True):
+        leaves[n] = a
+    blocks, rows = jax.tree.unflatten(tree, leaves)
+    return fixed._replace(blocks=blocks, rows=rows)
+
+
 def _real_dtype(plan: Plan, g: int) -> np.dtype:
     """The real type of a group's slots, at least float32."""
     avals = plan.reader.layouts[g].avals.values()
@@ -182,15 +211,19 @@ def _real_dtype(plan: Plan, g: int) -> np.dtype:
     return np.dtype(np.float64 if wide else np.float32)
 
 
-def by_position_transport(plan: Plan, by_sample: bool = True) -> Transport[PositionTrace]:
-    """Traces of a plan, and the gradient of the loss through the entry state."""
+def by_position_transport(
+    plan: Plan, by_sample: bool = True, through_states: Callable[[], SeenThrough] = SeenThrough
+) -> Transport[PositionTrace]:
+    """Traces of a plan, and the gradient of the loss through the entry state, or through the new states of a step."""
     traces = Traces(plan, by_sample)
     transport = Transport(
         traces.init,
         lambda trace, g, window: traces.credit(trace, plan.vectors(g), window, fused=True),
         lambda trace, window: traces.move(trace, window, window.records),
         EachStep(plan.record) if plan.relations else EachStep(),
-        fused=FusedCredit(lambda trace, g, window: traces.fused_rows(trace, plan.vectors(g), window)),
+        fused=FusedCredit(
+            lambda trace, g, window: traces.fused_rows(trace, plan.vectors(g), window), traces.at_exit, through_states
+        ),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),
     )
     return in_view(plan.reader.view, transport)

@@ -5,13 +5,9 @@ Where an array has the form of the op's data (a factored trace), its credit is a
 
 from __future__ import annotations
 
-import math
-
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..._compat import promotes
 from .. import _site_math as site_math
 from .._plan import Plan, wide_dtype, widened
 from .._transport import WindowData
@@ -26,27 +22,11 @@ def zeros(plan: Plan, k: int) -> tuple[Array, ...]:
     """Zero trace of relation k, of the slots that it reaches."""
     if not plan.is_narrow(k):
         return (plan.zeros(k),) * len(plan.carried[k])
-    return tuple(jnp.zeros(_shape(plan, k, s), plan.dtypes[k]) for s in plan.carried[k])
-
-
-@promotes
-def _shape(plan: Plan, k: int, s: int) -> tuple[int, ...]:
-    """The shape of a slot's trace: that of an outer product of data with a narrow c."""
-    site, along = plan.site(k), plan.along[k][s]
-    c = jax.ShapeDtypeStruct((1, *shortened(site.call.out.shape, along)), plan.dtypes[k])
-    u = [site.call.operands[i] for i in site.rule.varying(site.call)]
-    data = [jax.ShapeDtypeStruct((1, *a.shape), a.dtype) for a in u]
-    fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
-    return jax.eval_shape(lambda f, u, c: site.rule.outer(site.call, f, u, c), fixed, data, c).shape
+    return tuple(jnp.zeros(plan.narrow_shape(k, plan.along[k][s]), plan.dtypes[k]) for s in plan.carried[k])
 
 
 def _is_data(plan: Plan, k: int, entry: Array) -> bool:
-    """Whether an array of the trace is of the form and type of the op's data."""
-    site = plan.site(k)
-    if site.rule.as_data is None or not plan.is_narrow(k):
-        return False
-    data = site.call.operands[site.rule.varying(site.call)[0]]
-    return data.dtype == site.call.out.dtype == entry.dtype and entry.size == math.prod(data.shape)
+    return plan.is_narrow(k) and plan.is_data(k, entry)
 
 
 def credit(

@@ -29,10 +29,14 @@ def chosen_plan(
     probes = plan_probes(view, on_other_states(facts, relations, view.memoryless))
     # In a steep step a rule may mask what each relation meets: none is another's then.
     plan = plan_of(read(probes), trace_dtype, structured=reader is None or not is_steep(facts))
+    if plan.structure.even_blocks:
+        probes = probes.packed(plan.packs)
+        plan = replace(plan, reader=read(probes))
     # Columns of y that act on no state with a trace need none; a trace that is equal along them has nothing to gain.
     slots = [{slot.leaf for slot in probes.layouts[r.group].slots} for r in probes.relations]
     acting = [
-        r if plan.is_narrow(k) else with_acting_columns(facts, r, slots[k]) for k, r in enumerate(probes.relations)
+        r if plan.is_narrow(k) or plan.even_along(k) is not None else with_acting_columns(facts, r, slots[k])
+        for k, r in enumerate(probes.relations)
     ]
     if acting == list(probes.relations):
         return plan

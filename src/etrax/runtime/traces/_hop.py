@@ -6,12 +6,16 @@ layer on r is then no (w × outputs) matrix, but that on r̃, one state scalar m
 
     D gains the row [f ∂u/∂h, κ], F the entry f ∂u/∂y        credit through r: (∂L/∂r_0 · Vᵀ) · ε_r̃
 
+Where κ and f differ between the columns of V (a leak per unit, a layer of few spiking neurons), each column o has
+filtered data r̃_o of its own, and credit (∂L/∂r_0[o] V[:, o]) · ε_r̃_o. They may depend on states and on the sample.
+
 V is today's V: exact for parameters that stand still. While V learns, what the layer did to r long ago is weighed with
 V as it is now. It does not go two hops up: there the derivative in between stays inside the sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..._compat import is_complex
 from ...compiler.analysis import (
@@ -35,11 +40,19 @@ from ...compiler.analysis import (
 )
 from ...compiler.dataflow import without_zeros
 from ...compiler.ir import Role
+from ...compiler.ops import column_axes, data_axes
 from .._plan import Plan, plan_of
 from .._probes import plan_probes
 from .._structure import Structure, structure_of
 from .._transport import EachStep, FusedCredit, Transport, WindowData
 from .._view import reduced_view
+
+
+class Rates(NamedTuple):
+    """Along which axes of y the leak κ and the factor f of a layer differ: columns of the weight, axes of the data."""
+
+    columns: tuple[int, ...]
+    samples: tuple[int, ...]
 
 
 class Hop(NamedTuple):
@@ -51,18 +64,36 @@ class Hop(NamedTuple):
 
 
 @memoised
-def possible_hops(facts: Facts) -> tuple[Relation, ...]:
-    """Ops that feed a leaky group with one leak, which feeds nothing but outputs, and no other group."""
-    found = [r for r in traced_relations(facts) if _feeds_leaky(facts, r)]
-    layouts = plan_probes(reduced_view(facts), found).layouts
-    found = [r for r in found if not layouts[r.group].stacked]
-    groups = Counter(r.site for r in facts.relations if facts.matters(r.group))
-    found = [r for r in found if groups[r.site] == 1 and not lost_from_op(facts, r.site)]
-    if not found:
+def possible_hops(facts: Facts, columns: int) -> tuple[Relation, ...]:
+    """Ops that feed a group without weight ops in its recurrence, which feeds nothing but outputs, and no other group.
+
+    Its leaks may differ between samples, and between at most so many columns of the weight.
+    """
+    if facts.written is not None:  # not beside maps in series: shapes of both kinds of trace do not fit in all models
         return ()
-    plan = plan_of(plan_probes(reduced_view(facts), found), None)
+    relations = [r for r in traced_relations(facts) if _feeds_leaky(facts, r)]
+    layouts = plan_probes(reduced_view(facts), relations).layouts
+    relations = [r for r in relations if not layouts[r.group].stacked]
+    groups = Counter(r.site for r in facts.relations if facts.matters(r.group))
+    relations = [r for r in relations if groups[r.site] == 1 and not lost_from_op(facts, r.site)]
+    if not relations:
+        return ()
+    plan = plan_of(plan_probes(reduced_view(facts), relations), None)
     known = structure_of(plan.reader, plan.gathers, plan.dtypes)
-    return tuple(r for k, r in enumerate(found) if all(all(slot.along) for slot in known.slots(k)))
+    counts = [_column_count(facts, r, _rates(facts, r, known, k)) for k, r in enumerate(relations)]
+    return tuple(r for r, count in zip(relations, counts, strict=True) if count <= columns)
+
+
+def _rates(facts: Facts, relation: Relation, known: Structure, k: int) -> Rates:
+    """Along which axes the rates of relation k differ, by what is known of its blocks."""
+    call, slots = facts.sites[relation.site].call, known.slots(k)
+    uneven = [axis for axis in range(len(call.out.shape)) if not all(slot.along[axis] for slot in slots)]
+    columns = column_axes(call)
+    return Rates(tuple(a for a in uneven if a in columns), tuple(a for a in uneven if a not in columns))
+
+
+def _column_count(facts: Facts, relation: Relation, rates: Rates) -> int:
+    return math.prod(facts.sites[relation.site].call.out.shape[a] for a in rates.columns)
 
 
 def _feeds_leaky(facts: Facts, r: Relation) -> bool:
@@ -126,36 +157,73 @@ class Hopped(WiderStep):
         return structure_of(self.plan.reader, self.plan.gathers, self.plan.dtypes)
 
     @cached_property
+    def varying(self) -> list[Rates]:
+        """Per relation, the axes of y along which its rates differ."""
+        return [_rates(self.facts, r, self.known, k) for k, r in enumerate(self.relations)]
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """Per relation, how many columns of its weight have rates of their own."""
+        return [_column_count(self.facts, r, rates) for r, rates in zip(self.relations, self.varying, strict=True)]
+
+    @cached_property
     def wider(self) -> Facts:
-        layouts = [self.plan.layout(k) for k in range(len(self.relations))]
-        pairs = zip(self.relations, layouts, strict=True)
-        step = with_filters(self.facts.step, [Filter(self.facts.sites[r.site], a.links) for r, a in pairs])
-        first = len(step.ins) - len(self.relations)
-        steady = [first + k for k, r in enumerate(self.relations) if self.known.is_known(k, r.group)]
-        wider = replace(analyse(step), parameter_inputs=frozenset(steady), lanes=self.facts.lanes)
+        filters, steady = [], []
+        for k, (r, count) in enumerate(zip(self.relations, self.columns, strict=True)):
+            site = self.facts.sites[r.site]
+            places = data_axes(site.call)
+            varies = tuple(places[axis] for axis in self.varying[k].samples)
+            filters += [Filter(site, self.plan.layout(k).links, varies)] * count
+            steady += [self.known.is_known(k, r.group)] * count
+        step = with_filters(self.facts.step, filters)
+        first = len(step.ins) - len(filters)
+        inputs = frozenset(first + n for n, fixed in enumerate(steady) if fixed)
+        wider = replace(analyse(step), parameter_inputs=inputs, lanes=self.facts.lanes)
         assert len(wider.sites) == len(self.facts.sites)
         return wider
 
     @cached_property
     def hops(self) -> tuple[Hop, ...]:
-        number, found = len(self.facts.step.select(Role.HIDDEN)), []
-        for k, r in enumerate(self.relations):
-            n = self.plan.layout(k).size
-            found.append(Hop(r.site, r.group, tuple(range(number, number + n))))
+        number, hops = len(self.facts.step.select(Role.HIDDEN)), []
+        for k, (r, count) in enumerate(zip(self.relations, self.columns, strict=True)):
+            n = self.plan.layout(k).size * count
+            hops.append(Hop(r.site, r.group, tuple(range(number, number + n))))
             number += n
-        return tuple(found)
+        return tuple(hops)
 
     def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
-        """κ and f per hop, (S, S + 1): one number each stands for all positions."""
+        """κ and f per hop and column, (S, S + 1, …): along other axes, one number stands for all."""
         assert weights is not None
         blocks, rows = self.plan.reader(leaves, weights, ys)
-        found = []
-        for r, row in zip(self.relations, rows, strict=True):
+        rates = []
+        for k, (r, row) in enumerate(zip(self.relations, rows, strict=True)):
             dtype = next(f.dtype for f in row if f is not None)
-            lines = [[*line, f] for line, f in zip(blocks[r.group], row, strict=True)]
-            numbers = [[jnp.zeros((), dtype) if a is None else a.reshape(-1)[0] for a in line] for line in lines]
-            found.append(jnp.stack([jnp.stack(line) for line in numbers]))
-        return found
+            at_y = [[None if a is None else self._at_y(k, a) for a in line] for line in blocks[r.group]]
+            lines = [[*line, f] for line, f in zip(at_y, row, strict=True)]
+            numbers = [[self._by_column(k, a, dtype) for a in line] for line in lines]
+            rates += list(jnp.stack([jnp.stack(line, 1) for line in numbers], 1))
+        return rates
+
+    def _at_y(self, k: int, a: Array) -> Array:
+        """Values per position, at the elements of y."""
+        return self.plan.gathers[k](jnp.broadcast_to(a, self.plan.layout(k).shape))
+
+    def _by_column(self, k: int, a: Array | None, dtype: DTypeLike) -> Array:
+        """Values at the elements of y as (columns, axes of the data…), with axes of one where they do not differ."""
+        call, rates = self.facts.sites[self.relations[k].site].call, self.varying[k]
+        u, shared = call.operands[1 - call.weight], data_axes(call)
+        lengths = [1] * len(u.shape)
+        for axis in rates.samples:
+            lengths[shared[axis]] = u.shape[shared[axis]]
+        if a is None:
+            return jnp.zeros((self.columns[k], *lengths), dtype)
+        a = jnp.broadcast_to(a, call.out.shape)
+        kept = (*rates.columns, *rates.samples)
+        a = a[tuple(slice(None) if axis in kept else slice(0, 1) for axis in range(a.ndim))]
+        # The axes of columns first, then those of samples as the data have them; all others are of length one.
+        samples = sorted(rates.samples, key=lambda axis: shared[axis])
+        others = [axis for axis in range(a.ndim) if axis not in kept]
+        return jnp.transpose(a, (*rates.columns, *samples, *others)).reshape(self.columns[k], *lengths)
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
         """The same before a window runs, for rates that are made of parameters only."""
@@ -170,10 +238,13 @@ class Hopped(WiderStep):
         found = {i: g[i] for i in hidden if i in g}
         bare = self.plan.reader.view.pull(g, window.entry_states)
         for k, hop in enumerate(self.hops):
-            site = self.facts.sites[hop.site]
+            site, w = self.facts.sites[hop.site], window.weights[hop.site]
             assert site.rule.data_bar is not None  # it would not be a hop
-            for i, s in zip(hop.states, self.plan.signals(k, bare), strict=True):
-                found[i] = site.rule.data_bar(site.call, window.weights[hop.site], s.astype(site.call.out.dtype))
+            slots = [s.astype(site.call.out.dtype) for s in self.plan.signals(k, bare)]
+            by_slot = [site.rule.data_bar(site.call, w, s, self.varying[k].columns) for s in slots]
+            # The states of one column stand together, slot by slot.
+            bars = [bar[column] for column in range(self.columns[k]) for bar in by_slot]
+            found |= dict(zip(hop.states, bars, strict=True))
         return found
 
 
