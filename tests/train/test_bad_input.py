@@ -25,7 +25,7 @@ D = data()
 DATA = {
     "no dataset": (
         (D.inputs, D.targets),
-        r"`data` is a tuple; pass a task of `etrax.tasks`, or `etrax.train.Dataset\(inputs, targets",
+        r"`data` is a tuple; pass a task of `etrax.tasks`, `etrax.train.Dataset\(inputs, targets",
     ),
     "too few axes": (Dataset(D.inputs[0, 0]), r"`data.inputs` at 'inputs\[0\]' has shape \[3\].*expected \(T, N, …\)"),
     "too many axes": (Dataset(D.inputs[None, None]), r"has shape \[1, 1, 6, 7, 3\].*takes \[3, 3\]"),
@@ -68,7 +68,7 @@ FIT = {
     "nothing to watch": ({"patience": 2}, "`patience` needs something to watch: pass `validation=`"),
     "monitor": ({"monitor": "val_acc", "validation": D}, "'val_acc'; this run measures loss, val_loss, val_accuracy"),
     "mode": ({"mode": "up", "validation": D}, "`mode` is 'up'; expected 'min' or 'max'"),
-    "callback": ({"callback": 3}, "`callback` is a int; expected a function of one record"),
+    "callback": ({"callback": 3}, "`callback` is an int; expected a function of one record"),
     "key": ({"key": "a"}, "`fit` needs `key=`"),
     "params": ({"params": {"w": jnp.ones(3)}}, "`params` does not have the structure"),
 }
@@ -88,7 +88,7 @@ def test_trainer():
     refused("`update` is 'step'; expected 'window' or 'sequence'", Trainer, one, sgd, loss, update="step")
     refused("`window` is 0", Trainer, one, sgd, loss, window=0)
     refused("it needs `update='sequence'`", Trainer, one, sgd, loss, gradient=etrax.testing.bptt)
-    refused(r"`metrics\['a'\]` is a int", Trainer, one, sgd, loss, metrics={"a": 1})
+    refused(r"`metrics\['a'\]` is an int", Trainer, one, sgd, loss, metrics={"a": 1})
     refused("under a name other than 'loss'", Trainer, one, sgd, loss, metrics={"loss": accuracy})
     made = Trainer(one, sgd, loss, metrics={"a": lambda o, t, m: o})
     refused(r"metric 'a' returned shape \[6, 3, 2\]; expected \[6, 3\].*or \[3\]", made.evaluate, params(), D)

@@ -130,7 +130,7 @@ def test_another_run_is_refused(saved, what):
 
 def test_orbax_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-    with pytest.raises(ImportError, match=r"orbax-checkpoint.*etrax\[train\]"):
+    with pytest.raises(ImportError, match=r"orbax-checkpoint.*\[train\]"):
         trainer().fit(data(), 1, checkpoint=tmp_path, progress=False)
 
 

@@ -25,7 +25,8 @@ def shown(monkeypatch, stream, **options):
 
 def test_line_per_epoch(monkeypatch):
     lines = shown(monkeypatch, io.StringIO()).splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert re.fullmatch(r"all 2 epochs done; the best val_loss is that of epoch \d", lines[2])
     assert re.fullmatch(LINE.format(1, r"  [\d.]+ m?s left"), lines[0]) and re.fullmatch(LINE.format(2, ""), lines[1])
 
 
@@ -45,7 +46,7 @@ def test_bar_on_a_terminal(monkeypatch):
 def test_lines_on_a_terminal_without_rich(monkeypatch):
     monkeypatch.setattr(_progress, "find_spec", lambda name: None)
     text = shown(monkeypatch, Terminal())
-    assert "\x1b" not in text and len(text.splitlines()) == 2
+    assert "\x1b" not in text and len(text.splitlines()) == 3
 
 
 def test_duration():

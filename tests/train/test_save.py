@@ -93,7 +93,7 @@ def test_wrong_arguments(learner, tmp_path):
     for act, error, message in (
         (lambda: etrax.save(tmp_path), etrax.ArgumentError, "was given nothing"),
         (lambda: etrax.save(tmp_path, params="w"), etrax.ArgumentError, "params"),
-        (lambda: etrax.save(tmp_path, params={}, learner=3), TypeError, "`learner` is a int"),
+        (lambda: etrax.save(tmp_path, params={}, learner=3), TypeError, "`learner` is an int"),
         (lambda: etrax.restore(tmp_path, like=()), TypeError, "`like` must be a dictionary"),
         (lambda: etrax.restore(tmp_path, like={"weights": 1.0}), TypeError, "'params', 'opt_state', 'state'"),
         (lambda: etrax.restore(tmp_path / "no", like={"params": 1.0}), etrax.train.CheckpointError, "no directory"),
@@ -170,3 +170,45 @@ def test_only_a_manager_that_saves_removes_what_was_left(monkeypatch, tmp_path):
     assert not left.exists()
     etrax.restore(tmp_path / "saved", like={"params": {"w": jnp.zeros(3)}})
     assert [m.removes for m in managers] == [m.saved for m in managers] and any(m.saved for m in managers)
+
+
+def test_a_save_in_the_background(tmp_path):
+    """What is given away or changed after the call is saved as it was; later calls wait for earlier ones."""
+    learner = make()
+    held = begin(learner)
+    run = learner.train(OPTIMIZER, lambda o, y: ((o - y) ** 2).mean(), window=2, donate=True)
+    savings, wanted = [], []
+    for part in (slice(0, 4), slice(4, 8)):
+        params, opt_state, state, _ = run(held["params"], held["opt_state"], held["state"], XS[part], YS[part])
+        held = {"params": params, "opt_state": opt_state, "state": state}
+        wanted.append(bits(held))
+        savings.append(etrax.save(tmp_path / "saved", **held, learner=learner, background=True))
+    run(params, opt_state, state, XS[:4], YS[:4])  # uses up the state
+    restored = etrax.restore(tmp_path / "saved", like=begin(learner), learner=learner)
+    assert bits(restored) == wanted[1]
+    assert all(s.done for s in savings) and [s.wait() for s in savings] == [None, None]
+    assert "done" in repr(savings[0])
+    etrax.save(tmp_path / "saved", **restored)  # by the caller itself
+
+
+def test_a_save_in_the_background_that_fails(tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    saving = etrax.save(tmp_path / "file", params={"w": jnp.ones(3)}, background=True)
+    with pytest.raises(etrax.train.CheckpointError, match="is a file"):
+        saving.wait()
+    with pytest.raises(etrax.EtraxError, match="`background`"):
+        etrax.save(tmp_path / "other", params={"w": jnp.ones(3)}, background="yes")
+    assert not (tmp_path / "other").exists()
+
+
+def test_traces_of_earlier_versions_are_refused(learner, tmp_path, monkeypatch):
+    """Traces lay in another order in them: one of a square weight would be taken transposed."""
+    half = advanced(learner, begin(learner), slice(0, 6))
+    monkeypatch.setattr("etrax.train._save.FORMAT", "etrax.save 2")
+    etrax.save(tmp_path / "all", **half, learner=learner)
+    etrax.save(tmp_path / "params", params=half["params"], learner=learner)
+    monkeypatch.undo()
+    with pytest.raises(etrax.train.CheckpointError, match="holds a trace that was written by an earlier version"):
+        etrax.restore(tmp_path / "all", like=half, learner=learner)
+    restored = etrax.restore(tmp_path / "params", like={"params": half["params"]}, learner=learner)
+    assert bits(restored["params"]) == bits(half["params"])

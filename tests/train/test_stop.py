@@ -29,6 +29,35 @@ def test_history_and_callback():
     assert pickle.loads(pickle.dumps(result)).history == result.history
 
 
+def test_updates_and_samples_are_counted():
+    """A window in which no target counts makes no update; a schedule counts updates."""
+    found = data()
+    mask = np.array(found.mask)
+    mask[2:4] = 0  # of 6 steps in windows of 2, the second window never counts
+    made = trainer(optimizer=optax.inject_hyperparams(optax.sgd)(lambda count: 0.1 + 0.0 * count))
+    result = made.fit(Dataset(found.inputs, found.targets, mask), 2, shuffle=False, progress=False)
+    per_batch = [int(m[:2].any()) + int(m[4:].any()) for m in (mask[:, :3], mask[:, 3:6], mask[:, 6:])]
+    assert [e.updates for e in result.history] == [sum(per_batch), 2 * sum(per_batch)]
+    assert [e.samples for e in result.history] == [7, 14]
+    assert int(result.opt_state.count) == result.history[-1].updates
+    whole = trainer(update="sequence").fit(data(), 1, progress=False)
+    assert whole.history[0].updates == 3
+
+
+def test_why_it_ended_is_said(capsys):
+    made, train, judge = drifting()
+    result = made.fit(train, 50, validation=judge, patience=3)
+    end = capsys.readouterr().out.splitlines()[-1]
+    done = len(result.history)
+    assert end == (
+        f"stopped after epoch {done} of 50: no better val_loss for 3 epochs; the best val_loss is that of epoch "
+        f"{result.best}"
+    )
+    assert repr(result).startswith(f"Result({done} epochs, ended by 'patience'; best, {result.best}: loss ")
+    made.fit(train, 2, callback=lambda e: True)
+    assert capsys.readouterr().out.endswith("stopped after epoch 1 of 2: the callback asked for it\n")
+
+
 def test_callback_ends_the_run():
     made = trainer()
     result = made.fit(data(), 9, progress=False, callback=lambda e: e.epoch == 2)

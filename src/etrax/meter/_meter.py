@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,9 @@ from .._arguments import check_key, check_whole, short
 from .._compat import is_inexact, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path
-from ..learn import Learner, LearnerState, Losses, check_learner, check_window, without_masked_nans
-from ..runtime import restarted
-from ._tangents import Direction, push_sequence, zero_tangents
+from ..learn import Learner, LearnerState, Losses, check_learner, check_window
+from ._staleness import Stale, described, last_window, staleness
+from ._tangents import Direction, push_arguments, zero_tangents
 
 
 class MeterState(NamedTuple):
@@ -59,22 +59,30 @@ class Measured(NamedTuple):
     norm: float
 
 
-class Reading(NamedTuple):
-    """A measurement of each parameter, by path, and the slope of the loss along the direction that was asked for.
+NOTHING = Measured(math.nan, (-1.0, 1.0), 0.0)
 
-    `slope` is g·v/‖v‖, the change of the mean loss per unit of v; None if no direction was given. An update along -v
-    goes downhill where it is positive.
+
+class Reading(NamedTuple):
+    """A measurement of each parameter, by path, and of all together (`whole`).
+
+    `slope` is g·v/‖v‖ for the direction v that was asked for, the change of the mean loss per unit of v; None if no
+    direction was given. An update along -v goes downhill where it is positive. `staleness` says by path how far the
+    trace of a learner whose parameters moved along the stretch is from that of a replay; it is empty if that was not
+    asked for.
     """
 
     parameters: Mapping[Path, Measured]
     slope: float | None
+    whole: Measured = NOTHING
+    staleness: Mapping[Path, Stale] = {}
 
     def __str__(self) -> str:
         names = {path: format_path(path, "params") for path in self.parameters}
-        width = max(map(len, names.values()), default=0)
+        width = max(map(len, names.values()), default=3)
+        shown = [(names[path], m, described(self.staleness, path)) for path, m in self.parameters.items()]
         rows = [
-            f"{names[path]:{width}}  cosine {m.cosine:6.3f}  [{m.interval[0]:6.3f}, {m.interval[1]:6.3f}]"
-            for path, m in self.parameters.items()
+            f"{name:{width}}  cosine {m.cosine:6.3f}  [{m.interval[0]:6.3f}, {m.interval[1]:6.3f}]{stale}"
+            for name, m, stale in [*shown, ("all", self.whole, "")]
         ]
         return "\n".join(rows if self.slope is None else [*rows, f"slope along the direction: {self.slope:.4g}"])
 
@@ -104,6 +112,8 @@ class Meter:
         # Numbers among all parameters; directions count only those that have derivatives.
         self._moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval)]
         self._learned = [i for i in self._moving if i not in learner.program.frozen]
+        if not self._learned:
+            raise ArgumentError("`meter`: every parameter is frozen or holds whole numbers, so none has a gradient.")
         self.paths = [leaves[i].path for i in self._learned]
         self._push = jax.jit(self._new_push)
 
@@ -160,56 +170,50 @@ class Meter:
         self, params: PyTree, hidden: PyTree, values: list[list[Array]], tangents: list[list[Array]], inputs: PyTree,
         targets: PyTree, mask: PyTree, reset: PyTree, initial: PyTree,
     ) -> tuple[list[list[Array]], list[Array], Array]:  # fmt: skip
-        step, losses, by_lane = self.learner.facts.step, self._losses, self.learner.lanes_for(None, reset)
+        by_lane = self.learner.lanes_for(None, reset)
         program = (self.learner if by_lane is None else by_lane).program
-        arguments = program.arguments(params, hidden, inputs, targets, mask, losses, reset, initial)
-        count = len(step.states)
-        steps = jax.tree.leaves((arguments.inputs, targets, arguments.weight, arguments.reset))[0].shape[0]
-        weight = jnp.ones(steps) if arguments.weight is None else arguments.weight
-
-        def step_loss(p: PyTree, h: PyTree, x: PyTree, target: PyTree, w: Array) -> tuple[PyTree, Array]:
-            x, flags = x
-            h = h if flags is None else restarted(flags, arguments.initial, h)  # its tangents are then zero
-            outs = step.run([*p, *h, *x])
-            return outs[:count], losses(outs[count:], (target, w))[0]
-
-        xs = without_masked_nans(arguments.inputs, arguments.weight)
-        data = (xs, arguments.reset), targets, weight
-        _, tangents, products = push_sequence(
-            step_loss, arguments.params, arguments.states, self._directions(values), tangents, *data
-        )
-        return tangents, products, weight.sum()
+        arguments = program.arguments(params, hidden, inputs, targets, mask, self._losses, reset, initial)
+        return push_arguments(program.facts.step, self._losses, arguments, targets, self._directions(values), tangents)
 
     def read(self, measured: MeterState) -> Reading:
         """Cosines by the correlation of g·v and ĝ·v, with the interval of Fisher's transformation."""
         grads = self.learner.program.params(measured.grads)
         total = max(float(measured.weight), np.finfo(float).tiny)
-        rows = {}
-        for n, (i, path) in enumerate(zip(self._learned, self.paths, strict=True)):
+        pairs = []
+        for n, i in enumerate(self._learned):
             true = np.asarray(measured.products[n], float) / total
             values = np.asarray(measured.directions[n][0]).reshape(self.probes, -1)
             # For a complex parameter dL = Re(g dθ), so that products with directions are real parts.
-            rule = np.real(values @ np.asarray(grads[i]).reshape(-1)) / total
-            rows[path] = _by_correlation(true, rule)
-        slope = None
-        if len(measured.directions) > len(self._learned):
-            squares = sum(float(jnp.vdot(v, v).real) for v in measured.directions[-1])
-            slope = float(measured.products[-1][0]) / total / math.sqrt(squares) if squares else math.nan
-        return Reading(rows, slope)
+            pairs.append((true, np.real(values @ np.asarray(grads[i]).reshape(-1)) / total))
+        rows = {path: _by_correlation(*pair) for path, pair in zip(self.paths, pairs, strict=True)}
+        asked = len(measured.directions) > len(self._learned)
+        slope = self._slope(measured.products[-1][0], measured.directions[-1], total) if asked else None
+        # The directions of all parameters are together one direction of the whole.
+        true, rule = (np.sum(values, 0) for values in zip(*pairs, strict=True))
+        return Reading(rows, slope, _by_correlation(true, rule))
+
+    @staticmethod
+    def _slope(product: Array, direction: list[Array], total: float) -> float:
+        """The change of the mean loss per unit of a direction."""
+        squares = sum(float(jnp.vdot(v, v).real) for v in direction)
+        return float(product) / total / math.sqrt(squares) if squares else math.nan
 
     def measure(
         self, params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: PyTree = None,
-        reset: PyTree = None, *, key: Array,
+        reset: PyTree = None, *, key: Array, now: LearnerState | None = None,
     ) -> Reading:  # fmt: skip
         """One stretch that is run twice: first the rule's gradient, then its exact product with the true one.
 
         The intervals are much narrower than those of `read`. `slope` is that of the true gradient along the rule's.
+        `now` is the state of a learner that went through this stretch from `state` on while its parameters moved, up to
+        `params`: its trace is held against a replay of the stretch at `params`, as `staleness` of the reading.
         """
         fresh = self.learner.init(params, state.hidden)
         (_, grads), _ = self._gradient(params, fresh, inputs, targets, mask, reset)
-        measured = self.init(params, state, key, direction=grads)
+        # dL = Re(g dθ): along its gradient a complex parameter moves by the conjugate of it.
+        measured = self.init(params, state, key, direction=jax.tree.map(jnp.conj, grads))
         leaves = self.learner.program.params(grads)
-        exact = [[leaves[i][None]] for i in self._learned]
+        exact = [[jnp.conj(leaves[i])[None]] for i in self._learned]
         values = [*[[jnp.concatenate([a, b]) for a, b in zip(r, e, strict=True)]
                     for r, e in zip(measured.directions, exact, strict=False)], measured.directions[-1]]  # fmt: skip
         states = self.learner.program.states(state.hidden)
@@ -217,14 +221,39 @@ class Meter:
         data = (inputs, targets, mask, reset, self.learner.start_of(reset, None))
         _, products, weight = self._push(params, state.hidden, values, tangents, *data)
         total = max(float(weight), np.finfo(float).tiny)
-        rows = {}
-        for n, (i, path) in enumerate(zip(self._learned, self.paths, strict=True)):
+        parts = []
+        for n, i in enumerate(self._learned):
             *random, along = np.asarray(products[n], float) / total
-            directions = np.asarray(values[n][0])[:-1].reshape(self.probes, -1)
-            rows[path] = _by_projection(np.asarray(random), along, directions, np.asarray(leaves[i]).reshape(-1))
-        squares = sum(float(jnp.vdot(v, v).real) for v in measured.directions[-1])
-        slope = float(products[-1][0]) / total / math.sqrt(squares) if squares else math.nan
-        return Reading(rows, slope)
+            drawn = np.asarray(values[n][0])[:-1].reshape(self.probes, -1)
+            parts.append((np.asarray(random), along, drawn, np.asarray(leaves[i]).reshape(-1)))
+        rows = {path: _by_projection(*part) for path, part in zip(self.paths, parts, strict=True)}
+        slope = self._slope(products[-1][0], measured.directions[-1], total)
+        reading = Reading(rows, slope, _by_projection(*_joined(parts)))
+        if now is None:
+            return reading
+        return reading._replace(staleness=self._staleness(params, state, now, (inputs, targets, mask), reset))
+
+    def _staleness(
+        self, params: PyTree, before: LearnerState, now: LearnerState, data: tuple[PyTree, ...], reset: PyTree
+    ) -> dict[Path, Stale]:
+        self.learner.refuse_by_call("staleness")
+        by_lane = self.learner.lanes_for(now, reset)
+        learner = self.learner if by_lane is None else by_lane
+        now = learner.in_lanes(now)
+        learner.program.check_both(params, now)
+        _, replayed = self._gradient(params, before, *data, reset)
+        pair = (learner.in_lanes(replayed), last_window(data, self.window))
+        return staleness(learner, self._gradient, params, now, *pair)
+
+
+# g·v of random directions, g·ĝ, the directions, and ĝ
+_Part: TypeAlias = tuple[np.ndarray, float, np.ndarray, np.ndarray]
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    """The measurements of all parameters as those of one, whose directions are theirs side by side."""
+    random, along, drawn, rule = zip(*parts, strict=True)
+    return np.sum(random, 0), float(np.sum(along)), np.concatenate(drawn, 1), np.concatenate(rule)
 
 
 def _by_correlation(true: np.ndarray, rule: np.ndarray) -> Measured:
@@ -246,7 +275,7 @@ def _by_projection(random: np.ndarray, along: float, directions: np.ndarray, rul
     from scipy.stats import chi2
 
     length = float(np.linalg.norm(rule))
-    if not (np.isfinite(length) and length > 0 and np.isfinite(random).all()):
+    if not (np.isfinite(length) and length > 0 and np.isfinite([*random, along]).all()):
         return Measured(math.nan, (-1.0, 1.0), float(np.sqrt(np.mean(random**2))))
     onto = float(along) / length  # the part of g along ĝ
     rest = random - onto * np.real(directions @ rule) / length  # (g − that part) · v

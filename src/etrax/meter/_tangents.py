@@ -20,7 +20,9 @@ from jax import Array
 
 from .._compat import is_inexact
 from .._errors import NotSupportedError
-from ..compiler.ir import PyTree
+from ..compiler.ir import PyTree, Step
+from ..learn import Arguments, Losses, without_masked_nans
+from ..runtime import restarted
 
 # (params, hidden, inputs, target, weight of each sample or of the step) -> (new hidden, weighted loss of the step)
 StepLoss: TypeAlias = Callable[[PyTree, PyTree, PyTree, PyTree, Array], tuple[PyTree, Array]]
@@ -112,3 +114,24 @@ def zero_tangents(hidden: PyTree, directions: list[Direction]) -> list[list[Arra
     """Tangents of a hidden state that does not depend on the parameters."""
     counts = [d.values[0].shape[0] for d in directions]
     return [[jnp.zeros((n, *leaf.shape), leaf.dtype) for leaf in moving_part(hidden)] for n in counts]
+
+
+def push_arguments(
+    step: Step, losses: Losses, arguments: Arguments, targets: PyTree, directions: list[Direction],
+    tangents: list[list[Array]],
+) -> tuple[list[list[Array]], list[Array], Array]:  # fmt: skip
+    """Tangents at the end of a sequence, g·v of the summed loss for each set of directions, and the sum of weights."""
+    count = len(step.states)
+    steps = jax.tree.leaves((arguments.inputs, targets, arguments.weight, arguments.reset))[0].shape[0]
+    weight = jnp.ones(steps) if arguments.weight is None else arguments.weight
+
+    def step_loss(p: PyTree, h: PyTree, x: PyTree, target: PyTree, w: Array) -> tuple[PyTree, Array]:
+        x, flags = x
+        h = h if flags is None else restarted(flags, arguments.initial, h)  # its tangents are then zero
+        outs = step.run([*p, *h, *x])
+        return outs[:count], losses(outs[count:], (target, w))[0]
+
+    xs = without_masked_nans(arguments.inputs, arguments.weight)
+    data = (xs, arguments.reset), targets, weight
+    _, tangents, products = push_sequence(step_loss, arguments.params, arguments.states, directions, tangents, *data)
+    return tangents, products, weight.sum()

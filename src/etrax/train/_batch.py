@@ -9,10 +9,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._arguments import check_function
 from .._compat import common_dtype, is_extended, is_inexact
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree
-from ..learn import Learner, LearnerState, Losses, Optimizer, told, without_masked_nans
+from ..learn import (
+    Learner,
+    LearnerState,
+    Losses,
+    Optimizer,
+    Projected,
+    check_optimizer,
+    updated,
+    without_masked_nans,
+)
 from ..runtime import restarted
 
 # (learner, loss_fn) -> f(params, hidden, inputs, targets, mask) -> (loss, grads): another gradient than the learner's.
@@ -48,7 +58,8 @@ class Live(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """The outcome of a batch: its weighted loss and its weight, and whether all of it are numbers.
+    """The outcome of a batch: its weighted loss and its weight, whether all of it are numbers, and how many updates
+    were made.
 
     `state` is the learner's at its end if the learner watches for numbers that are not finite, else None.
     """
@@ -58,6 +69,7 @@ class Updated(NamedTuple):
     loss: jax.Array
     weight: jax.Array
     finite: jax.Array
+    updates: jax.Array
 
 
 def begin(learner: Learner, optimizer: Optimizer, params: object, opt_state: object, by_rule: bool) -> Live:
@@ -66,16 +78,37 @@ def begin(learner: Learner, optimizer: Optimizer, params: object, opt_state: obj
     return Live(params, opt_state, learner.learned(learner.init(params)) if by_rule else ())
 
 
+def projected(optimizer: Optimizer, project: Callable[[PyTree], PyTree]) -> Projected:
+    """The optimizer, with parameters that are projected after every update: `project(params) -> params`.
+
+    For weights that keep their sign (Dale's law), poles inside a circle, a norm that stays. It is compiled with the
+    update, and wherever an optimizer goes, it goes: `train`, `online`, `Trainer`, `export`.
+
+    >>> import etrax, jax.numpy as jnp, optax
+    >>> sgd = etrax.train.projected(optax.sgd(1.0), lambda w: jnp.maximum(w, 0.0))
+    >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    >>> learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    >>> stream = learner.online(sgd, lambda output, target: ((output - target) ** 2).sum())
+    >>> _ = stream.feed(jnp.ones(3), -jnp.ones(4))
+    >>> float(stream.params.min())
+    0.0
+    """
+    check_optimizer(optimizer)
+    check_function("project", project, "(params)")
+    return Projected(optimizer, project)
+
+
 def updater(
-    learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, update: str, gradient: Gradient | None
-) -> Callable[..., Updated]:
+    learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, update: str, gradient: Gradient | None,
+    remat: int | None = None,
+) -> Callable[..., Updated]:  # fmt: skip
     """`f(live, number, batch, batched=...) -> Updated`; `number` counts batches.
 
     Hidden state and trace start anew: samples are independent. Random keys among the states are folded with `number`,
     so that noise differs from batch to batch; what a rule learns goes on.
     """
-    by_window = learner.train(optimizer, loss_fn, window=window) if update == "window" else None
-    by_sequence = learner.value_and_grad(loss_fn, window=window) if update == "sequence" else None
+    by_window = learner.train(optimizer, loss_fn, window=window, remat=remat) if update == "window" else None
+    by_sequence = learner.value_and_grad(loss_fn, window=window, remat=remat) if update == "sequence" else None
     by_function = gradient(learner, loss_fn) if gradient is not None else None
 
     def update_once(
@@ -87,8 +120,7 @@ def updater(
         else:
             assert by_sequence is not None
             (loss, grads), state = by_sequence(live.params, state, *batch.masked(batched), **initial_of(batch, state))
-        updates, opt_state = told(optimizer, loss).update(grads, live.opt_state, live.params)
-        params = jax.tree.map(lambda a, u: (a + u).astype(a.dtype), live.params, updates)
+        params, opt_state = updated(optimizer, loss, grads, live.opt_state, live.params)
         # A batch of which no step counts leaves everything as it is.
         counts = batch.mask.any()
         params, opt_state = jax.tree.map(
@@ -103,15 +135,17 @@ def updater(
         if by_window is not None:
             data, options = batch.masked(batched), initial_of(batch, state)
             params, opt_state, state, losses = by_window(live.params, live.opt_state, state, *data, **options)
-            live, loss = Live(params, opt_state), (losses * _per_window(batch.mask.sum(1), window)).sum()
+            weights = _per_window(batch.mask.sum(1), window)
+            live, loss, updates = Live(params, opt_state), (losses * weights).sum(), (weights != 0).sum()
         else:
             live, state, loss = update_once(live, state, batch, batched)
+            updates = batch.mask.any().astype(int)
         numbers = [~jnp.isnan(a).any() for a in jax.tree.leaves(live.params) if is_inexact(a)]
         finite = jnp.isfinite(loss) & jnp.all(jnp.asarray(numbers))
         if gradient is None:
             live = live._replace(learned=learner.learned(state))
         watched = state if learner.options.check_finite and gradient is None else None
-        return Updated(live, watched, loss, batch.mask.sum(), finite)
+        return Updated(live, watched, loss, batch.mask.sum(), finite, updates)
 
     return run
 

@@ -31,8 +31,11 @@ def as_tuple(learner: Learner, inputs: PyTree) -> PyTree:
     return (inputs,) if single else inputs
 
 
-def check_data(learner: Learner, data: Dataset, what: str) -> DataShape:
-    """The layout of a data set of numpy arrays, or an error that names what does not fit."""
+def check_data(learner: Learner, data: Dataset, what: str, counts: bool = True) -> DataShape:
+    """The layout of a data set of numpy arrays, or an error that names what does not fit.
+
+    If it `counts`, the mask must be above zero somewhere.
+    """
     expected = learner.facts.step.select(Role.INPUT)
     leaves = leaves_with_paths(as_tuple(learner, data.inputs))
     if len(leaves) != len(expected):
@@ -51,7 +54,7 @@ def check_data(learner: Learner, data: Dataset, what: str) -> DataShape:
                 f"({layout.steps}, {layout.samples}, …), as `inputs` have. For one target per sample use "
                 "`Dataset.labelled`."
             )
-    _check_mask(data.mask, layout, what)
+    _check_mask(data.mask, layout, what, counts)
     _check_reset(data.reset, layout, what)
     return layout
 
@@ -96,7 +99,7 @@ def _check_input(name: str, leaf: Leaf, a: np.ndarray, layout: DataShape) -> Non
         )
 
 
-def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: str) -> None:
+def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: str, counts: bool) -> None:
     if mask is None:
         return
     _check_each_step(f"{what}.mask", mask, layout, "a weight")
@@ -104,7 +107,7 @@ def _check_mask(mask: jax.Array | np.ndarray | None, layout: DataShape, what: st
         raise ArgumentError(f"`{what}.mask` is {mask.dtype}; expected numbers or booleans.")
     if not (np.isfinite(mask).all() and (mask >= 0).all()):
         raise ArgumentError(f"`{what}.mask` holds weights that are negative or not finite.")
-    if not mask.any():
+    if counts and not mask.any():
         raise ArgumentError(f"`{what}.mask` is zero everywhere: no step counts.")
 
 

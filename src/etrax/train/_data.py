@@ -103,17 +103,22 @@ def pad(sequences: Sequence[jax.Array], count: Literal["all", "last"] = "all") -
 
 
 class Batches:
-    """A checked data set, cut into batches of the size that the learner was compiled with."""
+    """A checked data set, cut into batches of the size that the learner was compiled with.
 
-    def __init__(self, learner: Learner, data: Dataset, what: str):
+    If it `counts`, the mask must be above zero somewhere.
+    """
+
+    once = False
+
+    def __init__(self, learner: Learner, data: Dataset, what: str, counts: bool = True):
         if isinstance(data, type) or not all(hasattr(data, name) for name in ("inputs", "targets", "mask")):
             raise ArgumentError(
-                f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, or "
-                "`etrax.train.Dataset(inputs, targets, mask=None)`."
+                f"`{what}` is a {type(data).__name__}; pass a task of `etrax.tasks`, "
+                "`etrax.train.Dataset(inputs, targets, mask=None)`, or an iterable of batches (inputs, targets)."
             )
         data = Dataset(*(_arrays(f"{what}.{name}", getattr(data, name, None)) for name in Dataset._fields))
         self.learner = learner
-        self.layout: DataShape = check_data(learner, data, what)
+        self.layout: DataShape = check_data(learner, data, what, counts)
         self.inputs, self.targets = as_tuple(learner, data.inputs), data.targets
         shape = (self.layout.steps, self.layout.samples)
         mask = np.broadcast_to(np.float32(1), shape) if data.mask is None else np.asarray(data.mask)
@@ -122,6 +127,11 @@ class Batches:
 
     def __len__(self) -> int:
         return -(-self.layout.samples // self.layout.batch)
+
+    @property
+    def first(self) -> Batches:
+        """Data whose first batch is that of an epoch in order."""
+        return self
 
     def epoch(self, order: np.ndarray | None = None) -> Iterator[Batch]:
         """All samples once, in the given order."""
@@ -141,6 +151,10 @@ class Batches:
             else:
                 inputs, targets = jax.tree.map(lambda a, i=index: self._take(a, i), (self.inputs, self.targets))
             yield Batch(inputs, targets, mask, reset)  # type: ignore[arg-type]
+
+    def samples_of(self, batches: int) -> int:
+        """The number of samples in the first batches of an epoch."""
+        return min(batches * self.layout.batch, self.layout.samples)
 
     def digest(self) -> str:
         """What a record of a run says of its data; of large arrays a fixed choice of samples stands for all."""

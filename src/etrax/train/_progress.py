@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def reporter(progress: bool, epochs: int) -> Silent:
-    """Nothing, lines, or lines and a bar: the bar needs a terminal and rich (`pip install 'etrax[train]'`)."""
+    """Nothing, lines, or lines and a bar: the bar needs a terminal and rich (the extra `train`)."""
     if not progress:
         return Silent(epochs)
     bar = sys.stdout is not None and sys.stdout.isatty() and find_spec("rich") is not None
@@ -22,7 +22,7 @@ def reporter(progress: bool, epochs: int) -> Silent:
 
 
 class Silent:
-    """Shows nothing. A context, told of every batch and every epoch."""
+    """Shows nothing. A context, told of every batch and every epoch; a `total` of 0 batches is one not known."""
 
     def __init__(self, epochs: int):
         self.epochs = epochs
@@ -51,10 +51,19 @@ class Lines(Silent):
 
     def epoch(self, record: Epoch, left: float) -> None:
         width = len(str(self.epochs))
-        values = "  ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
+        values = "  ".join(_shown(record, name) for name in record.metrics)
         speed = f"{record.samples_per_second:,.0f} samples/s"
         time = f"{duration(record.seconds)} an epoch" + (f"  {duration(left)} left" if left else "")
         self.say(f"epoch {record.epoch:>{width}}/{self.epochs}  {values}  {speed}  {resident_memory()}  {time}")
+
+
+def _shown(record: Epoch, name: str) -> str:
+    """A value with its name; the cosine of a meter with its interval."""
+    text = f"{name} {record.metrics[name]:.4g}"
+    if name != "cosine" or "all" not in record.cosines:
+        return text
+    _, low, high = record.cosines["all"]
+    return f"{text} [{low:.3g}, {high:.3g}]"
 
 
 class Bar(Lines):
@@ -85,10 +94,11 @@ class Bar(Lines):
         self.bar.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     def batch(self, epoch: int, done: int, total: int, loss: float, rate: float) -> None:
-        text = f"batch {done}/{total}  loss {loss:.4g}  {rate:,.0f} samples/s  {resident_memory()}"
+        of_total = f"/{total}" if total else ""
+        text = f"batch {done}{of_total}  loss {loss:.4g}  {rate:,.0f} samples/s  {resident_memory()}"
         name, before = f"epoch {epoch}/{self.epochs}", (epoch - 1) * total
         if self.task is None:
-            self.task = self.bar.add_task(name, total=self.epochs * total, completed=before, done=text)
+            self.task = self.bar.add_task(name, total=self.epochs * total or None, completed=before, done=text)
         self.bar.update(self.task, description=name, completed=before + done, done=text)
 
 

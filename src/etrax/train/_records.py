@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .._errors import ArgumentError
 from ..compiler.ir import PyTree
 from ..learn import NonFiniteError
 
@@ -14,9 +15,12 @@ class Epoch:
     """One finished epoch. `metrics` holds `loss` (training), then `val_loss` and `val_<name>` if there is validation,
     or `<name>` on the training data if there is none.
 
-    `step` counts batches since the first epoch, `seconds` is the whole epoch, `samples_per_second` training alone.
+    `step` counts batches since the first epoch. `updates` counts changes of the parameters by the optimizer, which is
+    what a schedule of optax counts: one for each window in which some target counts, or one for each batch under
+    `update="sequence"`. `samples` counts sequences. `seconds` is the whole epoch, `samples_per_second` training alone.
     `params` are the parameters at its end in what a callback sees, and None in the history, which would otherwise hold
-    those of every epoch.
+    those of every epoch. `cosines` has what a trainer's meter measured at the end of the epoch: by the name of a
+    parameter, and for all together, the cosine of the rule's gradient with the true one and the ends of its interval.
 
     >>> from etrax.train import Epoch
     >>> Epoch(epoch=1, step=5, metrics={"loss": 0.5}, seconds=1.0, samples_per_second=10.0).metrics["loss"]
@@ -28,7 +32,10 @@ class Epoch:
     metrics: Mapping[str, float]
     seconds: float
     samples_per_second: float
+    updates: int = 0
+    samples: int = 0
     params: PyTree = field(default=None, repr=False, compare=False)
+    cosines: Mapping[str, tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Result:
 
     `params` are those of the best epoch (`best`, by `monitor`), or the last ones if nothing is monitored;
     `last_params` and `opt_state` are the last ones in any case. `reason` is why the run ended: 'epochs', 'patience',
-    'callback', 'interrupted', 'diverged' or 'unsaved'.
+    'callback', 'interrupted', 'diverged', 'data' or 'unsaved'.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -56,6 +63,15 @@ class Result:
     history: tuple[Epoch, ...]
     best: int | None
     reason: str
+
+    def __repr__(self) -> str:
+        """Short: how many epochs, why it ended, and the figures of the epoch that counts."""
+        if not self.history:
+            return f"Result(no epoch; ended by {self.reason!r})"
+        record = self.history[-1 if self.best is None else self.best - 1]
+        which = "last" if self.best is None else f"best, {self.best}:"
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
+        return f"Result({len(self.history)} epochs, ended by {self.reason!r}; {which} {figures})"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -77,3 +93,12 @@ class Diverged(NonFiniteError):
     def __init__(self, message: str, result: Result, epoch: int, batch: int):
         super().__init__(message)
         self.result, self.epoch, self.batch = result, epoch, batch
+
+
+class DataError(ArgumentError):
+    """An iterable of batches that ended early, raised, or gave something else. `result` holds the parameters before.
+
+    `result` is None where it happened outside of an epoch: at the first batch, or while evaluating.
+    """
+
+    result: Result | None = None

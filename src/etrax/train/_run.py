@@ -14,10 +14,12 @@ from .._arguments import check_whole, short
 from .._errors import ArgumentError
 from ..learn import Learner, NonFiniteError
 from ._batch import Live, Updated
+from ._bias import Cosines
 from ._checkpoint import Point, Saver
 from ._data import Batches, shuffled
+from ._loader import Loader
 from ._progress import Silent
-from ._records import Diverged, Epoch, Interrupted, Result
+from ._records import DataError, Diverged, Epoch, Interrupted, Result
 from ._stored import CheckpointError
 
 
@@ -49,6 +51,35 @@ class Monitor(NamedTuple):
         return value if self.mode == "min" else -value
 
 
+class Log(NamedTuple):
+    """Where numbers go: `write(values)` after each epoch and, if there is a number `every`, after so many batches."""
+
+    write: Callable[[dict[str, float]], object]
+    every: int | None = None
+
+    def epoch(self, record: Epoch) -> None:
+        counts = {name: getattr(record, name) for name in ("epoch", "step", "updates", "samples")}
+        times = {"seconds": record.seconds, "samples_per_second": record.samples_per_second}
+        self.write({**counts, **record.metrics, **times})
+
+
+class _Sums(NamedTuple):
+    """Weighted loss and weight of some batches, how many they were, their samples, and the updates that they made."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    batches: int = 0
+    samples: int = 0
+    updates: int = 0
+
+    @property
+    def mean(self) -> float:
+        return self.loss / self.weight if self.weight else 0.0
+
+    def mean_since(self, before: _Sums) -> float:
+        return self._replace(loss=self.loss - before.loss, weight=self.weight - before.weight).mean
+
+
 @dataclass
 class Run:
     """Holds the last consistent `point` and, within an epoch, the parameters after the last batch (`live`).
@@ -59,15 +90,17 @@ class Run:
 
     learner: Learner
     update: Callable[..., Updated]
-    measure: Callable[[object, Batches], dict[str, float]]
-    data: Batches
-    validation: Batches | None
+    measure: Callable[[object, Batches | Loader], dict[str, float]]
+    data: Batches | Loader
+    validation: Batches | Loader | None
     key: jax.Array | None
     monitor: Monitor
     train_metrics: bool
     callback: Callable[[Epoch], object] | None
     saver: Saver | None
     point: Point
+    log: Log | None = None
+    bias: Callable[[object, int], Cosines] | None = None
     live: Live = field(init=False)
     compiling: float | None = None  # seconds of the first batch, during the first epoch
 
@@ -84,14 +117,32 @@ class Run:
                 record = self._epoch(display)
                 display.epoch(record, (epochs - record.epoch) * (record.seconds - (self.compiling or 0.0)))
                 self.compiling = 0.0
+                if self.log is not None:
+                    self.log.epoch(record)
                 reason = "callback" if self._told_to_stop(record) else self._ended(epochs)
+            display.say(self._why(reason, epochs))
         except KeyboardInterrupt:
             done = len(self.point.history)
             message = f"interrupted in epoch {min(done + 1, epochs)} of {epochs}; {done} finished"
             if self.saver is not None and done:
                 message += f" and saved in {str(self.saver.store.directory)!r}: the same call goes on from there"
             raise Interrupted(f"{message}.", self.result("interrupted")) from None
+        except DataError as error:
+            error.result = self.result("data")
+            raise
         return self.result(reason)
+
+    def _why(self, reason: str, epochs: int) -> str:
+        """A sentence that says why the run ended, and which epoch is the best."""
+        done, name = len(self.point.history), self.monitor.name
+        best = "" if self.point.best is None else f"; the best {name} is that of epoch {self.point.best}"
+        match reason:
+            case "patience":
+                waited = done - (self.point.best or 0)
+                return f"stopped after epoch {done} of {epochs}: no better {name} for {waited} epochs{best}"
+            case "callback":
+                return f"stopped after epoch {done} of {epochs}: the callback asked for it{best}"
+        return f"all {done} epochs done{best}"
 
     def _told_to_stop(self, record: Epoch) -> bool:
         if self.callback is None:
@@ -112,15 +163,21 @@ class Run:
 
     def _epoch(self, display: Silent) -> Epoch:
         began, number = perf_counter(), len(self.point.history) + 1
-        loss = self._train(number, display)
+        sums = self._train(number, display)
         trained = perf_counter() - began
-        metrics = {"loss": loss}
+        metrics = {"loss": sums.mean}
         if self.train_metrics:
             metrics |= {k: v for k, v in self.measure(self.live.params, self.data).items() if k != "loss"}
         if self.validation is not None:
             metrics |= {f"val_{k}": v for k, v in self.measure(self.live.params, self.validation).items()}
-        rate, step = self.data.layout.samples / trained, self.point.step + len(self.data)
-        record = Epoch(number, step, metrics, perf_counter() - began, rate)
+        cosines = {} if self.bias is None else self.bias(self.live.params, number)
+        metrics |= {"cosine": cosines["all"][0]} if cosines else {}
+        step, before = self.point.step + sums.batches, self.point.history[-1] if self.point.history else None
+        updates, samples = (0, 0) if before is None else (before.updates, before.samples)
+        record = Epoch(
+            number, step, metrics, perf_counter() - began, sums.samples / trained, updates + sums.updates,
+            samples + sums.samples, cosines=cosines,
+        )  # fmt: skip
         point = self._next(record)
         try:
             if self.saver is not None:
@@ -132,32 +189,37 @@ class Run:
         self.point = point
         return record
 
-    def _train(self, number: int, display: Silent) -> float:
-        """All batches once; returns the mean loss."""
-        layout, total, weight, began = self.data.layout, 0.0, 0.0, perf_counter()
+    def _train(self, number: int, display: Silent) -> _Sums:
+        """All batches once; what is summed over them."""
+        layout, sums, logged, began = self.data.layout, _Sums(), _Sums(), perf_counter()
         order = None if self.key is None else shuffled(self.key, number, layout.samples)
         for i, batch in enumerate(self.data.epoch(order), start=1):
             out = self.update(self.live, self.point.step + i, batch, batched=layout.batched)
             if not out.finite:
                 raise self._diverged(number, i, out)
             self.live = out.live
-            total, weight = total + float(out.loss), weight + float(out.weight)
+            samples = self.data.samples_of(i)
+            updates = sums.updates + int(out.updates)
+            sums = _Sums(sums.loss + float(out.loss), sums.weight + float(out.weight), i, samples, updates)
             if self.compiling is None:
                 self.compiling = perf_counter() - began
-            rate = min(i * layout.batch, layout.samples) / (perf_counter() - began)
-            display.batch(number, i, len(self.data), total / weight if weight else 0.0, rate)
-        return total / weight
+            if self.log is not None and self.log.every is not None and i % self.log.every == 0:
+                self.log.write({"epoch": number, "step": self.point.step + i, "loss": sums.mean_since(logged)})
+                logged = sums
+            display.batch(number, i, len(self.data), sums.mean, samples / (perf_counter() - began))
+        return sums
 
     def _diverged(self, epoch: int, batch: int, out: Updated) -> Diverged:
         what = "the parameters became NaN" if np.isfinite(out.loss) else f"the loss is {float(out.loss)}"
         where = "Compile with `check_finite=True` to be told the step and the parameter."
+        total = f" of {len(self.data)}" if len(self.data) else ""
         try:
             if out.state is not None:
                 self.learner.check(out.state)
         except NonFiniteError as error:
             where = str(error)
         return Diverged(
-            f"{what} in epoch {epoch}, batch {batch} of {len(self.data)}. {where} The parameters before that batch are "
+            f"{what} in epoch {epoch}, batch {batch}{total}. {where} The parameters before that batch are "
             "in `.result.last_params` of this error. Try a smaller learning rate, or clip gradients "
             "(`optax.clip_by_global_norm`).",
             self.result("diverged"), epoch, batch,

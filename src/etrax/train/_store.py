@@ -17,6 +17,7 @@ import jax
 from .._arguments import check_path, foreign
 from .._compat import is_extended
 from .._errors import MissingPackageError
+from .._install import install_advice
 from ..compiler.ir import PyTree
 from ._stored import META_BYTES, CheckpointError, check_arrays, check_files, damaged, digest, flush, room_for
 
@@ -96,7 +97,7 @@ class Store:
             import orbax.checkpoint as ocp
         except ImportError as error:
             raise MissingPackageError(
-                f"`{argument}` needs orbax-checkpoint: install it with `pip install 'etrax[train]'`."
+                f"`{argument}` needs orbax-checkpoint, which is not installed: {install_advice('train')}."
             ) from error
         self.ocp, self.argument, self.directory = ocp, argument, check_path(argument, directory).resolve()
         if self.directory.exists() and not self.directory.is_dir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -120,8 +120,16 @@ def epochs_of(step: Path, meta: Mapping[str, object]) -> tuple[Epoch, ...]:
     for number, e in enumerate(history, start=1):
         try:
             metrics = {str(k): float(v) for k, v in e["metrics"].items()}
+            cosines = {str(k): _three(v) for k, v in e.get("cosines", {}).items()}
             record = Epoch(
-                int(e["epoch"]), int(e["step"]), metrics, float(e["seconds"]), float(e["samples_per_second"])
+                int(e["epoch"]),
+                int(e["step"]),
+                metrics,
+                float(e["seconds"]),
+                float(e["samples_per_second"]),
+                int(e.get("updates", 0)),
+                int(e.get("samples", 0)),
+                cosines=cosines,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise damaged(step, f"its record of epoch {number} cannot be read") from error
@@ -132,3 +140,9 @@ def epochs_of(step: Path, meta: Mapping[str, object]) -> tuple[Epoch, ...]:
     if best is not None and not (type(best) is int and 1 <= best <= len(epochs)):
         raise damaged(step, f"its best epoch is {foreign(best)} of {len(epochs)}")
     return tuple(epochs)
+
+
+def _three(values: Sequence[object]) -> tuple[float, float, float]:
+    """A cosine and the ends of its interval."""
+    cosine, low, high = map(float, values)  # type: ignore[arg-type]
+    return cosine, low, high

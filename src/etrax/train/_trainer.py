@@ -6,14 +6,14 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
 from .._arguments import check_arrays, check_flag, check_function, check_key, check_whole, short
-from .._compat import is_extended, transfers_meant
+from .._compat import transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import LossFunction, PyTree, Role, format_path
 from ..learn import (
@@ -24,18 +24,22 @@ from ..learn import (
     check_learner,
     check_opt_state,
     check_optimizer,
+    check_remat,
     check_window,
     digest_of_loss,
     digest_of_optimizer,
     identity_of,
+    strong,
 )
-from ._batch import Gradient, Metric, begin, evaluator, updater
+from ._batch import Gradient, Metric, Updated, begin, evaluator, projected, updater
+from ._bias import Cosines, bias_meter
 from ._check_data import check_values
 from ._checkpoint import Point, Saver
 from ._data import Batches, Dataset
+from ._loader import Loader, Source, is_dataset, source_of
 from ._progress import reporter
 from ._records import Epoch, Result
-from ._run import Monitor, Run
+from ._run import Log, Monitor, Run
 from ._stored import digest_of_values
 
 # What may be accepted to differ from a checkpoint.
@@ -51,7 +55,8 @@ class Trainer:
     `update="window"` updates after every window of `window` steps (`learner.train`); `update="sequence"` sums the
     gradient over the sequence and updates once per batch (`learner.value_and_grad`). `gradient` puts another gradient
     in its place, called as `gradient(learner, loss_fn)(params, hidden, inputs, targets, mask) -> (loss, grads)`:
-    `gradient=etrax.testing.bptt` trains the same model by BPTT in the same loop.
+    `gradient=etrax.testing.bptt` trains the same model by BPTT in the same loop. `remat` stores states inside long
+    windows, as in `learner.train`.
 
     The loss is `loss_fn(output, target) -> scalar` per step, as for a learner with a mask (T, B): applied to each
     sample apart, with a batch axis of one, and averaged over the steps that count,
@@ -63,6 +68,11 @@ class Trainer:
     updates themselves. Data are evaluated by the learner's own step, dropout and noise included; `evaluated` is another
     learner of the same parameters that does it instead, compiled from the model in the form that it is to be judged in
     (`model.eval()` of Flax NNX). Its rule does not count.
+
+    `meter=8` measures after each epoch how far the rule's gradient is from the true one, on the first batch of the data
+    and without BPTT: `cosine` in the metrics, `cosines` of a record by parameter with intervals, drawn by
+    `etrax.viz.bias`. The number is that of random directions of each parameter; each takes one more forward pass over
+    that batch.
 
     >>> import etrax, jax, optax, numpy as np, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -85,6 +95,7 @@ class Trainer:
         self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, *, window: int = 1,
         update: Literal["window", "sequence"] = "window", gradient: Gradient | None = None,
         metrics: Mapping[str, Metric] | None = None, evaluated: Learner | None = None,
+        meter: int | None = None, remat: int | None = None,
     ):  # fmt: skip
         self.learner, self.optimizer, self.window, self.update = learner, optimizer, check_window(window), update
         if metrics is not None and not isinstance(metrics, Mapping):
@@ -92,22 +103,31 @@ class Trainer:
                 f"`metrics` is a {type(metrics).__name__}; expected a dictionary from names to functions."
             )
         self.metrics, self.gradient = dict(metrics or {}), gradient
-        self.loss_fn, self.evaluated = loss_fn, evaluated
+        self.loss_fn, self.evaluated, self._remat = loss_fn, evaluated, remat
         _check_arguments(learner, optimizer, loss_fn, update, gradient, self.metrics)
-        self._update = updater(learner, optimizer, loss_fn, window, update, gradient)
+        check_remat(remat, learner.program.transport, str(learner.rule))
+        self._updaters: list[tuple[Callable[[PyTree], PyTree] | None, Callable[..., Updated]]] = []
         _check_twin(learner, evaluated)
+        self._bias = None if meter is None else _bias_meter(learner, loss_fn, window, meter, gradient, self.metrics)
         self._evaluate = evaluator(evaluated or learner, loss_fn, self.metrics)
 
     @transfers_meant()  # data lie with the host, and so do losses and orders of samples
     def fit(
-        self, data: Dataset, epochs: int, *, validation: Dataset | None = None, params: PyTree = None,
-        opt_state: PyTree = None, shuffle: bool = True, key: int | jax.Array = 0, monitor: str | None = None,
-        mode: Literal["min", "max"] | None = None, patience: int | None = None, train_metrics: bool | None = None,
-        callback: Callable[[Epoch], object] | None = None, progress: bool = True, checkpoint: str | Path | None = None,
-        accept: str | Collection[str] = (),
+        self, data: Dataset | Source, epochs: int, *, validation: Dataset | Source | None = None,
+        params: PyTree = None, opt_state: PyTree = None, shuffle: bool = True, key: int | jax.Array = 0,
+        monitor: str | None = None, mode: Literal["min", "max"] | None = None, patience: int | None = None,
+        train_metrics: bool | None = None, callback: Callable[[Epoch], object] | None = None, progress: bool = True,
+        checkpoint: str | Path | None = None, accept: str | Collection[str] = (),
+        batches: int | None = None, batch_first: bool = False, log: Callable[[dict[str, float]], object] | None = None,
+        log_every: int | None = None, project: Callable[[PyTree], PyTree] | None = None,
     ) -> Result:  # fmt: skip
         """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
 
+        - `data` are a `Dataset`, or an iterable of batches (inputs, targets[, mask[, reset]]) of arrays (T, B, …): a
+          generator, a list, a `DataLoader` of torch or grain; (B, T, …) with `batch_first=True`. Its order is its own.
+          A target (B, …) without an axis of time is that of all steps. A function is called for every epoch and
+          returns the iterable. `batches` are those of an epoch of an endless one. It may end, raise or give something
+          else: `DataError`, whose `result` has the parameters before that batch.
         - `params`, `opt_state` default to the learner's parameters and a new optimizer state.
         - `monitor` names what the best epoch is chosen by: `val_loss` if there is `validation`, or any other entry of a
           record's metrics, such as `val_accuracy`. `mode` says whether less or more is better; by default less for
@@ -115,6 +135,10 @@ class Trainer:
         - `train_metrics` evaluates the metrics on the training data too, after each epoch; by default it does so where
           there is no `validation` to show them.
         - `callback(record)` is called after each epoch with an `Epoch`; if it returns True the run ends.
+        - `log(values)` takes the numbers of each epoch as a dictionary (`wandb.log`, a row of a table), and with
+          `log_every=n` the training loss after every n batches.
+        - `project(params)` puts parameters back where they are allowed to be, after every update: see
+          `etrax.train.projected`.
         - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call goes on from the last
           one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. One run at
           a time uses a directory; another that tries, a damaged file or a full disk raise `CheckpointError`.
@@ -125,47 +149,84 @@ class Trainer:
         Ctrl-C raises `Interrupted`, a loss or parameter that is not a number raises `Diverged`; both carry a `result`.
         """
         epochs = check_whole("epochs", epochs, "epochs")
-        train_metrics = validation is None and bool(self.metrics) if train_metrics is None else train_metrics
-        for name, flag in (("shuffle", shuffle), ("train_metrics", train_metrics), ("progress", progress)):
+        for name, flag in (("shuffle", shuffle), ("progress", progress), ("batch_first", batch_first)):
             check_flag(name, flag)
-        if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and str(checkpoint)):
-            raise ArgumentTypeError(f"`checkpoint` is {short(checkpoint)}; expected the name of a directory.")
-        if callback is not None:
-            check_function("callback", callback, "one record")
-        batches = Batches(self.learner, data, "data")
-        held_out = None if validation is None else Batches(self.learner, validation, "validation")
+        _check_places(checkpoint, callback)
+        size = None if batches is None else check_whole("batches", batches, "batches")
+        source = source_of(self.learner, data, "data", batch_first, size)
+        held_out = None if validation is None else _read_again(self.learner, validation, "validation", batch_first)
+        train_metrics = self._measures_training(train_metrics, held_out, source)
         names = ["loss", *(self.metrics if train_metrics else ())]
         names += [f"val_{n}" for n in ("loss", *self.metrics)] if held_out else []
+        names += ["cosine"] if self._bias else []
         watch = Monitor.of(monitor, mode, patience, names)
         key = check_key("`fit`", key)
+        order = key if shuffle and isinstance(source, Batches) else None
         start = self._start(params, opt_state, watch)
         accepted, checkpoints = check_accept(accept, WORDS), nullcontext()
+        update, reports = self._updater(project), _log(log, log_every)
         if checkpoint is not None:
-            settings = self._settings(start, batches, held_out, key if shuffle else None, watch)
+            settings = self._settings(start, source, held_out, order, watch, project)
             checkpoints = Saver(checkpoint, settings, accepted)
         with checkpoints as saver:
             point = (saver.load(start) if saver else None) or start
             run = Run(
-                self.learner, self._update, self._measured, batches, held_out, key if shuffle else None,
-                watch, train_metrics, callback, saver, point,
+                self.learner, update, self._measured, source, held_out, order, watch, train_metrics, callback, saver,
+                point, reports, self._bias_of(source),
             )  # fmt: skip
             if self.gradient is None:
-                self.learner.warn(next(batches.epoch()).inputs, self.window)  # what the rule has to say of such data
+                # What the rule has to say of such data.
+                self.learner.warn(next(source.first.epoch()).inputs, self.window)
             with reporter(progress and jax.process_index() == 0, epochs) as display:
                 return run.until(epochs, display)
 
+    def _updater(self, project: Callable[[PyTree], PyTree] | None) -> Callable[..., Updated]:
+        """One update, compiled once for each projection."""
+        for other, update in self._updaters:
+            if other is project:
+                return update
+        optimizer = self._optimizer(project)
+        update = updater(self.learner, optimizer, self.loss_fn, self.window, self.update, self.gradient, self._remat)
+        self._updaters = [*self._updaters[-7:], (project, update)]
+        return update
+
+    def _optimizer(self, project: Callable[[PyTree], PyTree] | None) -> Optimizer:
+        return self.optimizer if project is None else projected(self.optimizer, project)
+
+    def _measures_training(
+        self, asked: bool | None, held_out: Batches | Loader | None, source: Batches | Loader
+    ) -> bool:
+        """Whether metrics are taken from the training data, which are then read a second time in every epoch."""
+        if asked is None:
+            return held_out is None and bool(self.metrics) and not source.once
+        if check_flag("train_metrics", asked) and source.once:
+            raise ArgumentError(
+                "`train_metrics` reads the training data again after each epoch, but `data` is read once: pass a list, "
+                "a function that makes the iterable, or `validation=`."
+            )
+        return asked
+
+    def _bias_of(self, source: Batches | Loader) -> Callable[[object, int], Cosines] | None:
+        """The meter on the first batch, in every epoch: what changes is the model, not the data."""
+        if self._bias is None:
+            return None
+        return partial(self._bias, next(source.first.epoch()), source.first.layout.batched)
+
     @transfers_meant()
-    def evaluate(self, params: PyTree, data: Dataset) -> dict[str, float]:
-        """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`."""
+    def evaluate(self, params: PyTree, data: Dataset | Source, *, batch_first: bool = False) -> dict[str, float]:
+        """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`.
+
+        `data` are a `Dataset` or an iterable of batches, as for `fit`.
+        """
         self._check_params(params)
-        return self._measured(params, Batches(self.learner, data, "data"))
+        return self._measured(params, source_of(self.learner, data, "data", check_flag("batch_first", batch_first)))
 
     def _check_params(self, params: object) -> None:
         check_values(self.learner, params)
         check_arrays("params", params)
         self.learner.program.params(params)
 
-    def _measured(self, params: object, batches: Batches) -> dict[str, float]:
+    def _measured(self, params: object, batches: Batches | Loader) -> dict[str, float]:
         sums: dict[str, list[float]] = {}
         for batch in batches.epoch():
             of_batch = jax.device_get(self._evaluate(params, batch, batched=batches.layout.batched))
@@ -177,18 +238,19 @@ class Trainer:
     def _start(self, params: object, opt_state: object, watch: Monitor) -> Point:
         params = self.learner.params if params is None else params
         self._check_params(params)
-        params = _strong(params)
+        params = strong(params)
         if opt_state is not None:
             check_arrays("opt_state", opt_state)
             check_opt_state(self.optimizer, params, opt_state)
-        live = _strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient is None))
+        live = strong(begin(self.learner, self.optimizer, params, opt_state, self.gradient is None))
         params, opt_state = self.learner.place(live.params, live.opt_state)
         live = live._replace(params=params, opt_state=opt_state)
         return Point(live, live.params if watch.name else None)
 
     def _settings(
-        self, start: Point, data: Batches, held_out: Batches | None, key: jax.Array | None, watch: Monitor
-    ) -> Identity:
+        self, start: Point, data: Batches | Loader, held_out: Batches | Loader | None, key: jax.Array | None,
+        watch: Monitor, project: Callable[[PyTree], PyTree] | None,
+    ) -> Identity:  # fmt: skip
         """What must not change between an interrupted run and the one that goes on, each by its word in `WORDS`."""
         name = getattr(self.gradient, "__qualname__", type(self.gradient).__name__)
         identity = identity_of(self.learner)
@@ -200,7 +262,7 @@ class Trainer:
             "update": self.update,
             "gradient": None if self.gradient is None else name,
             "loss": digest_of_loss(self.learner, self.loss_fn, *data.target_of_a_sample()),
-            "optimizer": digest_of_optimizer(self.optimizer, start.live.params),
+            "optimizer": digest_of_optimizer(self._optimizer(project), start.live.params),
             "data": data.digest(),
             "batch size": data.layout.batch,
             "validation": None if held_out is None else held_out.digest(),
@@ -210,9 +272,32 @@ class Trainer:
         }
 
 
-def _strong(tree: object) -> PyTree:
-    """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile."""
-    return jax.tree.map(lambda a: a if is_extended(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
+def _read_again(learner: Learner, data: Dataset | Source, what: str, batch_first: bool) -> Batches | Loader:
+    """Data that are read after every epoch; `batch_first` is said of iterables."""
+    source = source_of(learner, data, what, batch_first and not is_dataset(data))
+    if source.once:
+        raise ArgumentError(
+            f"`{what}` is read after every epoch, but it is an iterator, which is read once: pass a list, or a "
+            "function that makes one."
+        )
+    return source
+
+
+def _check_places(checkpoint: object, callback: object) -> None:
+    if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and str(checkpoint)):
+        raise ArgumentTypeError(f"`checkpoint` is {short(checkpoint)}; expected the name of a directory.")
+    if callback is not None:
+        check_function("callback", callback, "one record")
+
+
+def _log(log: Callable[[dict[str, float]], object] | None, every: int | None) -> Log | None:
+    every = None if every is None else check_whole("log_every", every, "batches")
+    if log is None:
+        if every is not None:
+            raise ArgumentError("`log_every` says how often `log` is called: pass `log`, too.")
+        return None
+    check_function("log", log, "one dictionary of numbers")
+    return Log(log, every)
 
 
 def _check_arguments(
@@ -241,6 +326,18 @@ def _check_arguments(
                 "of whole sequences, `lambda outputs, targets, mask: ...`, and returns a value per sample, or per step "
                 "and sample."
             )
+
+
+def _bias_meter(
+    learner: Learner, loss_fn: LossFunction, window: int, probes: int, gradient: Gradient | None,
+    metrics: Mapping[str, object],
+) -> Callable[..., Cosines]:  # fmt: skip
+    if gradient is not None:
+        raise ArgumentError("`meter` measures the gradient of the learner's rule: leave out `gradient`.")
+    if "cosine" in metrics:
+        raise ArgumentError("`metrics['cosine']` is what `meter` records: give the metric another name.")
+    probes = check_whole("meter", probes, "directions", least=4)
+    return bias_meter(learner, loss_fn, window, probes)
 
 
 def _check_twin(learner: Learner, evaluated: object) -> None:

@@ -6,6 +6,7 @@
 Every function returns a matplotlib `Figure` and leaves pyplot alone.
 """
 
+from ._bias import bias as bias
 from ._cosines import cosines as cosines
 from ._panels import VizError as VizError
 from ._record import Recording as Recording

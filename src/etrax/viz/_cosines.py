@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from .._arguments import check_flag, short
 from .._errors import ArgumentError
-from ..compiler.ir import Path
 from ..testing import Comparison
 from ._panels import COLOURS, MARKERS, name, panels
 
@@ -57,11 +56,12 @@ def cosines(
     for k, p in enumerate(named):
         label = f"{name(p, 'params')} ({comparisons[places[-1]][p].verdict.kind})"
         one.plot(places, curves[p], color=COLOURS[k], marker=MARKERS[k], ms=4.5, lw=1.4, label=label)
-    _axes(one, places, curves, along, log)
+    draw_axes(one, places, {**curves}, along, log)
     return figure
 
 
-def _axes(ax: Axes, places: list[float], curves: Mapping[Path, list[float]], along: str, log: bool) -> None:
+def draw_axes(ax: Axes, places: list[float], curves: Mapping[Hashable, list[float]], along: str, log: bool) -> None:
+    """Limits that hold all curves and the one, ticks, names, and a legend below."""
     from matplotlib.ticker import MaxNLocator
 
     if log:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._arguments import MOST, check_whole, short
 from .._errors import ArgumentError, ArgumentTypeError, MissingPackageError
+from .._install import install_advice
 from ..compiler.ir import Path, format_path, is_at
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def panels(count: int, ax: Axes | None, height: float = ROW) -> tuple[Figure, li
         from matplotlib.figure import Figure
     except ImportError as error:
         raise VizError(
-            "`etrax.viz` draws with matplotlib, which is not installed: `pip install 'etrax[viz]'`."
+            f"`etrax.viz` draws with matplotlib, which is not installed: {install_advice('viz')}."
         ) from error
     if ax is not None:
         if not hasattr(ax, "get_figure") or isinstance(ax, type):
@@ -60,7 +62,16 @@ def panels(count: int, ax: Axes | None, height: float = ROW) -> tuple[Figure, li
         if count != 1:
             raise ArgumentError(f"`ax` holds one picture, but {count} are to be drawn: choose one, or leave out `ax`.")
         return ax.get_figure(root=True), [ax]  # type: ignore[return-value]
-    figure = Figure(figsize=(WIDTH, max(height * count + 0.5, 2.4)), layout="constrained")
+
+    class Picture(Figure):
+        """A figure that a notebook shows, whether or not pyplot was ever imported."""
+
+        def _repr_png_(self) -> bytes:
+            data = BytesIO()
+            self.savefig(data, format="png", dpi=100)
+            return data.getvalue()
+
+    figure = Picture(figsize=(WIDTH, max(height * count + 0.5, 2.4)), layout="constrained")
     return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
 
 
