@@ -1,5 +1,7 @@
 """What Etrax assumes about JAX beyond its documentation: one small contract each."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -351,6 +353,34 @@ def test_the_function_of_a_derivative_rule_is_found():
     (named_pair,) = rules(lambda x: pair({"a": x, "b": x}))
     (listed_pair,) = rules(lambda x: pair({"b": x, "a": x, "c": None}))
     assert named_pair[0] is listed_pair[0] and named_pair != listed_pair
+
+
+def test_what_is_materialised_is_computed_once():
+    """XLA fuses a cosine into all that reads it, and computes it for each element of that."""
+
+    def body(e, x, write):
+        slow = jnp.cos(x)
+        slow = compat.materialised([slow])[0] if write else slow
+        return slow[:, None] * e
+
+    e, x = jnp.ones((8, 5)), jnp.linspace(0.0, 1.0, 8)
+    for write in (False, True):
+        program = jax.jit(partial(body, write=write)).lower(e, x).compile()
+        roots = [
+            part.splitlines()[-1]
+            for part in program.as_text().split("\n}")
+            if " cosine(" in part and "ENTRY" not in part
+        ]
+        assert any("[8,5]" in root for root in roots) is not write, "the root of a fusion with the cosine"
+        np.testing.assert_array_equal(program(e, x), jnp.cos(x)[:, None] * e)
+
+
+def test_materialised_values_have_derivatives_and_batches():
+    f = lambda x: jnp.sum(compat.materialised({"a": jnp.sin(x), "b": x * 2j})["a"] ** 2)
+    x = jnp.linspace(0.0, 1.0, 3)
+    np.testing.assert_allclose(jax.grad(f)(x), jnp.sin(2 * x))
+    np.testing.assert_allclose(jax.vmap(f)(jnp.stack([x, x + 1])), [f(x), f(x + 1)])
+    assert compat.materialised([]) == [] and compat.materialised([jnp.zeros(0)])[0].shape == (0,)
 
 
 def all_equations(f, *args):

@@ -22,13 +22,16 @@ COMMAND = re.compile(r"`((?:make|python|pip|etrax|eval|srun) [^`\n]+)`")
 NOT_RUN = {
     "text": "what a program prints",
     "sh": "commands, looked at one by one below",
-    "py": "a part of a program, which howto/mesh.md has whole",
+    "math": "a formula, drawn when the site is built",
+    "py": "a part of a program, which howto/mesh.md has whole, or an example, which tests/examples runs",
 }
 # Commands that are not run, each with the reason.
 ELSEWHERE = {
     "srun --ntasks=8 python train.py": "asks for a cluster; examples/two_processes.py is run by tests/examples",
     "srun --ntasks=2 python examples/two_processes.py": "asks for a cluster; tests/examples runs it without one",
     'pip install "jax[cuda12]"': "asks for a GPU",
+    'pip install "jax[tpu]"': "asks for a TPU",
+    'pip install -c .ci/stack-311.txt -e ".[brainpy,flax,equinox,train]"': "`make test-311` does it, with more extras",
     "pip install numba": "a package of others",
     "pip install gymnax six": "packages of others",
     "etrax COMMAND --help": "COMMAND stands for any; tests/cli runs each",

@@ -17,9 +17,9 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "etrax"
 
 # A layer imports itself and the layers above it in this list.
 LAYERS = [
-    {"_compat", "_errors", "_machine", "_version"},
+    {"_compat", "_errors", "_install", "_machine", "_version"},
     {"compiler.ir", "compiler"},
-    {"_arguments"},
+    {"_arguments", "_sums"},
     {"compiler.primitives"},
     {"compiler.ops"},
     {"compiler.dataflow"},
@@ -31,7 +31,7 @@ LAYERS = [
 ]
 # Leaves: the core loads none of them. The value is what a leaf may import besides itself (None: anything).
 LEAVES = {
-    "frontends": {"_compat", "_errors", "compiler.ir"},
+    "frontends": {"_compat", "_errors", "_install", "compiler.ir"},
     "nir": None,
     "nn": None,
     "viz": None,

@@ -43,6 +43,7 @@ from .learn import NonFiniteError as NonFiniteError
 from .report import Report as Report
 from .rules import Rule as Rule
 from .rules import RuleWarning as RuleWarning
+from .rules import directional as directional
 from .rules import frozen as frozen
 from .rules.registered import *  # noqa: F403
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from pathlib import Path as Path_
 from typing import Any
@@ -26,8 +26,8 @@ def struct_of(what: str, value: object) -> jax.ShapeDtypeStruct:
         raise ArgumentError(f"{what} is a shape without values ({value.dtype}{list(value.shape)}): pass an array.")
     if isinstance(value, jax.Array) and is_concrete(value) and value.is_deleted():
         raise ArgumentError(
-            f"{what} was given away: a function with `donate=True` (and a stream) uses up the state that it is given. "
-            "Go on with the state that it returned, or give it a copy: `jax.tree.map(jnp.copy, state)`."
+            f"{what} was donated: a function with `donate=True` (and a stream) overwrites the state that you pass. "
+            "Continue with the state that it returned, or pass a copy: `jax.tree.map(jnp.copy, state)`."
         )
     try:
         struct = shape_struct(value)
@@ -180,3 +180,18 @@ def parse_bytes(name: str, budget: object) -> float | None:
     if not 0 < number < math.inf:
         raise ArgumentError(f"`{name}` is {short(budget)}; expected a number of bytes, or a text such as '2 GB'.")
     return number
+
+
+def shown_by_treescope(
+    thing: object, names: Sequence[str], path: str | None, subtree_renderer: Callable[..., object]
+) -> object:
+    """The rendering of an object by its attributes, for `__treescope_repr__`, which only treescope calls."""
+    from treescope import repr_lib
+
+    attributes = {name: getattr(thing, name) for name in names}
+    return repr_lib.render_object_constructor(
+        object_type=type(thing),
+        attributes=attributes,
+        path=path,
+        subtree_renderer=subtree_renderer,  # type: ignore[arg-type]
+    )

@@ -493,6 +493,21 @@ def zeros_of(aval: Any) -> Any:
     return jax.numpy.zeros(aval.shape, aval.dtype)
 
 
+def materialised(tree: Any) -> Any:
+    """The same values, which XLA writes down once: it does not compute them again wherever they are read.
+
+    Up to JAX 0.10, XLA drops an optimization barrier on a CPU before it fuses. There the values pass a branch whose
+    condition, that one of them is greater than infinity, XLA does not see to be never true.
+    """
+    leaves = [a for a in jax.tree.leaves(tree) if a.size]
+    if not leaves:
+        return tree
+    if _MERGED:
+        return jax.lax.optimization_barrier(tree)
+    never = jax.numpy.real(leaves[0].reshape(-1)[0]) > np.inf
+    return jax.lax.cond(never, functools.partial(jax.tree.map, jax.numpy.negative), lambda same: same, tree)
+
+
 def is_concrete(tree: Any) -> bool:
     """Whether the leaves of a tree are numbers rather than stand-ins inside `jit`, `vmap` or `scan`."""
     return not any(isinstance(a, _core.Tracer) for a in jax.tree.leaves(tree))

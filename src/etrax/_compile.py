@@ -12,11 +12,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ._compat import shape_struct
 from ._errors import CompilationError
-from ._sums import warn_of_wrong_sums
-from .compiler.analysis import analyse
+from .compiler.analysis import analyse, with_rows_apart
 from .compiler.ir import Path, PyTree, Role, Step, format_path
 from .frontends import bind, check_operations, compiling
-from .learn import Learner, Model, checked_options, with_guarded_constants
+from .learn import Learner, Model, checked_options, resolved, with_guarded_constants
 from .rules import Rule, RuleWarning, as_rule, check_budget
 from .runtime import kernels_of
 
@@ -31,11 +30,11 @@ def compile(
 
     `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
     `jax.ShapeDtypeStruct`, or a module of brainstate, Flax or Equinox, which holds its parameters. A module of Flax or
-    Equinox takes `hidden=` if its state is an argument of its, and `call=lambda module, hidden, *inputs: (hidden,
-    output)` if it is called in a way of its own. `rule` is a rule or its name; `example_inputs` are those of one
-    step. Traces are of type `trace_dtype`, by default that of the model and at least float32; `check_finite=True`
-    watches for NaN and infinity and raises with the step and the parameter. A rule whose trace would pass
-    `memory_budget` (bytes, or a text such as "2 GB") is refused.
+    Equinox needs `hidden=` if it takes its state as an argument, and `call=lambda module, hidden, *inputs: (hidden,
+    output)` if it is not called in the usual way. `rule` is a rule or its name; `example_inputs` are the inputs of one
+    step. Traces have the type `trace_dtype`, by default that of the model and at least float32. `check_finite=True`
+    watches for NaN and infinity, and raises an error that names the step and the parameter. A rule whose trace would
+    exceed `memory_budget` (bytes, or a text such as "2 GB") is refused.
 
     With a `mesh` of devices, `shard` says how parameters, states and inputs of one step are cut over it: "batch",
     "neuron" or "batch+neuron", or patterns over `/`-joined paths, `{"params/w": P(None, "neuron"), "hidden/.*":
@@ -53,7 +52,6 @@ def compile(
         trace_dtype=trace_dtype, check_finite=check_finite, memory_budget=memory_budget, mesh=mesh, shard=shard
     )
     rule = as_rule(rule)
-    warn_of_wrong_sums()
     values = {"params": params, "hidden": hidden, "batch_size": batch_size, **front_end_options}
     analysed = analyse_model(model, example_inputs, values)
     facts = analysed.facts
@@ -65,7 +63,8 @@ def compile(
             RuleWarning,
             stacklevel=2,
         )
-    rule = rule.resolve(facts, options.trace_dtype) if rule.resolve is not None else rule
+    rule = resolved(analysed, rule, options)
+    facts = rule.facts_for(facts)
     for text in rule.warns(facts, None):
         warnings.warn(text, RuleWarning, stacklevel=2)
     if options.memory_budget is not None:
@@ -78,7 +77,7 @@ def analyse_model(model: object, example_inputs: tuple[PyTree, ...], values: Map
     with compiling():
         bound = bind(model, example_inputs, **values)
         bound = replace(bound, step=with_guarded_constants(bound.step))
-        facts = analyse(bound.step)
+        facts = with_rows_apart(analyse(bound.step))
         bound = replace(bound, step=facts.step)
 
     def at_batch(batch: int) -> Model:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from types import ModuleType
 
+from ._install import install_advice
+
 # What a terminal obeys or a reader cannot see: control characters but line ends and tabs, halves of characters, marks
 # that turn the direction of text around, separators and tags that take no room.
 _UNSEEN = re.compile(
@@ -25,11 +27,19 @@ def visible(text: object) -> str:
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
+# Names of types stand behind an article in messages: "is an int".
+_BEFORE_A_VOWEL = re.compile(r"\ba (?=(?:int|object|array|Array|ArrayImpl|Exception|Online|OnlineResult|Epoch)\b)")
+
+
 class EtraxError(Exception):
-    """Base of every error that Etrax raises on purpose. Names from a model or a file in it are made visible."""
+    """Base of every error that Etrax raises on purpose. Names from a model or a file in it are made visible.
+
+    >>> str(EtraxError("`model` is a int"))
+    '`model` is an int'
+    """
 
     def __str__(self) -> str:
-        return visible(super().__str__())
+        return _BEFORE_A_VOWEL.sub("an ", visible(super().__str__()))
 
 
 class CompilationError(EtraxError, ValueError):
@@ -61,7 +71,7 @@ def need(package: str, what: str, extra: str) -> ModuleType:
 
     >>> need("absent", "`etrax.nir`", "nir")
     Traceback (most recent call last):
-    etrax._errors.MissingPackageError: `etrax.nir` needs absent, which is not installed: `pip install "etrax[nir]"`.
+    etrax._errors.MissingPackageError: `etrax.nir` needs absent, which is not installed: ...
     """
     try:
         return importlib.import_module(package)
@@ -69,7 +79,7 @@ def need(package: str, what: str, extra: str) -> ModuleType:
         if error.name != package.partition(".")[0]:  # the package is there, and lacks something else
             raise
         raise MissingPackageError(
-            f'{what} needs {error.name}, which is not installed: `pip install "etrax[{extra}]"`.'
+            f"{what} needs {error.name}, which is not installed: {install_advice(extra)}."
         ) from error
 
 

@@ -39,6 +39,10 @@ class Machine:
     unrolled_terms: int = 64
     # Most steps of a window whose outer products are written out, to be added in the pass that moves the trace.
     fused_steps: int = 0
+    # Whether blocks that are made of parameters (λ of a linear recurrence) are written down before a trace is moved by
+    # them over one step. XLA would compute cosines again for each entry of the trace: an LRU of 192 units on 64 inputs
+    # with 16 samples takes a CPU 1.03 ms a step, and 0.17 ms with blocks written down.
+    writes_blocks: bool = False
     # Whether steps and samples may be merged into one axis for the gradient of a weight, so that the product needs no
     # transposed operand. An axis of samples that is cut over devices must stay an axis of its own.
     merges_steps: bool = True
@@ -71,6 +75,12 @@ class Machine:
     # a product with every 8th entry takes a CPU 1.81 ms by gathering and 0.65 ms as a dense one, with every 16th 0.79
     # and 0.61 ms, with every 64th 0.26 and 0.80 ms; the dense matrix also takes so many times the memory.
     dense_share: int = 16
+
+    # --- Influence on the layers above (`d_rtrl(depth=...)`) ---
+    # Rows that are pulled and moved at once: their buffers are in memory beside the trace.
+    rows_at_once: int = 32
+    # Rows that act on another one, up to which it is moved row by row; with more, by a product of matrices.
+    few_sources: int = 4
 
     # --- Loops over steps ---
     # A product of more rows than this gains nothing from being joined over the steps of a window: reading its weight no
@@ -107,6 +117,7 @@ CPU = Machine(
     unrolled_product_bytes=2**12,
     unrolled_sums=((2**8, 60), (2**14, 64)),
     fused_steps=10,
+    writes_blocks=True,
     stack_bytes=2**20,
     long_stack_bytes=2**25,
     grouped_trace_bytes=2**24,

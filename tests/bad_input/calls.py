@@ -131,7 +131,7 @@ LEARNER = {
     ),
     "online": call(
         lambda **o: learner().online(**o), optimizer=sgd, loss_fn=held(loss), window=2, params=lambda: PARAMS,
-        state=lambda: learner().init(), donate=False,
+        state=lambda: learner().init(), opt_state=lambda: sgd().init(PARAMS), donate=False,
     ),
     "feed": call(
         lambda inputs, target, **o: learner().online(sgd(), loss, window=2).feed(inputs, target, **o),
@@ -152,6 +152,9 @@ def rule_calls():
 
 RULES = rule_calls() | {
     "partition": call(etrax.partition, rules=lambda: {"w": etrax.d_rtrl()}, default=lambda: etrax.tbptt()),
+    "directional": call(
+        etrax.directional, rules=lambda: ["tbptt"], random=1, last=True, by_parameter=False, key=0
+    ),
     "register_weight_op": call(
         lambda primitive, rule: etrax.register_weight_op(primitive, rule), primitive="bad_input_op",
         rule=lambda: etrax.OpRule("mine", True, lambda c: False, lambda c: (), None, None, None, None),
@@ -186,15 +189,25 @@ TESTING = {
 TRAIN = {
     "Trainer": call(
         etrax.Trainer, learner=learner, optimizer=sgd, loss_fn=held(loss), window=2, update="window", gradient=None,
-        metrics=None,
+        metrics=None, meter=None,
     ),
     "fit": call(
         # A great number of epochs is legal, and an exception in a callback is the user's way out.
         lambda **o: trainer().fit(epochs=1, progress=False, **o), data=data, validation=None, params=lambda: PARAMS,
         opt_state=None, shuffle=True, key=0, monitor=None, mode=None, patience=None, train_metrics=False,
-        checkpoint=None,
+        checkpoint=None, batch_first=False, log_every=None, project=None,
     ),
-    "evaluate": call(lambda **o: trainer().evaluate(**o), params=lambda: PARAMS, data=data),
+    "fit, batches": call(
+        lambda **o: trainer().fit(epochs=1, progress=False, **o), data=lambda: [tuple(data()[:2])], batches=None,
+    ),
+    "evaluate": call(
+        lambda **o: trainer().evaluate(**o), params=lambda: PARAMS, data=data, batch_first=False,
+    ),
+    "projected": call(etrax.train.projected, optimizer=sgd, project=held(lambda p: p)),
+    "neurobench": call(
+        etrax.train.neurobench, learner=learner, params=lambda: PARAMS, inputs=lambda: XS, hidden=lambda: HIDDEN,
+        samples=2,
+    ),
     "Dataset": call(
         lambda **o: trainer().evaluate(PARAMS, etrax.train.Dataset(**o)), inputs=lambda: np.asarray(XS),
         targets=lambda: np.asarray(YS), mask=None, reset=lambda: np.zeros((T, B), bool),
@@ -392,7 +405,7 @@ FILES = {
         platforms=None,
     ),
     "save": call(
-        lambda **o: etrax.save(**o), directory=tempfile.mkdtemp, params=lambda: PARAMS,
+        lambda **o: etrax.save(**o), directory=tempfile.mkdtemp, background=False, params=lambda: PARAMS,
         opt_state=lambda: sgd().init(PARAMS), state=lambda: learner().init(), learner=learner,
     ),
     "restore": call(
@@ -401,6 +414,7 @@ FILES = {
     "compare_rules": call(
         lambda **o: etrax.compare_rules(**o), model=learner, loss_fn=held(loss), params=lambda: PARAMS,
         hidden=lambda: HIDDEN, inputs=lambda: XS, targets=lambda: YS, rules=lambda: ["tbptt"], window=2,
+        mask=None, reset=None, slow=False, memory=None, progress=False,
     ),
     "with_rule": call(lambda **o: learner().with_rule(**o), rule="tbptt"),
     "align_entries": call(

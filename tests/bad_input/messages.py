@@ -47,6 +47,20 @@ def train(optimizer, opt_state):
     return learner().train(optimizer, loss, window=2)(PARAMS, opt_state, learner().init(), XS, YS)
 
 
+class ShutDown(Exception):
+    """What a queue of Python raises once it was shut down."""
+
+
+def batch():
+    """The first batch of the data set."""
+    return tuple(np.asarray(a)[:, :2] for a in data()[:2])
+
+
+def iter_then(error):
+    yield batch()
+    raise error
+
+
 def stream():
     return learner().online(sgd(), lambda o, t: ((o - t) ** 2).mean(), window=2)
 
@@ -233,6 +247,14 @@ MISTAKES = {
     ),
     "an unknown reduction": lambda: gradient(reduction="max"),
     "a window of none": lambda: learner().value_and_grad(loss, window=0),
+    "a depth of nothing": lambda: etrax.d_rtrl(depth=0),
+    "a depth in words": lambda: etrax.d_rtrl(depth="deep"),
+    "a depth on states": lambda: etrax.d_rtrl(depth="1 MB", credit="state"),
+    "checkpoints after no steps": lambda: learner().value_and_grad(loss, window=8, remat=0),
+    "checkpoints after half a step": lambda: learner().value_and_grad(loss, window=8, remat=0.5),
+    "checkpoints as a flag": lambda: learner().memory(window=8, remat=True),
+    "checkpoints under a signal": lambda: compiled(rule="three_factor").train(sgd(), loss, window=8, remat=2),
+    "checkpoints under a random trace": lambda: compiled(rule=etrax.uoro(0)).value_and_grad(loss, window=8, remat=2),
     "a number as optimizer": lambda: train(0.1, None),
     "loss and optimizer swapped": lambda: learner().train(loss, sgd(), window=2),
     "no optimizer state": lambda: train(sgd(), None),
@@ -248,7 +270,8 @@ MISTAKES = {
     "feed: a state that was used up": lambda: after_failing(lambda s: s.feed(XS[0], YS[0])),
     "a stream: another state": lambda: setattr(stream(), "state", HIDDEN),
     "a stream: another opt_state": lambda: setattr(stream(), "opt_state", ()),
-    "feed: a target that the loss needs": lambda: stream().feed(XS[0]),
+    "a stream: the opt_state of another optimizer": lambda: learner().online(sgd(), loss, opt_state=(PARAMS, ())),
+    "feed: resets of other lanes": lambda: stream().feed(XS[0], YS[0], np.zeros(3, bool)),
     "a module that reads the time": lambda: etrax.compile(Clocked(), "d_rtrl", jnp.ones(3)),
     "a module, an input with a unit": lambda: etrax.compile(Leaky(), "d_rtrl", XS[0] * u.mA),
     "a module, batch first": lambda: of_module(XS.swapaxes(0, 1)),
@@ -272,6 +295,17 @@ MISTAKES = {
     "a verdict of a parameter that is not there": lambda: learner().report.verdicts["v"],
     "compare: a stateful learner": lambda: etrax.testing.compare(stateful(), loss, PARAMS, HIDDEN, XS, YS),
     "compare: no learner": lambda: etrax.testing.compare(step, loss, PARAMS, HIDDEN, XS, YS),
+    "fit: an iterable that raises": lambda: trainer().fit(iter_then(OSError("no such file")), 1, progress=False),
+    "fit: an iterable that ends early": lambda: trainer().fit([batch()], 1, batches=3, progress=False),
+    "fit: an iterator for two epochs": lambda: trainer().fit(iter([batch()]), 2, progress=False),
+    "fit: an iterable that changes its shapes": lambda: trainer().fit(
+        [batch(), (batch()[0][..., :2], batch()[1])], 1, progress=False
+    ),
+    "fit: a queue that is closed": lambda: trainer().fit(iter_then(ShutDown()), 1, progress=False),
+    "fit: a batch with a reset of another shape": lambda: trainer().fit(
+        [(*batch(), None, np.zeros(7, bool))], 1, progress=False
+    ),
+    "fit: a projection that drops parameters": lambda: trainer().fit(data(), 1, project=lambda p: {}, progress=False),
     "fit: arrays instead of a data set": lambda: trainer().fit((XS, YS), 1, progress=False),
     "fit: resets of another shape": lambda: trainer().evaluate(
         PARAMS, etrax.train.Dataset(np.asarray(XS), np.asarray(YS), reset=np.zeros(4, bool))

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import brainstate
 import jax.numpy as jnp
+import optax
 import pytest
 
 import etrax
+from etrax._install import install_command
 from etrax.cli import main
-from etrax.cli._config import read_config
+from etrax.cli._config import _schedule, _updates_of_epoch, read_config
 from etrax.cli._demo import run as run_demo
 
 FILE = """
@@ -26,9 +28,6 @@ def make():
     params = {"w": jnp.full((3, 4), 0.1), "r": jnp.full((4, 4), 0.1), "o": jnp.ones((4, 2))}
     return step, params, jnp.zeros((2, 4)), jnp.ones((2, 3))
 
-def three():
-    return 1, 2, 3
-
 def cell():
     from flax import nnx
     class Leaky(nnx.Module):
@@ -38,6 +37,18 @@ def cell():
             self.v[...] = 0.9 * self.v[...] + x @ self.w[...]
             return self.v[...]
     return Leaky(), jnp.ones((2, 3))
+
+def by_hand():
+    import equinox, jax
+    return equinox.nn.GRUCell(3, 4, key=jax.random.key(0)), jnp.zeros(4), jnp.ones(3)
+
+def learner():
+    import etrax
+    step, params, hidden, x = make()
+    return etrax.compile(step, "rtrl", x, params=params, hidden=hidden)
+
+def five():
+    return 1, 2, 3, 4, 5
 
 def breaks():
     raise KeyError("weights")
@@ -93,6 +104,15 @@ def test_explain(model, capsys, tmp_path):
     assert "1 exact" in capsys.readouterr().out
 
 
+def test_cells_whose_hidden_state_is_an_argument_and_learners(model, capsys):
+    assert main(["check", "some_models.py:by_hand", "--steps", "7"]) == 0
+    assert "every gradient is what its verdict says" in capsys.readouterr().out
+    assert main(["explain", "some_models.py:learner"]) == 0
+    assert "report for rtrl()" in capsys.readouterr().out
+    assert main(["check", "some_models.py:learner", "--rule", "d_rtrl", "--steps", "7"]) == 0
+    assert "approximate" in capsys.readouterr().out
+
+
 def test_check(model, capsys, monkeypatch):
     assert main(["check", model, "--window", "2", "--steps", "9"]) == 0
     assert "every gradient is what its verdict says (9 steps" in capsys.readouterr().out
@@ -128,7 +148,7 @@ def test_rules(model, capsys, tmp_path):
         (["explain", "no_such_module:make"], "there is no module"),
         (["explain", "some_models:mak"], "it has make"),
         (["explain", "some_models:number"], "has no function 'number'"),
-        (["explain", "some_models:three"], "returned 3 things"),
+        (["explain", "some_models:five"], "returned 5 things"),
         (["explain", "some_models:breaks"], "KeyError: 'weights'\nRun it again with --debug"),
         (["explain", "some_models:make", "--rule", "rtlr"], "there is no rule 'rtlr'"),
         (["rules", "some_models:make", "--rules", "rtlr"], "there is no rule 'rtlr'"),
@@ -176,6 +196,10 @@ NONSENSE = [
     ("training", "batch", "1000000000", "for a batch of 1,000,000,000 takes"),
     *(("data", k, "1000000000", "more than half of the memory here") for k in ("size", "length", "delay", "symbols")),
     *(("data", k, v, f"as `{k}`, got") for k in ("size", "length") for v in ("9" * 20, "-1", '"3"', "1.5")),
+    *(("optimizer", "clip", v, "`clip` of [optimizer] is") for v in ("0", "-1", "nan", '"x"')),
+    *(("optimizer", "schedule", v, "`schedule` of [optimizer] is") for v in ("3", '"cos"', "true")),
+    *(("optimizer", "warmup", v, "`warmup` of [optimizer] is") for v in ("1", "-0.1", "true")),
+    *(("training", k, "0", f"`{k}` of [training] is") for k in ("patience", "meter")),
     ("data", "key", "9" * 20, "`copy` needs `key=`"), ("data", "test", "nan", "`test` of [data]"),
     ("data", "test", "true", "`test` of [data] is True"), ("rule", "name", "3", "`name` of [rule] is 3"),
     ("rule", "name", '"\\u202e\\u001b[2J"', r"is '\u202e\x1b[2J'"),
@@ -250,7 +274,37 @@ def test_the_example_config_is_whole(capsys, tmp_path):
     assert main(["train", "--example"]) == 0
     (tmp_path / "example.toml").write_text(capsys.readouterr().out)
     config = read_config(str(tmp_path / "example.toml"))
-    assert config.data["task"] == "copy" and config.training["epochs"] == 10
+    assert config.data["task"] == "copy" and config.training["epochs"] == 20
+
+
+@pytest.mark.slow
+def test_the_example_config_learns(capsys, tmp_path, monkeypatch):
+    """Four classes, of which chance names a quarter."""
+    monkeypatch.chdir(tmp_path)
+    main(["train", "--example"])
+    (tmp_path / "example.toml").write_text(capsys.readouterr().out)
+    assert main(["train", "example.toml"]) == 0
+    last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
+    assert last["val_accuracy"] > 0.9 and last["samples"] == 20 * 1024
+    assert last["updates"] == 20 * 32 * 2  # the answer is asked for in two of the windows
+
+
+def test_patience_clip_and_schedule(model, capsys, tmp_path):
+    more = '[optimizer]\nname = "sgd"\nlearning_rate = 0.1\nclip = 1e-30\nschedule = "cosine"\nwarmup = 0.1\n'
+    text = CONFIGS["run"].replace("epochs = 1", "epochs = 9\npatience = 2\nmeter = 4") + more
+    (tmp_path / "run.toml").write_text(text)
+    assert main(["train", "run.toml"]) == 0
+    # Gradients so small change nothing, so that no epoch is better than the first.
+    out = capsys.readouterr().out
+    assert "Result(3 epochs, ended by 'patience'; best, 1: loss" in out and ", cosine " in out
+
+
+def test_a_schedule_ends_with_the_run():
+    rate = _schedule(optax, 0.5, "cosine", 0.1, 100)
+    assert [round(float(rate(n)), 6) for n in (0, 5, 10, 55, 100)] == [0.0, 0.25, 0.5, 0.25, 0.0]
+    assert float(_schedule(optax, 0.5, None, 0.5, 10)(20)) == 0.5
+    task = etrax.tasks.copy(0, 20)  # 3 symbols, 10 steps of waiting, 3 answers: the last 3 of 16 steps count
+    assert _updates_of_epoch(task, window=5, batch=8) == 3 * 2
 
 
 def test_bench(model, capsys):
@@ -338,16 +392,18 @@ def test_doctor(capsys, monkeypatch):
     monkeypatch.setitem(main.__globals__["EMPTY_SINCE"], "equinox", (0, 2))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert f"etrax {etrax.__version__}" in out and 'no-such-package: missing: pip install "etrax[nothing]"' in out
-    assert 'and 99.1 is needed: pip install "etrax[brainstate]"' in out
-    assert 'which holds nothing since 0.2: pip install "etrax[equinox]"' in out
+    assert f"etrax {etrax.__version__}" in out and f"no-such-package: missing: {install_command('nothing')}" in out
+    assert f"and 99.1 is needed: {install_command('brainstate')}" in out
+    assert f"which holds nothing since 0.2: {install_command('equinox')}" in out
+    assert all(f"\n{package}: " in out for package in ("optax", "numba", "rich", "braintools"))
+    assert "arithmetic: right" in out
 
 
 def test_doctor_looks_for_models_where_they_are():
     """A package `brainpy.state` of version 0.2 is empty: from Python 3.12 on its models are those of brainpy."""
     packages = main.__globals__["PACKAGES"]
     there = {"brainpy.state"} if sys.version_info < (3, 12) else {"brainpy", "brainspikes"}
-    assert {name for name in packages if name.startswith("brain")} == there | {"brainstate"}
+    assert {name for name in packages if name.startswith("brain")} == there | {"brainstate", "braintools"}
     assert main.__globals__["EMPTY_SINCE"]["brainpy.state"] == (0, 2)
     project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = [r for r in project["optional-dependencies"]["brainpy"] if r.startswith("brain")]

@@ -10,6 +10,7 @@ import pytest
 brainstate = pytest.importorskip("brainstate")
 unit = pytest.importorskip("brainunit")
 pytest.importorskip("braintools")
+from etrax._install import install_command  # noqa: E402
 from etrax.compat import braintrace  # noqa: E402
 
 I, H = 60, 50
@@ -47,7 +48,9 @@ def made(nn, name: str, seed: int):
         return start, module(x)
 
 
-@pytest.mark.skipif(find_spec("braintrace") is None, reason='braintrace is not installed: pip install "etrax[compare]"')
+@pytest.mark.skipif(
+    find_spec("braintrace") is None, reason=f"braintrace is not installed: {install_command('compare')}"
+)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_seed_gives_the_weights_and_the_output_of_braintrace(name):
     import braintrace as peer

@@ -65,6 +65,18 @@ CHECKS = {
         {"folder": "nowhere", "size": 200, "epochs": 1, "batch": 10, "channels": (4, 8), "file": io.BytesIO()},
         lambda found: np.mean(found[0][-5:]) < np.mean(found[0][:5]),
     ),
+    "stream_threads": (
+        {"samples": 400, "rate": 1000, "file": io.BytesIO()},
+        lambda report: (
+            len(report["delays"]) == 400
+            and len(report["updates"]) + report["left out"] == 400
+            and np.median(report["delays"]) < 0.2
+        ),
+    ),
+    "stream_asyncio": (
+        {"samples": 400, "rate": 1000, "file": io.BytesIO()},
+        lambda report: len(report["delays"]) == len(report["updates"]) == 400 and np.median(report["delays"]) < 0.2,
+    ),
     "artifact": ({"steps": 60, "width": 6, "file": io.BytesIO()}, lambda found: found[1] and len(found[0]) == 60),
     "brainstate_style": (
         {"steps": 100, "width": 6, "batch": 4, "file": io.BytesIO()},

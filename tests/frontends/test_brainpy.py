@@ -1,5 +1,6 @@
 """Networks of brainpy.state with connections of one weight: excitation and inhibition, recurrent and from outside."""
 
+import copy
 import inspect
 import warnings
 
@@ -141,3 +142,17 @@ def test_a_delay_behind_a_state(line):
     kinds = {v.kind for v in compiled.report.verdicts.values()}
     assert kinds == {"exact" if line is Carried else "approximate"}
     table.check()
+
+
+def test_states_are_called_by_the_shortest_of_their_paths(learner):
+    """brainstate finds the neurons inside a projection, and the synapses under a description of theirs."""
+    _, compiled = learner
+    hidden = {leaf.path for leaf in compiled.facts.states}
+    assert ("exc", "post", "V") in hidden and any("_before_updates" in path for path in hidden)
+    text = str(compiled.report)
+    for name in ("neurons.V", "exc.syn.g", "inh.syn.g"):
+        assert f"'{name}'" in text
+    assert "_before_updates" not in compiled.report.full()
+    (group,) = [g for g in compiled.graph.hidden_groups if ("exc", "post", "V") in g.hidden_paths]
+    assert compiled.graph.explain(hidden_path="neurons.V") == compiled.graph.explain(hidden_path=("exc", "post", "V"))
+    assert copy.deepcopy(group.hidden_paths) == group.hidden_paths

@@ -186,7 +186,7 @@ def test_wrong_calls():
         etrax.compile(ReturnsAPair(), "d_rtrl", XS[0], hidden=hidden)
     with pytest.raises(etrax.CompilationError, match="for a plain function"):
         etrax.compile(lambda p, h, x: (h, x), "d_rtrl", XS[0], params={}, hidden=hidden, call=lambda *a: a)
-    with pytest.raises(TypeError, match="`call` is a int"):
+    with pytest.raises(TypeError, match="`call` is an int"):
         etrax.compile(cell, "d_rtrl", XS[0], hidden=hidden, call=3)
 
 

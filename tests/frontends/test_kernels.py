@@ -34,9 +34,7 @@ def compiled():
 def test_missing_back_end_is_named(monkeypatch):
     named = types.SimpleNamespace(get_all_primitive_names=lambda: ["product_without_kernel"])
     monkeypatch.setitem(sys.modules, "brainevent", named)
-    with pytest.raises(
-        etrax.CompilationError, match=r"(?s)`product_without_kernel`.*'numba'.*etrax\[brainpy\].*jax_raw"
-    ):
+    with pytest.raises(etrax.CompilationError, match=r"(?s)`product_without_kernel`.*'numba'.*\[brainpy\].*jax_raw"):
         compiled()
 
 

@@ -176,3 +176,12 @@ def test_a_library_is_known_by_its_place_and_not_by_a_folders_name(tmp_path, mon
     checked_out = stored_in("src/optax", tmp_path, "cells")
     monkeypatch.setitem(sys.modules, "optax", types.SimpleNamespace(__file__=str(tmp_path / "src/optax/__init__.py")))
     assert here in caller(checked_out)
+
+
+def test_lines_of_a_notebook_are_told_by_their_cell(monkeypatch):
+    """Jupyter compiles a cell as a file of its own, and its shell knows which cell that is."""
+    shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={"/tmp/ipykernel_7/123.py": 4}))
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    source = etrax.compiler.ir.Source
+    assert str(source("/tmp/ipykernel_7/123.py", 9, "step")) == "In[4]:9 (step)"
+    assert str(source("/home/me/model.py", 9, "step")) == "model.py:9 (step)"

@@ -65,10 +65,11 @@ def broken(change):
 
 
 def wrong_credit(transport):
-    def credit(trace, g, window):
-        return {k: 1.01 * v for k, v in transport.credit(trace, g, window).items()}
+    def scaled(credit):
+        return lambda *args: {k: 1.01 * v for k, v in credit(*args).items()}
 
-    return replace(transport, credit=credit)
+    fused = replace(transport.fused, at_exit=scaled(transport.fused.at_exit))
+    return replace(transport, credit=scaled(transport.credit), fused=fused)
 
 
 def forgets(transport):

@@ -1,4 +1,4 @@
-"""One hop: layers under leaky layers are exact where the leak is one, and are not called so where it is not."""
+"""One hop: layers under leaky layers are exact where leaks are one or few, and are not called so where they are not."""
 
 from types import SimpleNamespace
 
@@ -111,15 +111,6 @@ def steep_at_zero(p, s, x):
     return {"v": v, "r": r}, r
 
 
-EXACT = {
-    "detached": lif(lax.stop_gradient), "plain": lif(lambda z: z), "vjp": lif(lambda z: z, spike_vjp), "alif": alif,
-    "learnable": learnable, "two_heads": two_heads, "two_layers_below": two_layers_below, "gated_cell": gated_cell,
-    "synapse_and_membrane": synapse_and_membrane, "nothing_below": nothing_below,
-    "leak_in_time": leak_in_time, "rolled": rolled, "read_a_step_later": read_a_step_later, "delayed": delayed,
-    "steep_at_zero": steep_at_zero,
-}  # fmt: skip
-
-
 def near_miss(leak=0.8, feed=lambda z, p: z @ p["out"], back=lambda r, p: 0.0):
     def step(p, s, x):
         v = 0.9 * s["v"] + jnp.tanh(x @ p["w"]) + back(s["r"], p)
@@ -129,6 +120,54 @@ def near_miss(leak=0.8, feed=lambda z, p: z @ p["out"], back=lambda r, p: 0.0):
     return step
 
 
+def few_spiking_neurons(p, s, x):
+    """The layer above spikes and resets: its leaks depend on its states, and differ between samples and neurons."""
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    r = jax.nn.sigmoid(p["leaks"]) * s["r"] * (1 - spike_jvp(s["r"] - 0.2)) + jnp.sin(v) @ p["out"]
+    return {"v": v, "r": r}, spike_jvp(r - 0.2)
+
+
+def two_states_of_each(p, s, x):
+    """A synapse and a membrane, both with leaks per unit."""
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    c = jax.nn.sigmoid(p["leaks"]) * s["c"] + jnp.sin(v) @ p["out"]
+    r = jnp.array([0.8, 0.5]) * s["r"] + p["leaks"] * c
+    return {"v": v, "c": c, "r": r}, r
+
+
+def vmapped(p, s, x):
+    """One sample at a time, as `W @ u`."""
+
+    def one(v, r, x):
+        v = 0.9 * v + jnp.tanh(x @ p["w"])
+        return v, jnp.array([0.8, 0.5]) * r + p["out"].T @ jnp.sin(v)
+
+    v, r = jax.vmap(one)(s["v"], s["r"], x)
+    return {"v": v, "r": r}, r
+
+
+def einsum(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(jnp.einsum("bi,ih->bh", x, p["w"]))
+    y = jnp.einsum("ho,bh->bo", p["out"], jnp.sin(v))
+    return {"v": v, "r": jnp.exp(-jnp.exp(p["leaks"])) * s["r"] + y}, s["r"]
+
+
+EXACT = {
+    "a leak of each": near_miss(lambda p, x: jax.nn.sigmoid(p["leaks"])),
+    "one leak differs": near_miss(np.array([0.8, 0.7])),
+    "a leak of each sample": near_miss(lambda p, x: jax.nn.sigmoid(x[:, :1])),
+    "not linear": near_miss(feed=lambda z, p: jnp.tanh(z @ p["out"])),
+    "a gain of each": near_miss(feed=lambda z, p: p["leaks"] * (z @ p["out"])),
+    "few spiking neurons": few_spiking_neurons, "two states of each": two_states_of_each, "vmapped": vmapped,
+    "einsum": einsum,
+    "detached": lif(lax.stop_gradient), "plain": lif(lambda z: z), "vjp": lif(lambda z: z, spike_vjp), "alif": alif,
+    "learnable": learnable, "two_heads": two_heads, "two_layers_below": two_layers_below, "gated_cell": gated_cell,
+    "synapse_and_membrane": synapse_and_membrane, "nothing_below": nothing_below,
+    "leak_in_time": leak_in_time, "rolled": rolled, "read_a_step_later": read_a_step_later, "delayed": delayed,
+    "steep_at_zero": steep_at_zero,
+}  # fmt: skip
+
+
 def two_hops(p, s, x):
     v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
     r = 0.8 * s["r"] + jnp.sin(v) @ p["out"]
@@ -136,12 +175,14 @@ def two_hops(p, s, x):
     return {"v": v, "r": r, "q": q}, q
 
 
+def many_leaks(p, s, x):
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    many = jnp.linspace(0.1, 0.9, 40) * s["many"] + jnp.sin(v) @ jnp.tile(p["out"], (1, 20))
+    return {"v": v, "many": many}, many
+
+
 NOT_EXACT = {
-    "a leak of each": near_miss(lambda p, x: jax.nn.sigmoid(p["leaks"])),
-    "one leak differs": near_miss(np.array([0.8, 0.7])),
-    "a leak of each sample": near_miss(lambda p, x: jax.nn.sigmoid(x[:, :1])),
-    "not linear": near_miss(feed=lambda z, p: jnp.tanh(z @ p["out"])),
-    "a gain of each": near_miss(feed=lambda z, p: p["leaks"] * (z @ p["out"])),
+    "more leaks than are carried": many_leaks,
     "mixed before": near_miss(feed=lambda z, p: (z - z.mean(-1, keepdims=True)) @ p["out"]),
     "feeds back": near_miss(back=lambda r, p: r @ p["back"]),
     "two hops": two_hops,
@@ -152,7 +193,7 @@ SHAPES = {
     "bo": (O,), "kappa": (), "leaks": (O,), "back": (O, H), "top": (O, O),
     "across": (H, H), "top4": (H, H),
 }  # fmt: skip
-STATES = {"v": H, "a": H, "z": H, "r": O, "c": O, "q": O}
+STATES = {"v": H, "a": H, "z": H, "r": O, "c": O, "q": O, "many": 20 * O}
 
 
 class Names(dict):
@@ -246,9 +287,9 @@ def test_a_hop_in_part_is_not_called_truncated():
     """`w` acts on the leaky state by the hop that makes `bo` exact, and on its own layer through another op."""
 
     def step(p, s, x):
-        u = s["v"] @ p["across"] + x @ p["w"]
+        u = jnp.sin(s["v"] @ p["across"] + x @ p["w"])
         v = jnp.tanh(u @ p["top4"])
-        r = 0.8 * s["r"] + (u + p["b"]) @ p["out"]
+        r = 0.8 * s["r"] + jnp.sin(u + p["b"]) @ p["out"]
         return {"v": v, "r": r}, r
 
     m, xs, targets = model(step)

@@ -35,8 +35,8 @@ XS, YS = normal(2, T, 2), normal(3, T, 3)
 RULES = {
     str(rule): rule
     for rule in (
-        etrax.tbptt(), etrax.d_rtrl(), etrax.d_rtrl(hops=1), etrax.pp_prop(), etrax.e_prop(0.3), etrax.ostl(),
-        etrax.snap(2), etrax.rflo(0.9), etrax.ottt(0.9), etrax.rtrl(), etrax.uoro(0), etrax.kf_rtrl(0),
+        etrax.tbptt(), etrax.d_rtrl(), etrax.d_rtrl(hops=0), etrax.d_rtrl(hops=1), etrax.pp_prop(), etrax.e_prop(0.3),
+        etrax.ostl(), etrax.snap(2), etrax.rflo(0.9), etrax.ottt(0.9), etrax.rtrl(), etrax.uoro(0), etrax.kf_rtrl(0),
         etrax.three_factor(), etrax.e_prop(0.3, "random"), etrax.partition({"w": etrax.tbptt()}, default="d_rtrl"),
     )
 }  # fmt: skip
@@ -118,12 +118,13 @@ def test_a_layer_that_reads_the_old_state_below(rule):
 
 def test_the_least_window_by_rule():
     found = {}
-    for name in ("tbptt()", "d_rtrl()", "e_prop(kappa=0.3)", "ottt(decay=0.9)", "rtrl()"):
+    for name in ("tbptt()", "d_rtrl()", "d_rtrl(hops=0)", "e_prop(kappa=0.3)", "ottt(decay=0.9)", "rtrl()"):
         learner = etrax.compile(reads_old_state, RULES[name], XS[0], params=OLD, hidden=START)
         found[name] = [(str(v.kind), v.least_window) for v in (learner.report.verdicts[k] for k in ("v", "w"))]
     assert found == {
         "tbptt()": [("truncated", 2), ("truncated", 3)],
-        "d_rtrl()": [("exact", 1), ("truncated", 2)],
+        "d_rtrl()": [("exact", 1), ("exact", 1)],
+        "d_rtrl(hops=0)": [("exact", 1), ("truncated", 2)],
         "e_prop(kappa=0.3)": [("approximate", 1), ("truncated", None)],
         "ottt(decay=0.9)": [("approximate", 1), ("truncated", 2)],
         "rtrl()": [("exact", 1), ("exact", 1)],
@@ -198,7 +199,7 @@ def test_a_short_window_warns_once():
 
 
 def test_a_short_sequence_is_a_short_window():
-    learner = etrax.compile(reads_old_state, "d_rtrl", XS[0], params=OLD, hidden=START)
+    learner = etrax.compile(reads_old_state, etrax.d_rtrl(hops=0), XS[0], params=OLD, hidden=START)
     (text,) = warned(learner, window=8, xs=XS[:1])
     assert "the parameter 'w' in a window of 1 step" in text
     assert "windows of at least 2 steps" in text
@@ -213,18 +214,18 @@ def test_a_rule_without_a_long_enough_window_warns():
 def test_streams_and_trainers_warn():
     import optax
 
-    learner = etrax.compile(reads_old_state, "d_rtrl", XS[0], params=OLD, hidden=START)
+    learner = etrax.compile(reads_old_state, etrax.d_rtrl(hops=0), XS[0], params=OLD, hidden=START)
     stream = learner.online(optax.sgd(0.1), loss)
     with pytest.warns(etrax.RuleWarning, match="no credit reaches the parameter 'w'"):
         stream.feed(XS[0], YS[0])
-    learner = etrax.compile(reads_old_state, "d_rtrl", XS[0], params=OLD, hidden=START)
+    learner = etrax.compile(reads_old_state, etrax.d_rtrl(hops=0), XS[0], params=OLD, hidden=START)
     train = learner.train(optax.sgd(0.1), loss, window=1)
     with pytest.warns(etrax.RuleWarning, match="no credit reaches the parameter 'w'"):
         train(OLD, optax.sgd(0.1).init(OLD), learner.init(), XS, YS)
 
 
 def test_compare_judges_by_the_window():
-    learner = etrax.compile(reads_old_state, "d_rtrl", XS[0], params=OLD, hidden=START)
+    learner = etrax.compile(reads_old_state, etrax.d_rtrl(hops=0), XS[0], params=OLD, hidden=START)
     short, longer = (etrax.testing.compare(learner, loss, OLD, START, XS, YS, window=k).check() for k in (1, 2))
     assert short["w"].zero
     assert str(short).count("truncated") == 1

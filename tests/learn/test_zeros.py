@@ -146,6 +146,13 @@ def looked_up(p, h, x):
     return h, h
 
 
+def nobody_reads(p, s, x):
+    """No output ever shows the last two states: one has a slope that is infinite where the other is zero."""
+    (h, gated, _), (x, on) = s, x
+    h = 0.8 * h + jnp.tanh(x @ p["w"])
+    return (h, on * h**2, xlogy(gated, gated)), h
+
+
 # A step, the parameters that it has, its first states, its inputs.
 CASES = {
     "relu": (switched_off, "v", ONE, X),
@@ -178,6 +185,7 @@ CASES = {
     "many": (many_states, "w", [ZERO] * 9, (X, ON)),
     "stays": (one_unit_stays, "w", ZERO, X),
     "complex": (complex_states, "v", ONE + 0j, (X, ON)),
+    "nobody reads": (nobody_reads, "w", (ZERO, ZERO, ZERO), (X, ON)),
     "look-up": (looked_up, "rows", ZERO, (jnp.arange(T) % 4, ON)),
 }
 RULES = {
@@ -191,7 +199,8 @@ OTHER_SIGNALS = ("filtered", "random", "three_factor", "synthetic")  # not BPTT 
 FAST = [("relu", "d_rtrl"), ("timer/sqrt", "rtrl"), ("timer/sqrt", "d_rtrl"), ("start/norm", "d_rtrl"),
         ("gated", "d_rtrl"), ("readout", "hops"), ("lanes/sqrt", "d_rtrl"), ("relu", "pp_prop"), ("relu", "rtrl"),
         ("relu", "uoro"), ("relu", "random"), ("relu", "filtered"), ("set/sqrt", "ottt"),
-        ("two layers", "filtered")]  # fmt: skip
+        ("two layers", "filtered"), ("nobody reads", "d_rtrl"), ("nobody reads", "pp_prop"),
+        ("nobody reads", "rtrl")]  # fmt: skip
 GRID = [pytest.param(case, rule, marks=() if (case, rule) in FAST else pytest.mark.slow)
         for case in CASES for rule in RULES]  # fmt: skip
 

@@ -84,6 +84,18 @@ LARGE = {n for n in ZOO if n.startswith("ops/conv") and n != "ops/conv1d_stride"
     "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE or k % 2 else ()) for k, n in enumerate(ZOO)]
 )
 def test_rtrl_is_exact(name, windows):
+    whole_influence_is_exact(name, windows, "rtrl")
+
+
+@pytest.mark.fast_seconds(6)
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in ZOO])
+def test_depth_without_bound_is_exact(name, windows):
+    """What a parameter reaches is proved by the analysis, and no row of its influence is missing."""
+    whole_influence_is_exact(name, windows, etrax.d_rtrl(depth=1e12))
+
+
+def whole_influence_is_exact(name, windows, rule):
     entry = ZOO[name]
     for module in entry.needs:
         pytest.importorskip(module)
@@ -91,9 +103,9 @@ def test_rtrl_is_exact(name, windows):
     inputs, targets = model.make_inputs(T, 1), model.make_target(T, 1)
     run = runner(windows)
     want = dict(leaves_with_paths(bptt(model, inputs, targets, run)))
-    verdicts, found = gradients(model, "rtrl", windows, inputs, targets, run)
+    verdicts, found = gradients(model, rule, windows, inputs, targets, run)
     for path in model.expect:
-        assert verdicts[path].kind in (("exact", "unused") if model.linear else ("approximate",))
+        assert (verdicts[path].kind in ("exact", "unused")) == model.linear, (path, verdicts[path])
         for window, grads in found.items():
             error = relative_error(grads[path], want[path])
             assert error <= model.tol or not (model.linear or window == T), (path, window, error)

@@ -1,5 +1,6 @@
 """What cannot be read or written raises one error, with the name of the node."""
 
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import etrax
+from etrax._install import install_command
 
 DATA = Path(__file__).parent / "data"
 ONE = np.ones(2)
@@ -162,5 +164,5 @@ def test_writing():
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "nir", None)
-    with pytest.raises(etrax.MissingPackageError, match=r'pip install "etrax\[nir\]"'):
+    with pytest.raises(etrax.MissingPackageError, match=re.escape(install_command("nir"))):
         etrax.nir.read("x.nir")

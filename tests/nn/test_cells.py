@@ -14,6 +14,7 @@ import pytest
 brainstate = pytest.importorskip("brainstate")
 
 from etrax import nn  # noqa: E402
+from etrax._install import install_advice  # noqa: E402
 
 T, B, N, M = 7, 3, 4, 5
 SPIKING = {"LIF", "ALIF", "RecurrentLIF", "RecurrentALIF"}
@@ -350,7 +351,7 @@ def test_missing_brainstate_is_named(name):
     code = f"import sys; sys.modules['brainstate'] = None; from etrax import nn; nn.pure.LIF(1, 2); nn.{name}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 1
-    assert 'needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.' in result.stderr
+    assert f"needs brainstate, which is not installed: {install_advice('brainstate')}." in result.stderr
 
 
 POSITIONAL = {

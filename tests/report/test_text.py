@@ -8,7 +8,7 @@ import pytest
 from tests.report.models import layers
 
 import etrax
-from etrax.report._alike import shortened
+from etrax.report._alike import brief, shortened
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_equal_reasons_are_said_once():
     assert learner.report.full().count("each element of `") == 3
     assert "a trace is what a rule carries" in text
     assert repr(learner) == "Learner of d_rtrl(): 4 parameters (28 numbers), 1 hidden group; 4 exact; trace of 160 B"
-    assert repr(learner.rule) == "d_rtrl()" and "<pre>" in learner._repr_html_()
+    assert repr(learner.rule) == "d_rtrl()" and "monospace" in learner._repr_html_()
     assert repr(learner.init()) == "LearnerState(step 0; hidden: float64[4]; trace: 160 B)"
     stream = learner.online(optax.sgd(0.1), lambda o, t: o.sum(), window=3)
     assert repr(stream).endswith("trace of 160 B; 0 of 3 samples wait for the end of their window)")
@@ -116,3 +116,21 @@ def test_clauses_are_told_apart_by_more_than_numbers():
         "it passes through 'w[0]' (`dot_general` at m.py:3 (step)) (and 3 more like it), "
         "'u[0]' (`dot_general` at m.py:3 (step)) (and 3 more like it) before"
     )
+
+
+def test_a_verdict_takes_two_lines_and_names_what_a_lost_path_goes_through():
+    def step(p, h, x):
+        h = jnp.tanh(x @ p["cell"]["w"] + h @ p["rec"]["kernel"])
+        return h, h @ p["out"]
+
+    params = {"cell": {"w": jnp.ones((3, 4))}, "rec": {"kernel": jnp.ones((4, 4))}, "out": jnp.ones((4, 2))}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=params, hidden=jnp.zeros(4))
+    lines = str(learner.report).splitlines()
+    (at,) = [i for i, line in enumerate(lines) if "APPROXIMATE" in line]
+    assert lines[at + 1].strip().startswith("not carried: through rec (test_text.py:")
+    assert "acts on states through the weight op of 'rec.kernel' (`dot_general`" in learner.report.full()
+
+
+def test_brief_reasons_are_short():
+    long = "not carried: " + "; ".join(f"the {word} of it acts on another" for word in "abcdefghijklmnopqrstuvwxyz")
+    assert len(brief(long)) <= 2 * 103 and brief(long).endswith("(full() has the rest)")

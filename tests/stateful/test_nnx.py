@@ -161,7 +161,7 @@ def test_what_is_refused(online):
     with pytest.raises(etrax.ArgumentError, match="makes its states in `__init__`"):
         online.reset_state(batch_size=5)
     for weights, message in (
-        (3, "`weights` is a int"),
+        (3, "`weights` is an int"),
         ("nowhere", "`weights` selects nothing"),
         (nnx.BatchStat, "`weights` selects nothing"),
         (nnx.Variable, "which is no parameter"),

@@ -20,6 +20,7 @@ from jax import export as jax_export
 from .._arguments import check_arrays, check_path, check_whole, foreign, short
 from .._compat import is_extended, shape_struct
 from .._errors import ArgumentError, ArtifactError, EtraxError, MissingPackageError, NotSupportedError
+from .._install import install_advice
 from .._version import __version__
 from ..compiler.ir import LossFunction, PyTree, Role, explained, format_path, leaves_with_paths
 from ..learn import Learner, LearnerState, Losses, Optimizer, check_optimizer, check_reset, update_of
@@ -139,7 +140,9 @@ class Artifact:
 
     def __init__(self, manifest: dict[str, Any], exported: jax_export.Exported):
         self.manifest = manifest
-        self._call = jax.jit(_as_it_is(exported))
+        self._exported = _as_it_is(exported)
+        # Arguments are checked while JAX traces, once for each structure, shapes and types that it is given.
+        self._update = jax.jit(self._checked_update)
         self._wanted = manifest["arguments"]
 
     def __repr__(self) -> str:
@@ -152,15 +155,27 @@ class Artifact:
     ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:  # fmt: skip
         """One update of parameters, optimizer, trace and state."""
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-        for part, tree in (("inputs", inputs), ("targets", targets), ("reset", reset)):
+        try:
+            return self._update(params, opt_state, state, inputs, targets, reset)
+        except EtraxError:
+            raise
+        except Exception as error:  # a program from elsewhere, read by the compiler only now
+            failure = error
+        for part, tree in zip((*PARTS, RESET), (params, opt_state, state, inputs, targets, reset), strict=True):
             check_arrays(part, tree)
+        text = f"the program of the artifact cannot be run here: {(str(failure).splitlines() or [''])[0]}"
+        raise explained(ArtifactError, failure, text) from failure
+
+    def _checked_update(
+        self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree, reset: PyTree
+    ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
         single, parts = self._is_sample(inputs), parts_of(self.manifest)
         if single:
             inputs, targets, reset = jax.tree.map(lambda a: jnp.asarray(a)[None], (inputs, targets, reset))
         trees = (params, opt_state, state, inputs, targets, self._flags(reset))[: len(parts)]
         leaves = [a for part, tree in zip(parts, trees, strict=True) for a in self._leaves(part, tree)]
         kinds = [_key_kind(shape_struct(a)) for a in leaves]
-        results = self._run([_plain(jnp.asarray(a)) for a in leaves])
+        results = self._exported(*(_plain(jnp.asarray(a)) for a in leaves))
         updated = jax.tree.structure((params, opt_state, state))
         n = updated.num_leaves  # then come the loss and the outputs
         first = [a if k is None else jax.random.wrap_key_data(a, impl=k) for a, k in zip(results, kinds, strict=False)]
@@ -174,15 +189,6 @@ class Artifact:
         if reset is not None:
             raise ArgumentError("the artifact was exported without `reset=`: export it with an example, `reset=False`.")
         return None
-
-    def _run(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        try:
-            return self._call(*leaves)
-        except EtraxError:
-            raise
-        except Exception as error:  # a program from elsewhere, read by the compiler only now
-            text = f"the program of the artifact cannot be run here: {(str(error).splitlines() or [''])[0]}"
-            raise explained(ArtifactError, error, text) from error
 
     def _is_sample(self, inputs: PyTree) -> bool:
         wanted, leaves = self._wanted["inputs"], jax.tree.leaves(inputs)
@@ -295,7 +301,7 @@ def _fits(aval: PyTree, leaf: Mapping[str, Any]) -> bool:
 def _need_flatbuffers() -> None:
     """What `jax.export` writes its programs with."""
     if find_spec("flatbuffers") is None:
-        raise MissingPackageError("artifacts need flatbuffers: install it with `pip install 'etrax[export]'`.")
+        raise MissingPackageError(f"artifacts need flatbuffers, which is not installed: {install_advice('export')}.")
 
 
 def _key_kind(a: PyTree) -> PyTree:

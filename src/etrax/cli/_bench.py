@@ -15,7 +15,7 @@ TURNS = 3
 HEAD = f"{'steps':>7}  {'rule, time':>12}  {'BPTT, time':>12}  {'rule, memory':>13}  {'BPTT, memory':>13}"
 
 
-def rows(model: Model, rule: str, window: int, lengths: Sequence[int], seed: int) -> Iterator[str]:
+def rows(model: Model, rule: str | None, window: int, lengths: Sequence[int], seed: int) -> Iterator[str]:
     """One row of the table for each length; both take turns, the best time of each counts."""
     learner = model.learner(rule)
     state = learner.init()

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, TextIO, TypeVar
 
 import jax
@@ -21,10 +22,10 @@ from .._arguments import MOST, check_path, check_whole, foreign, short
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, EtraxError, need
 from ..compiler.ir import PyTree
-from ..learn import Learner
+from ..learn import Learner, Optimizer
 from ..rules import RULES
 from ..tasks import Task
-from ..train import Dataset, Epoch, Trainer, accuracy
+from ..train import Dataset, Epoch, Trainer, accuracy, step_accuracy
 from ._limits import Network, check_model_options, check_optimizer_options, check_size, check_update
 from ._model import load_model
 
@@ -33,7 +34,7 @@ Result = TypeVar("Result")
 EXAMPLE = """\
 [data]                  # a task of etrax.tasks with its options
 task = "copy"           # copy, integrator, delayed_match, evidence, small_digits, spoken_digits
-size = 640
+size = 1280
 key = 0
 test = 0.2              # the share that is held out
 
@@ -46,7 +47,10 @@ name = "d_rtrl"         # any rule of Etrax, with its options
 
 [optimizer]
 name = "adam"           # adam, adamw, rmsprop, sgd
-learning_rate = 0.003
+learning_rate = 0.01
+# clip = 1.0            # gradients whose norm over all parameters is larger are scaled down to it
+# schedule = "cosine"   # constant, linear, cosine: from learning_rate down to zero at the end of the run
+# warmup = 0.05         # the share of the run over which the learning rate rises from zero
 
 # [mesh]                # many devices: the shape of the mesh and its axes, and what is cut over them
 # shape = [2, 4]
@@ -55,9 +59,11 @@ learning_rate = 0.003
 
 [training]
 window = 5
-epochs = 10
+epochs = 20
 batch = 32
 seed = 0
+# patience = 5          # stop after so many epochs without a better val_loss
+# meter = 8             # after each epoch, the cosine of the rule's gradient with the true one, by so many directions
 directory = "run"       # checkpoints and log.jsonl, from here or absolute; the same command goes on where it stopped
 """
 TASKS = ("copy", "integrator", "delayed_match", "evidence", "small_digits", "spoken_digits")
@@ -66,9 +72,12 @@ CELLS = (
     "RecurrentLIF", "RecurrentALIF",
 )  # fmt: skip
 OPTIMIZERS = ("adam", "adamw", "rmsprop", "sgd")
+SCHEDULES = ("constant", "linear", "cosine")
 MESH = {"shape", "axes", "shard"}
 CONFIG_BYTES = 1 << 20
-TRAINING: dict[str, object] = {"window": 1, "epochs": 10, "batch": 32, "seed": 0, "directory": "run"}
+TRAINING: dict[str, object] = {
+    "window": 1, "epochs": 10, "batch": 32, "seed": 0, "patience": None, "meter": None, "directory": "run",
+}  # fmt: skip
 
 
 class Config(NamedTuple):
@@ -118,30 +127,64 @@ def run(config: Config, model: str | None, tell: Callable[[str], None], accept: 
     optax = need("optax", "`etrax train`", "train")
     batch, window, epochs, seed = (_whole(config.training, k) for k in ("batch", "window", "epochs", "seed"))
     directory = _directory(config.training["directory"])
+    patience, meter = (
+        None if config.training[key] is None else _whole(config.training, key) for key in ("patience", "meter")
+    )
     options = check_optimizer_options({"name": "adam", "learning_rate": 1e-3, **config.optimizer})
-    optimizer = _called("[optimizer]", options.pop("name"), options, _named(optax, OPTIMIZERS))
     training, held_out = _task(config.data)
+    optimizer = _optimizer(optax, options, epochs * _updates_of_epoch(training, window, batch))
     learner = _learner(config, training, batch, seed, model)
     check_update(optimizer, learner.params)
     classes = training.classes is not None
     loss = optax.softmax_cross_entropy_with_integer_labels if classes else optax.squared_error
     trainer = Trainer(
         learner, optimizer, lambda o, t: loss(o, t).mean(), window=window,
-        metrics={"accuracy": accuracy} if classes else None,
+        metrics={"accuracy": _accuracy_of(training)} if classes else None, meter=meter,
     )  # fmt: skip
     with _log(directory) as log:
 
         def note(epoch: Epoch) -> None:
-            log.write(json.dumps({"epoch": epoch.epoch, "step": epoch.step, **epoch.metrics}) + "\n")
+            counts = {name: getattr(epoch, name) for name in ("epoch", "step", "updates", "samples")}
+            log.write(json.dumps({**counts, **epoch.metrics}) + "\n")
             log.flush()
             tell(f"epoch {epoch.epoch}: " + ", ".join(f"{k} {v:.4g}" for k, v in epoch.metrics.items()))
 
         result = trainer.fit(
             _dataset(training), epochs, validation=_dataset(held_out), key=seed, progress=False, callback=note,
-            checkpoint=directory / "checkpoint", accept=list(accept),
+            patience=patience, checkpoint=directory / "checkpoint", accept=list(accept),
         )  # fmt: skip
-    tell(f"{learner!r}\nlog and checkpoints in {directory}")
+    tell(f"{result!r}\n{learner!r}\nlog and checkpoints in {directory}")
     return dict(result.history[-1].metrics) if result.history else {}
+
+
+def _optimizer(optax: ModuleType, options: dict[str, object], updates: int) -> Optimizer:
+    """The optimizer of a section, with the clipping and the schedule that it asks for over so many updates."""
+    name, clip, schedule, warmup = (options.pop(key, None) for key in ("name", "clip", "schedule", "warmup"))
+    if schedule is not None and schedule not in SCHEDULES:
+        raise ArgumentError(f"`schedule` of [optimizer] is {short(schedule)}; expected one of {', '.join(SCHEDULES)}.")
+    if schedule is not None or warmup is not None:
+        share = float(warmup) if isinstance(warmup, int | float) else 0.0
+        options["learning_rate"] = _schedule(optax, options["learning_rate"], schedule, share, updates)
+    optimizer = _called("[optimizer]", name, options, _named(optax, OPTIMIZERS))
+    return optimizer if clip is None else optax.chain(optax.clip_by_global_norm(clip), optimizer)
+
+
+def _schedule(optax: ModuleType, rate: object, name: object, warmup: float, updates: int) -> Callable[..., PyTree]:
+    """The learning rate by the number of updates so far."""
+    rising = round(warmup * updates)
+    falling = {
+        "linear": lambda: optax.linear_schedule(rate, 0.0, max(1, updates - rising)),
+        "cosine": lambda: optax.cosine_decay_schedule(rate, max(1, updates - rising)),
+    }.get(str(name), lambda: optax.constant_schedule(rate))()
+    return optax.join_schedules([optax.linear_schedule(0.0, rate, max(1, rising)), falling], [rising])
+
+
+def _updates_of_epoch(task: Task, window: int, batch: int) -> int:
+    """How many updates an epoch makes: windows in which some target counts, in each batch."""
+    steps, samples = task.inputs.shape[:2]
+    counted = np.ones((steps, 1)) if task.mask is None else np.asarray(task.mask)
+    windows = sum(bool(counted[at : at + window].any()) for at in range(0, steps, window))
+    return -(-samples // batch) * windows
 
 
 def _directory(value: object) -> Path:
@@ -160,6 +203,11 @@ def _log(directory: Path) -> Iterator[TextIO]:
         raise ArgumentError(f"`directory` {str(directory)!r} cannot be written to: {error.strerror}.") from error
     with log:
         yield log
+
+
+def _accuracy_of(task: Task) -> Callable[..., jax.Array]:
+    """One answer a sequence, or one at each step where the target changes from step to step."""
+    return accuracy if bool((task.targets == task.targets[:1]).all()) else step_accuracy
 
 
 def _dataset(task: Task) -> Dataset:

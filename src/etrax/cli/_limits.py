@@ -16,7 +16,9 @@ from ..compiler.ir import PyTree
 from ..learn import Optimizer, default_budget
 
 # Options of an optimizer by what they may be: a share from 0 up to 1, true or false, a type; else a number from 0 on.
-SHARES = ("b1", "b2", "decay", "momentum")
+SHARES = ("b1", "b2", "decay", "momentum", "warmup")
+ABOVE_ZERO = ("learning_rate", "clip")
+NAMES = ("name", "schedule")
 FLAGS = ("nesterov", "centered", "bias_correction", "eps_in_sqrt")
 DTYPES = ("mu_dtype", "accumulator_dtype")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -40,7 +42,7 @@ class Network(Protocol):
 def check_optimizer_options(options: Mapping[str, object]) -> dict[str, object]:
     """Values that an optimizer can use: optax takes whatever it is given, and finds out in the middle of a run."""
     for name, value in options.items():
-        if name != "name" and (expected := _expected(name, value)):
+        if name not in NAMES and (expected := _expected(name, value)):
             raise ArgumentError(f"`{foreign(name)}` of [optimizer] is {short(value)}; expected {expected}.")
     return {**options, "learning_rate": float(options["learning_rate"])}  # type: ignore[arg-type]
 
@@ -64,7 +66,7 @@ def _expected(name: str, value: object) -> str:
         number = float(np.float32(value))
     if name in SHARES:
         return "" if 0 <= number < 1 else "a number from 0 up to 1"
-    if name == "learning_rate":
+    if name in ABOVE_ZERO:
         return "" if number > 0 else "a number above zero"
     return "" if number >= 0 else "a number that is not below zero"
 

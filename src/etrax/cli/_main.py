@@ -13,19 +13,21 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from .._errors import EtraxError, need, visible
+from .._install import install_command
 from .._version import __version__
 
 MODEL = (
-    "MODULE:FACTORY or FILE.py:FACTORY, a function that returns a model, (module, inputs), or (step, params, hidden, "
-    "inputs)"
+    "MODULE:FACTORY or FILE.py:FACTORY, a function that returns a model, (module, inputs), (module, hidden, inputs) "
+    "for a cell whose hidden state is an argument, (step, params, hidden, inputs), or a learner"
 )
 # By package, the extra that brings it. The models of `brainpy.state` are a package of their own on Python 3.11 and a
 # part of brainpy since 2.9, which needs a later Python; a package `brainpy.state` of version 0.2 holds nothing.
 SPIKING = ("brainpy.state",) if sys.version_info < (3, 12) else ("brainpy", "brainspikes")
 PACKAGES = {
     "brainstate": "brainstate", **dict.fromkeys(SPIKING, "brainpy"),
-    "flax": "flax", "equinox": "equinox", "orbax-checkpoint": "train", "matplotlib": "viz", "flatbuffers": "export",
-    "nir": "nir", "scikit-learn": "tasks",
+    "numba": "brainpy", "braintools": "brainpy", "flax": "flax", "equinox": "equinox", "optax": "train",
+    "rich": "train", "orbax-checkpoint": "train", "matplotlib": "viz", "flatbuffers": "export", "nir": "nir",
+    "scikit-learn": "tasks",
 }  # fmt: skip
 OLDEST = {"brainpy": (2, 9)}
 EMPTY_SINCE = {"brainpy.state": (0, 2)}
@@ -119,6 +121,7 @@ def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
     text = "Put rules side by side on your model: memory, time, cosine with BPTT, verdicts."
     rules = command("rules", _rules, text, "etrax rules model.py:make --rules tbptt d_rtrl rtrl --html rules.html")
     rules.add_argument("--rules", nargs="+", metavar="RULE", help="names of rules (tbptt pp_prop d_rtrl rtrl)")
+    rules.add_argument("--slow", action="store_true", help="also rules that take more than 50 times as long as BPTT")
     rules.add_argument("--html", metavar="FILE", help="write the table as a page")
     _data(rules)
     text = "Measure time and memory of a gradient beside BPTT, over sequences of growing length."
@@ -153,7 +156,7 @@ def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _rule(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--rule", default="d_rtrl", help="the learning rule (d_rtrl)")
+    command.add_argument("--rule", help="the learning rule (d_rtrl; that of a learner if the factory returns one)")
 
 
 def _data(command: argparse.ArgumentParser, steps: bool = True) -> None:
@@ -227,8 +230,9 @@ def _rules(options: argparse.Namespace) -> int:
     learner = model.learner("tbptt")
     inputs = sequence_like(learner, model.inputs, options.steps, options.seed)
     table = compare_rules(
-        learner, squares, learner.params, learner.hidden, inputs, rules=options.rules, window=options.window
-    )
+        learner, squares, learner.params, learner.hidden, inputs, rules=options.rules, window=options.window,
+        slow=options.slow,
+    )  # fmt: skip
     print(table)
     if options.html:
         table.to_html(options.html)
@@ -297,14 +301,14 @@ def _doctor(options: argparse.Namespace) -> int:
     print(f"float64: {'on' if jax.config.read('jax_enable_x64') else 'off'}")
     for package, extra in PACKAGES.items():
         print(f"{package}: {_version_of(package, extra)}")
-    if fault := compiler_fault():
-        print(f"compiler: {fault}")
+    fault = compiler_fault()
+    print(f"arithmetic: wrong in places. {fault}" if fault else "arithmetic: right (sums of the compiler were checked)")
     return 0
 
 
 def _version_of(package: str, extra: str) -> str:
     """The version that is installed, and what to do if there is none, or one that is too old or holds nothing."""
-    remedy = f'pip install "etrax[{extra}]"'
+    remedy = install_command(extra)
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -21,18 +21,26 @@ from ..learn import Learner, default_budget
 from ..rules import Rule
 
 _KEY_BYTES = 8  # of the random key of a step
-SHAPES = "a model that needs nothing else, (module, inputs), or (step, params, hidden, inputs)"
+SHAPES = (
+    "a model that needs nothing else, (module, inputs), (module, hidden, inputs), (step, params, hidden, inputs), or a "
+    "learner"
+)
+DEFAULT_RULE = "d_rtrl"
 
 
 class Model(NamedTuple):
-    """What a factory returned: the model, and the example inputs of one step."""
+    """What a factory returned: the model, and the example inputs of one step. `model` may be a learner already."""
 
     model: object
     params: object
     hidden: object
     inputs: tuple[object, ...]
 
-    def learner(self, rule: Rule | str) -> Learner:
+    def learner(self, rule: Rule | str | None = None) -> Learner:
+        """The learner under a rule; by default `d_rtrl`, or the rule that a learner has already."""
+        if isinstance(self.model, Learner):
+            return self.model if rule is None else self.model.with_rule(rule)
+        rule = DEFAULT_RULE if rule is None else rule
         return compile_learner(self.model, rule, *self.inputs, params=self.params, hidden=self.hidden)
 
 
@@ -73,12 +81,16 @@ def _imported(where: str) -> object:
 
 
 def _as_model(name: str, returned: object) -> Model:
+    if isinstance(returned, Learner):
+        step = returned.facts.step
+        one_step = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
+        return Model(returned, None, None, jax.tree.unflatten(step.trees[Role.INPUT], one_step))
     if not isinstance(returned, tuple):
         return Model(returned, None, None, ())
-    if len(returned) not in (2, 4):
+    if len(returned) not in (2, 3, 4):
         raise ArgumentError(f"`{name}` returned {len(returned)} things; a factory returns {SHAPES}.")
     model, *values, inputs = returned
-    params, hidden = values or (None, None)
+    params, hidden = [None, None, *values][-2:]
     return Model(model, params, hidden, inputs if isinstance(inputs, tuple) else (inputs,))
 
 

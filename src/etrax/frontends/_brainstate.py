@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from .._errors import ArgumentError, CompilationError
 from ..compiler.ir import (
     Bound,
     BoundState,
+    Leaf,
+    NamedPath,
     Notation,
     Path,
     PyTree,
@@ -136,7 +138,8 @@ def _trace(
         # Read outside the loan: the transformations around the caller, if any, take part in this.
         touched = [place(s, s.value) for s in [*traced.states, *params]]
         if all(s.looks_like(offered.get(id(s.state))) for s in touched):
-            return _only(traced.step, touched), touched, traced.output
+            step = _only(traced.step, touched, short_paths(model, of_module))
+            return step, touched, traced.output
         offered |= {id(s.state): s for s in touched}
 
 
@@ -183,11 +186,53 @@ _WRITES_PARAMETER = (
 )
 
 
-def _only(step: Step, touched: Sequence[_State]) -> Step:
-    """The step without the states that it does not touch."""
+def short_paths(model: Module, of_module: Mapping[Path, State]) -> dict[int, tuple[Path, Path]]:
+    """By `id` of a state, its path and the shortest one by public attributes and items, where that one is shorter.
+
+    brainstate has one path for each state, the first that it finds: neurons that a projection acts on are found inside
+    the projection, and their shared synapses in a dictionary of descriptions.
+    """
+    full = {id(state): path for path, state in of_module.items()}
+    shorter: dict[int, tuple[Path, Path]] = {}
+    seen, level = {id(model)}, [((), model)]
+    while level:
+        deeper = []
+        for path, thing in level:
+            for key, value in _parts(thing):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    deeper.append(((*path, key), value))
+        for path, thing in deeper:
+            if id(thing) in full and len(path) < len(full[id(thing)]):
+                shorter[id(thing)] = full[id(thing)], path
+        level = [(path, thing) for path, thing in deeper if id(thing) not in full]
+    return shorter
+
+
+def _parts(thing: object) -> list[tuple[Any, object]]:
+    """What a module or container holds under a public name: modules, states, and containers of them."""
+    if isinstance(thing, (list, tuple)):
+        items: list[tuple[Any, object]] = list(enumerate(thing))
+    elif isinstance(thing, dict):
+        items = list(thing.items())
+    elif type(thing).__module__.partition(".")[0] in ("jax", "jaxlib", "numpy", "builtins", "brainunit", "saiunit"):
+        items = []
+    else:
+        items = list(getattr(thing, "__dict__", {}).items())
+    public = lambda key: isinstance(key, int) or (isinstance(key, str) and key.isidentifier() and key[0] != "_")  # noqa: E731
+    return [(key, value) for key, value in items if public(key)]
+
+
+def _only(step: Step, touched: Sequence[_State], shorter: Mapping[int, tuple[Path, Path]]) -> Step:
+    """The step without the states that it does not touch; leaves are called by shorter paths where there are any."""
+
+    def named(leaf: Leaf) -> Leaf:
+        path, short = shorter.get(id(leaf.handle), ((), ()))
+        return replace(leaf, path=NamedPath(leaf.path, (*short, *leaf.path[len(path) :]))) if short else leaf
+
     wanted = {id(s.state) for s in touched}
     is_touched = lambda leaf: leaf.handle is None or id(leaf.handle) in wanted  # noqa: E731
-    ins, outs = [leaf for leaf in step.ins if is_touched(leaf)], [leaf for leaf in step.outs if is_touched(leaf)]
+    ins, outs = ([named(leaf) for leaf in leaves if is_touched(leaf)] for leaves in (step.ins, step.outs))
     pairs = zip(step.jaxpr.invars[len(step.consts) :], step.ins, strict=True)
     invars = [*step.constvars, *(v for v, leaf in pairs if is_touched(leaf))]
     outvars = [v for v, leaf in zip(step.jaxpr.outvars, step.outs, strict=True) if is_touched(leaf)]

@@ -11,6 +11,7 @@ import jax
 
 from .._compat import run_equation
 from .._errors import CompilationError, EtraxError
+from .._install import install_advice
 from ..compiler.ir import Path, Step, describe, equations, explain, format_path
 from ..compiler.ir import explained as typed
 from ._borrow import Module, State, held
@@ -104,6 +105,6 @@ def check_kernels(step: Step, replaced: Container[str]) -> None:
                 raise
             raise CompilationError(
                 f"the sparse product `{eqn.primitive.name}` of brainevent has no back end here: {error}\n"
-                'Install what models of brainpy need, `pip install "etrax[brainpy]"`, or choose the back end that '
+                f"Install what models of brainpy need, {install_advice('brainpy')}, or choose the back end that "
                 f"needs nothing: `brainevent.set_backend({jax.default_backend()!r}, 'jax_raw')`."
             ) from error

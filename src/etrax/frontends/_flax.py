@@ -23,22 +23,23 @@ from ._function import CALL, Trees, bind_function, bind_trees, pair_of
 
 _CALLED = "It is called as `{} -> (hidden, output)`: pass `hidden=` as it reads it, and inputs of one step."
 _CALLED_ALONE = (
-    "It is called as `module(*inputs)`, with its hidden states in variables. If its carry is an argument, pass the "
-    "initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
+    "It is called as `module(*inputs)`, with its hidden states in variables. If its hidden state is an argument, pass "
+    "the initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
 )
 
 
 def bind_linen(
     module: Any, inputs: tuple[object, ...], params: PyTree, hidden: PyTree, call: Callable[..., Any] | None = None
 ) -> Bound:
-    """Bind a linen module: `params` are its variables as `init` gives them, `hidden` its carry."""
+    """Bind a linen module: `params` are its variables as `init` gives them, `hidden` what Flax calls its carry."""
     if call is None:
         _refuse_sequences(module)
     if params is None or hidden is None:
         raise CompilationError(
             f"`model` is a linen module ({type(module).__name__}), which holds no values: pass its variables and its "
-            "carry, `params=module.init(key, carry, x)`, `hidden=carry`. It is called as `module.apply(params, hidden, "
-            "*inputs) -> (hidden, output)`, or by `call=lambda module, params, hidden, *inputs: (hidden, output)`."
+            "hidden state, `params=module.init(key, carry, x)`, `hidden=carry`. It is called as `module.apply(params, "
+            "hidden, *inputs) -> (hidden, output)`, or by `call=lambda module, params, hidden, *inputs: (hidden, "
+            "output)`."
         )
     if call is None:
         return bind_function(module.apply, inputs, params, hidden)
@@ -71,7 +72,7 @@ def bind_nnx(
         carried = variables.carried | only_read
     if not bound.step.select(Role.HIDDEN):
         raise CompilationError(
-            f"`{type(module).__name__}` writes none of its variables, so that it has no hidden state. If its carry is "
+            f"`{type(module).__name__}` writes none of its variables, so it has no hidden state. If its state is "
             "an argument, pass the initial one as `hidden=` (for Flax's cells, `cell.initialize_carry(...)`)."
         )
     return bound
@@ -83,7 +84,7 @@ def _refuse_sequences(module: object) -> None:
     if name in ("RNN", "Bidirectional") and type(module).__module__.startswith("flax."):
         cell = "its cell, `module.cell`" if name == "RNN" else "the cell of its forward direction alone"
         raise CompilationError(
-            f"`{name}` runs a whole sequence, and a learner needs one step of it: compile {cell}, with the carry as "
+            f"`{name}` runs a whole sequence, and a learner needs one step of it: compile {cell}, with its state as "
             "`hidden=`. The learner's functions take the sequence."
         )
 
@@ -98,7 +99,7 @@ def _unchanged(bound: Bound) -> set[Path]:
 class _Variables:
     """The variables of a module as trees: parameters, hidden states, and what is carried beside them.
 
-    Without a carry given from outside the states are one `nnx.State`; with one they are that carry, and if there are
+    Without `hidden=` the states are one `nnx.State`; with it they are that tree, and if there are
     variables besides parameters `{"carry": …, "variables": …}`.
     """
 

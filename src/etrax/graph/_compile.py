@@ -18,7 +18,7 @@ from ._group import HiddenGroup
 from ._module_info import ModuleInfo, module_info_of
 from ._perturb import HiddenPerturbation, perturb
 from ._relation import HiddenParamOpRelation
-from ._stand_in import inspect
+from ._stand_in import inspect, loops
 
 
 def check_kind(model: object, params: object, hidden: object, what: str) -> None:
@@ -43,15 +43,17 @@ def _require_info(minfo: object) -> None:
 
 
 def bind_model(model: object, args: tuple[object, ...], kwargs: Mapping[str, PyTree], what: str) -> Bound:
-    """Bind a model, and write its step as it is analysed.
-
-    Keywords are its own arguments if its front end takes them, else those of `compile`.
-    """
+    """Bind a model: keywords are its own arguments if its front end takes them, else those of `compile`."""
     front_end = front_end_of(model)
     bound = front_end.bind(model, args, Values(keywords=kwargs)) if front_end.takes_keywords else None
     if bound is None:
         check_kind(model, kwargs.get("params"), kwargs.get("hidden"), what)
         bound = bind(model, args, **kwargs)
+    return bound
+
+
+def _as_analysed(bound: Bound) -> Bound:
+    """A model with its step written as it is analysed."""
     return replace(bound, step=with_elementwise_ops(bound.step)[0])
 
 
@@ -62,6 +64,8 @@ def compile_with_facts(
     with compiling(what):
         bound = bind_model(model, args, kwargs, what)
         facts = inspect(bound.step)
+        # Facts hold the step as it is analysed, but not that of a model whose loops others stand in for.
+        bound = _as_analysed(bound) if any(loops(bound.step)) else replace(bound, step=facts.step)
         graph = build_graph(bound, facts, include_hidden_perturb)
     messages = [r.message for r in graph.diagnostics if r.level is not DiagnosticLevel.INFO]
     for text in dict.fromkeys(messages):
@@ -99,7 +103,7 @@ def extract_module_info(model: object, *model_args: object, **model_kwargs: obje
     >>> etrax.extract_module_info(step, jnp.ones(3), **values).num_var_out
     1
     """
-    return module_info_of(bind_model(model, model_args, model_kwargs, "extract_module_info"))
+    return module_info_of(_as_analysed(bind_model(model, model_args, model_kwargs, "extract_module_info")))
 
 
 def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:

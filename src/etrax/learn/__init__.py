@@ -3,8 +3,10 @@
 from ._checks import Optimizer as Optimizer
 from ._checks import check_opt_state as check_opt_state
 from ._checks import check_optimizer as check_optimizer
+from ._checks import check_remat as check_remat
 from ._checks import check_reset as check_reset
 from ._checks import check_window as check_window
+from ._checks import strong as strong
 from ._checks import told as told
 from ._devices import Run as Run
 from ._devices import donated as donated
@@ -19,6 +21,7 @@ from ._identity import digest_of_step as digest_of_step
 from ._identity import identity_of as identity_of
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
+from ._learner import resolved as resolved
 from ._masks import differentiated_where as differentiated_where
 from ._masks import weighed as weighed
 from ._masks import without_masked_nans as without_masked_nans
@@ -34,7 +37,10 @@ from ._program import Arguments as Arguments
 from ._program import LearnerState as LearnerState
 from ._program import Program as Program
 from ._program import check_like as check_like
+from ._project import Projected as Projected
+from ._project import updated as updated
 from ._sequence import Losses as Losses
 from ._sequence import run_sequence as run_sequence
+from ._sequence import steps_of as steps_of
 from ._surrogates import with_guarded_constants as with_guarded_constants
 from ._surrogates import without_derivatives as without_derivatives

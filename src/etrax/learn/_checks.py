@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import _at, check_whole, struct_of
-from .._compat import ArrayImpl, is_inexact
+from .._compat import ArrayImpl, is_extended, is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.analysis import Facts, lanes_meet
 from ..compiler.ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
 from ..compiler.ir import Role as Role
 from ..compiler.opened import WeightSite
+from ..runtime import Transport
 
 
 class Optimizer(Protocol):
@@ -131,7 +132,7 @@ def check_inputs(step: Step, inputs: PyTree) -> tuple[list[jax.Array], int | Non
 
 def _hint(inputs: PyTree) -> str:
     listed = isinstance(inputs, list) or (isinstance(inputs, tuple) and any(isinstance(x, list) for x in inputs))
-    return "; a list of numbers is no array: pass `jnp.asarray(...)`" if listed else ""
+    return "; a list of numbers is not an array: pass `jnp.asarray(...)`" if listed else ""
 
 
 def _check_input(name: str, got: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct) -> None:
@@ -222,7 +223,7 @@ def check_reset(reset: object, length: int | None, lanes: int | None = None) -> 
     struct = struct_of("`reset`", reset)
     if struct.dtype != jnp.bool_ and not jnp.issubdtype(struct.dtype, jnp.integer):
         raise ArgumentTypeError(
-            f"`reset` is {struct.dtype}; expected booleans, or whole numbers of which 0 is no reset: pass `reset != 0`."
+            f"`reset` is {struct.dtype}; expected booleans, or whole numbers, 0 for no reset: pass `reset != 0`."
         )
     if len(struct.shape) not in (len(time), len(time) + 1) or struct.shape[: len(time)] != time:
         raise ArgumentError(
@@ -244,7 +245,7 @@ def check_lanes(facts: Facts) -> int:
     first = next((n[0] for n in shapes.values() if n), None)
     for name, shape in shapes.items():
         if not shape or shape[0] != first:
-            others = "" if first is None else f", but others have {first} lanes along their first axis"
+            others = "" if first is None else f" while others have {first} lanes along their first axis"
             raise ArgumentError(
                 f"{what}, but the state {name} has shape {list(shape)}{others}: give it an axis of lanes, or {how}."
             )
@@ -258,6 +259,7 @@ def check_lanes(facts: Facts) -> int:
     return first
 
 
+Result = TypeVar("Result")
 # Kinds of arguments that passed their checks and are remembered, for each function.
 _REMEMBERED = 8
 Signature = tuple[TreeDef, list[object]]
@@ -266,8 +268,8 @@ Signature = tuple[TreeDef, list[object]]
 class CheckedOnce:
     """`check(*args)`, which gives the arguments as arrays or raises; left out for arguments like some that passed.
 
-    A training loop passes arrays of the same structure, shapes and types at each turn. Looking at all of them again
-    would take longer than a small step does.
+    A loop passes arrays of the same structure, shapes and types at each turn. Looking at all of them again would take
+    longer than a small step does.
     """
 
     def __init__(self, check: Callable[..., tuple[PyTree, ...]]):
@@ -282,6 +284,32 @@ class CheckedOnce:
         if signature is not None:
             self._passed = (*self._passed[1 - _REMEMBERED :], signature)
         return args
+
+
+def checked_by_tracing(check: Callable[..., object], compiled: Callable[..., Result]) -> Callable[..., Result]:
+    """`compiled(*args)`, for a function that checks its arguments while it is traced.
+
+    JAX compares structures, shapes and types at every call, and traces anew for those that it has not seen: comparing
+    them here, too, would take longer than a small step does. `check(*args)` sees what JAX does not trace (text in place
+    of an array, one that was given away): at the first call, and to say in words why a later one failed.
+    """
+    passed = False
+
+    def call(*args: PyTree) -> Result:
+        nonlocal passed
+        if not passed:
+            check(*args)
+            passed = True
+        try:
+            return compiled(*args)
+        except jax.errors.JaxRuntimeError:  # of the program while it ran: a callback for one, or too little memory
+            raise
+        except Exception as error:
+            failure = error
+        check(*args)
+        raise failure
+
+    return call
 
 
 def signature_of(tree: PyTree) -> Signature | None:
@@ -311,8 +339,31 @@ def as_arrays(tree: PyTree, leaves: Sequence[Leaf]) -> PyTree:
     return jax.tree.unflatten(structure, arrays)
 
 
+def strong(tree: PyTree) -> PyTree:
+    """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile."""
+    return jax.tree.map(lambda a: a if is_extended(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
+
+
 def check_window(window: object) -> int:
     return check_whole("window", window, "steps", most=None)
+
+
+def check_remat(remat: object, transport: Transport[Any], rule: str) -> int | None:
+    """After how many steps of a window states are stored; None for windows that are differentiated at once."""
+    if remat is None:
+        return None
+    size = check_whole("remat", remat, "steps", most=None)
+    if transport.signal is not None or transport.future is not None:
+        raise ArgumentError(
+            f"`remat` stores states inside long windows, but {rule} has a learning signal beside the gradient of the "
+            "loss, which is not stored: take shorter windows, or a rule that follows the gradient."
+        )
+    if not transport.in_pieces:
+        raise ArgumentError(
+            f"`remat` moves the trace piece by piece, but {rule} draws one at random for each window: take shorter "
+            "windows, which are such pieces."
+        )
+    return size
 
 
 def check_optimizer(optimizer: object) -> None:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from .._errors import ArgumentError
+from .._sums import watched
 from ..compiler.ir import PyTree
 from ._memory import Memory, predict
 from ._program import Program
@@ -49,7 +50,7 @@ class Devices(Protocol):
         devices are refused."""
         ...
 
-    def memory(self, window: int, steps: int, donate: bool) -> Memory:
+    def memory(self, window: int, steps: int, donate: bool, remat: int | None = None) -> Memory:
         """Bytes that a gradient takes."""
         ...
 
@@ -78,10 +79,11 @@ class OneDevice:
         raise ArgumentError(f"`place_batch` {_NEEDS_MESH}")
 
     def compiled(self, run: Run, donate: str = "", check: bool = True) -> Callable[..., list[PyTree]]:
-        return jax.jit(lambda *args: list(run(*args).values()), donate_argnums=donated(run, donate))
+        listed = watched(lambda *args: list(run(*args).values()))
+        return jax.jit(listed, donate_argnums=donated(run, donate))
 
-    def memory(self, window: int, steps: int, donate: bool) -> Memory:
-        return predict(self.program, window, steps, donate)
+    def memory(self, window: int, steps: int, donate: bool, remat: int | None = None) -> Memory:
+        return predict(self.program, window, steps, donate, remat)
 
     def notes(self) -> list[str]:
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -12,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import check_flag, check_whole
+from .._arguments import check_flag, check_whole, shown_by_treescope
 from .._compat import is_concrete, staged_copy, transfers_meant
-from .._errors import ArgumentError, ArgumentTypeError
-from ..compiler.ir import Bound, LossFunction, PyTree
-from ..rules import Rule, RuleWarning, as_rule, without_credit
+from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
+from ..compiler.ir import Bound, LossFunction, PyTree, Role
+from ..rules import Candidates, Rule, RuleWarning, Sample, as_rule, without_credit
 from ..runtime import watched
-from ._checks import Optimizer, check_lanes, check_optimizer, check_weights, check_window
+from ._checks import Optimizer, check_lanes, check_optimizer, check_remat, check_weights, check_window
 from ._devices import Devices, OneDevice
 from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._functions import Gradient, Train, gradient_function, step_function, train_function
@@ -51,15 +52,16 @@ class Learner:
     """
 
     def __init__(self, model: Model, rule: Rule, options: Options):
-        self.facts = facts = model.facts
-        rule = rule.resolve(facts, options.trace_dtype) if rule.resolve is not None else rule
+        rule = resolved(model, rule, options)
+        self.facts = facts = rule.facts_for(model.facts)
         self._model, self.rule, self.options = model, rule, options
         transport = rule.transport(facts, None, options.trace_dtype)
         transport = watched(facts, transport) if options.check_finite else transport
         bound = model.bound
         program = Program(
-            facts, transport, str(rule), rule.frozen(facts), self.hidden, bound.encode, bound.decode_output
-        )
+            facts, transport, str(rule), rule.frozen(facts), self.hidden, bound.encode, bound.decode_output,
+            by_call=None if rule.candidates is None else _projected(model, rule, rule.candidates, options),
+        )  # fmt: skip
         self.devices: Devices = OneDevice(program) if options.mesh is None else _on_mesh(program, rule, options)
         self.program = program = self.devices.program
         check_weights(facts.step, lambda params: program.weights(params).weight, facts.sites, program.frozen)
@@ -150,6 +152,10 @@ class Learner:
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
 
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Callable[..., object]) -> object:
+        """What treescope shows: parameters, states and the report as trees to open."""
+        return shown_by_treescope(self, ("params", "hidden", "report"), path, subtree_renderer)
+
     @property
     def params(self) -> PyTree:
         """The parameters that the model was compiled with."""
@@ -180,7 +186,7 @@ class Learner:
         """The `ETraceGraph`: groups, relations, diagnostics."""
         from ..graph import build_graph
 
-        return build_graph(self.bound, self.facts, include_hidden_perturb=True)
+        return build_graph(self.bound, self._model.facts, include_hidden_perturb=True)
 
     @cached_property
     def report(self) -> Any:
@@ -258,11 +264,13 @@ class Learner:
         return program.hidden_of(outs[:n]), program.output_of(outs[n:])
 
     def memory(
-        self, window: int, *, steps: int | None = None, batch: int | None = None, donate: bool = False
-    ) -> Memory:
+        self, window: int, *, steps: int | None = None, batch: int | None = None, donate: bool = False,
+        remat: int | None = None,
+    ) -> Memory:  # fmt: skip
         """Bytes that a gradient over `steps` steps (by default one window) takes, before anything is allocated.
 
-        `batch` asks for another batch size than that of the compiled model, `donate` for a state that is used up.
+        `batch` asks for another batch size than that of the compiled model, `donate` for a state that is used up,
+        `remat` for checkpoints inside the window.
 
         >>> import etrax, jax.numpy as jnp
         >>> step = lambda w, h, x: (jnp.tanh(h + x @ w),) * 2
@@ -277,13 +285,14 @@ class Learner:
         if batch is not None:
             check_whole("batch", batch, "samples")
             return Learner(self._model.at_batch(batch), self.rule, self.options).memory(
-                window, steps=steps, donate=donate
+                window, steps=steps, donate=donate, remat=remat
             )
-        return self.devices.memory(window, window if steps is None else steps, donate)
+        return self.devices.memory(window, window if steps is None else steps, donate, self._remat(remat))
 
     def value_and_grad(
-        self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False
-    ) -> Gradient:
+        self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False,
+        remat: int | None = None,
+    ) -> Gradient:  # fmt: skip
         """`f(params, state, inputs, targets, mask=None, reset=None) -> ((loss, grads), state)` over windows of a
         sequence.
 
@@ -295,38 +304,41 @@ class Learner:
         return to. `window="auto"` takes 64
         steps, more where the trace is larger than the buffers of so many steps (moving it once a window would take most
         of the time), fewer where the memory budget asks for it; `f.window` says which. With `donate=True` the given
-        state is used up: its trace is moved in its place, and there is one less in memory. Asked again with the same
+        state is used up: its trace is moved in its place, and there is one less in memory. `remat=64` stores the states
+        every 64 steps of a window and computes the rest again, for one more forward pass: equal gradients in the memory
+        of a window of 64 steps and K/64 states, so that windows may have thousands of steps. Asked again with the same
         loss and options, it returns the same function: nothing is compiled twice.
         """
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
-        return self.once(gradient_function, losses, k, donate)
+        return self.once(gradient_function, losses, k, donate, self._remat(remat))
 
     def train(
         self, optimizer: Optimizer, loss_fn: LossFunction, window: Window, reduction: str = "mean", *,
-        donate: bool = False,
+        donate: bool = False, remat: int | None = None,
     ) -> Train:  # fmt: skip
         """`f(params, opt_state, state, inputs, targets, mask=None, reset=None) -> (params, opt_state, state, losses)`.
 
         Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window, the
-        mean of its steps or their sum, as `reduction` says. With `donate=True` the given state is used up, see
-        `value_and_grad`.
+        mean of its steps or their sum, as `reduction` says. For `donate` and `remat` see `value_and_grad`.
         """
         check_optimizer(optimizer)
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
-        return self.once(train_function, optimizer, losses, k, donate)
+        return self.once(train_function, optimizer, losses, k, donate, self._remat(remat))
 
     def online(
         self, optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, params: PyTree = None,
-        state: LearnerState | None = None, *, donate: bool = False,
+        state: LearnerState | None = None, *, opt_state: PyTree = None, donate: bool = False,
     ) -> Online:  # fmt: skip
         """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window.
 
-        A call that fails leaves the stream as it was. `donate=True` gives that up for memory: the trace is moved in
-        its place.
+        It begins with the learner's parameters, a new state and a new optimizer, or with those of an earlier run:
+        `params`, `state`, `opt_state`. A call that fails leaves the stream as it was. `donate=True` gives that up for
+        memory: the trace is moved in its place.
         """
-        return Online(self, optimizer, loss_fn, window, params, state, donate)
+        self.refuse_by_call("online")
+        return Online(self, optimizer, loss_fn, window, params, state, opt_state, donate)
 
     def meter(self, loss_fn: LossFunction, window: int = 1, probes: int = 8) -> Any:
         """Measure how far this learner's gradient is from the true one, without BPTT: an `etrax.meter.Meter`.
@@ -361,7 +373,16 @@ class Learner:
         """
         from ..artifact import save_artifact
 
+        self.refuse_by_call("export")
         return save_artifact(self, path, optimizer, loss_fn, window, target, platforms, reset)
+
+    def refuse_by_call(self, what: str) -> None:
+        """Raise for a rule whose gradient is that of a whole call, where calls are as short as a window."""
+        if self.program.by_call is not None:
+            raise NotSupportedError(
+                f"`{what}` learns window by window, and `directional` carries nothing from one call to the next: use "
+                "`learner.train` or `learner.value_and_grad` over whole sequences, or another rule."
+            )
 
     def warn(self, inputs: PyTree, window: int, stacklevel: int = 3) -> None:
         """What the rule has to say of the first sequence, and of the first one with windows that are too short."""
@@ -395,6 +416,9 @@ class Learner:
         budget = self.options.memory_budget
         return fitting_window(self.program, default_budget() if budget is None else budget)
 
+    def _remat(self, remat: int | None) -> int | None:
+        return check_remat(remat, self.program.transport, str(self.rule))
+
     def raise_if_not_finite(
         self, state: LearnerState, loss: jax.Array | float = 0.0, grads: PyTree = None, params: PyTree = None
     ) -> None:
@@ -405,6 +429,39 @@ class Learner:
             raise_if_bad_gradient(self.facts, loss, grads, last)
             if params is not None:
                 raise_if_bad_update(self.facts, params, last)
+
+
+def resolved(model: Model, rule: Rule, options: Options) -> Rule:
+    """The rule that a model is compiled with: of a choice among rules, the one that is chosen."""
+
+    def cosines(candidate: Rule, sample: Sample) -> dict[int, float]:
+        """By number of the parameter; nothing of a rule whose trace does not fit into memory."""
+        plain = replace(options, mesh=None, shard=None, check_finite=False)
+        if candidate.size(model.facts, options.trace_dtype) > default_budget():
+            return {}
+        learner = Learner(model, candidate, plain)
+        meter = learner.meter(sample.loss_fn, sample.window, probes=16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuleWarning)  # what a rule says of its data, the cosine says in numbers
+            reading = meter.measure(
+                learner.params, learner.init(), sample.inputs, sample.targets, key=jax.random.key(0)
+            )  # fmt: skip
+        numbers = {leaf.path: i for i, leaf in enumerate(model.facts.step.select(Role.PARAM))}
+        return {numbers[path]: measured.cosine for path, measured in reading.parameters.items()}
+
+    return rule if rule.resolve is None else rule.resolve(rule.facts_for(model.facts), options.trace_dtype, cosines)
+
+
+def _projected(model: Model, rule: Rule, candidates: Candidates, options: Options) -> Callable[..., PyTree]:
+    """The gradient of a call, projected on candidates: those of learners under each of the rules."""
+    from ..meter import projected_gradient
+
+    if options.mesh is not None or options.check_finite:
+        option = "check_finite=True" if options.check_finite else "mesh"
+        raise ArgumentError(f"`directional` runs on one device and watches no numbers: compile without `{option}`.")
+    members = [Learner(model, member, options).program for member in candidates.rules]
+    facts = rule.facts_for(model.facts)
+    return projected_gradient(facts.step, members, candidates, rule.frozen(facts))
 
 
 def _on_mesh(program: Program, rule: Rule, options: Options) -> Devices:

@@ -15,7 +15,7 @@ from .._errors import ArgumentError
 from ..compiler.ir import PyTree, Role
 from ._checks import check_window
 from ._program import Arguments, Program
-from ._sequence import Losses, run_sequence
+from ._sequence import Losses
 
 
 class Memory(NamedTuple):
@@ -51,8 +51,9 @@ class Plan(NamedTuple):
 
 
 def plan(
-    program: Program, window: int, steps: int, donate: bool, place: Callable[..., tuple[PyTree, ...]] | None = None
-) -> Plan:
+    program: Program, window: int, steps: int, donate: bool, place: Callable[..., tuple[PyTree, ...]] | None = None,
+    remat: int | None = None,
+) -> Plan:  # fmt: skip
     """Compile one gradient over `steps` steps for shapes alone, and read what the compiler has planned.
 
     `place` says how parameters, states, inputs and trace lie on a mesh; the plan is then that of one device.
@@ -63,7 +64,7 @@ def plan(
 
     @partial(jax.jit, donate_argnums=(1, 4) if donate else ())
     def run(params: PyTree, states: PyTree, inputs: PyTree, mask: PyTree, trace: PyTree) -> PyTree:
-        return run_sequence(program, Arguments(params, states, inputs, mask), trace, None, losses, k)
+        return program.gradient(Arguments(params, states, inputs, mask), trace, None, losses, k, remat)
 
     params = [_struct(leaf.aval) for leaf in step.select(Role.PARAM)]
     states = [_struct(leaf.aval) for leaf in facts.states]
@@ -80,9 +81,9 @@ def plan(
     return Plan(planned.temp_size_in_bytes, peak - planned.alias_size_in_bytes, inputs)
 
 
-def predict(program: Program, window: int, steps: int, donate: bool = False) -> Memory:
+def predict(program: Program, window: int, steps: int, donate: bool = False, remat: int | None = None) -> Memory:
     """Bytes that one gradient over `steps` steps takes."""
-    planned = plan(program, window, steps, donate)
+    planned = plan(program, window, steps, donate, remat=remat)
     sizes = [a.size * jnp.dtype(a.dtype).itemsize for a in planned.inputs if hasattr(a.dtype, "itemsize")]
     return Memory(program.transport.nbytes, planned.window, sum(sizes), planned.peak)
 

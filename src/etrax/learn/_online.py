@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import check_arrays, check_flag
+from .._arguments import check_arrays, check_flag, shown_by_treescope
 from .._compat import shape_struct, staged_copy, transfers_meant
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree, describe
 from ..runtime import restarted
-from ._checks import Optimizer, Signature, check_opt_state, check_optimizer, check_window, signature_of
+from ._checks import Optimizer, Signature, check_opt_state, check_optimizer, check_window, signature_of, strong
 from ._finite import flag_sample, raise_if_bad_sample
-from ._functions import sample_function
+from ._functions import sample_function, steps_function
 from ._program import LearnerState
 from ._sequence import Losses
 
@@ -109,7 +110,7 @@ class Online:
 
     def __init__(
         self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, params: PyTree,
-        state: LearnerState | None, donate: bool,
+        state: LearnerState | None, opt_state: PyTree, donate: bool,
     ):  # fmt: skip
         by_lane = None if state is None else learner.lanes_for(state, None)
         learner = learner if by_lane is None else by_lane
@@ -118,14 +119,18 @@ class Online:
         self._optimizer, self._donate = optimizer, check_flag("donate", donate)
         params = self._checked_params(learner.params if params is None else params)
         # The stream's own state: it may be used up, and what is given may be used up elsewhere.
-        state = learner.init(params) if state is None else self._own_state(params, state)
-        self._held = _Held(params, optimizer.init(params), state, state.hidden)
+        start: LearnerState = strong(learner.init(params)) if state is None else self._own_state(params, state)
+        opt_state = strong(optimizer.init(params)) if opt_state is None else self._checked_opt_state(params, opt_state)
+        self._held = _Held(params, opt_state, start, start.hidden)
         self._losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode)
         # A window of one sample is one program, unless the sample may be refused for what it gives.
         self._at_once = self.window == 1 and not learner.options.check_finite
         self._compile()
         self._step = jax.jit(self._plain_step)
         self._like: PyTree = ...  # no target has been seen
+        self._seen_target, self._needs_target = False, None  # nor a sample without one
+        self._all_lanes: jax.Array | None = None  # the flag of `reset=True`, on the device
+        self._seen_resets: set[tuple[tuple[int, ...], np.dtype]] = set()
         self._signature: Signature | None = None
         self._lock = threading.RLock()
 
@@ -135,6 +140,7 @@ class Online:
             losses = Losses(learner.facts.step, loss_fn, "mean", learner.program.decode, keep_outputs=True)
             self._take = learner.once(sample_function, self._optimizer, losses, self._donate)
         self._train = learner.train(self._optimizer, loss_fn, window=self.window, donate=self._donate)
+        self._advance = learner.once(steps_function)
 
     def _go_by_lane(self) -> None:
         """From now on each lane may start again on its own: the trace has numbers for each."""
@@ -146,6 +152,10 @@ class Online:
     def __repr__(self) -> str:
         waits = f"{len(self._held.waiting)} of {self.window} samples wait for the end of their window"
         return f"Online({self.learner.report.summary()}; {waits})"
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Callable[..., object]) -> object:
+        """What treescope shows: all that the stream holds, as trees to open."""
+        return shown_by_treescope(self, ("window", "params", "opt_state", "state", "learner"), path, subtree_renderer)
 
     @property
     def params(self) -> PyTree:
@@ -163,7 +173,7 @@ class Online:
     @opt_state.setter
     def opt_state(self, opt_state: PyTree) -> None:
         with self._lock:
-            check_opt_state(self._optimizer, self._held.params, opt_state)
+            opt_state = self._checked_opt_state(self._held.params, opt_state)
             self._held = self._held._replace(opt_state=opt_state)
 
     @property
@@ -184,7 +194,12 @@ class Online:
 
     def _checked_params(self, params: PyTree) -> PyTree:
         self.learner.program.params(params)
-        return jax.tree.map(jnp.asarray, params)
+        return strong(params)
+
+    def _checked_opt_state(self, params: PyTree, opt_state: PyTree) -> PyTree:
+        check_arrays("opt_state", opt_state)
+        check_opt_state(self._optimizer, params, opt_state)
+        return strong(opt_state)
 
     def _own_state(self, params: PyTree, state: LearnerState) -> LearnerState:
         """A copy of a state that fits."""
@@ -193,24 +208,37 @@ class Online:
         state = self.learner.in_lanes(state)
         self.learner.program.check_both(params, state)
         self.learner.program.states(state.hidden)
-        return jax.tree.map(staged_copy, state)
+        return jax.tree.map(staged_copy, strong(state))
 
     def feed(
         self, inputs: PyTree, target: PyTree = None, reset: PyTree = False, *, initial: PyTree = None
     ) -> OnlineResult:
         """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended.
 
+        A sample without a target moves hidden state and trace, and is not learned from: its output is a prediction. In
+        a window of several, the loss is the mean over those that have a target; a window without any leaves parameters
+        and optimizer as they are, and its loss is None. (A loss of the output alone, which takes None as its target,
+        learns from such a sample, too.)
+
         `reset`, True or a boolean for each lane, starts again before the sample: hidden state and trace are those of
         `learner.init()`, or `initial` is the hidden state. No gradient passes it.
         """
+        if type(reset) is np.bool_:
+            reset = bool(reset)
         sample = Sample(self.learner.program.as_tuple(inputs), target, None if reset is False else reset)
         with self._lock:
+            seen = self._at_once and self._seen_target and target is not None and initial is None
+            if seen and (reset is False or self._has_seen(reset)):
+                # The program checks a sample of another kind while it is traced.
+                sample = sample._replace(reset=self._flags(reset))
+                return self._learn_at_once(self._held, sample, self.learner.start_of(sample.reset, None))
             self._check(self._held, sample.inputs, target)
             if sample.reset is not None or initial is not None:
                 sample, initial = self._with_reset(sample, initial)
             held = self._held
             if self._at_once:
-                return self._learn_at_once(held, sample, initial)
+                take = self._learn_at_once if self._has_target(sample) else self._predict_at_once
+                return take(held, sample, initial)
             args = (held.params, held.hidden, sample, initial)
             hidden, output, flags = jax.block_until_ready(self._step(*args))
             if flags is not None:
@@ -233,17 +261,64 @@ class Online:
             raise ArgumentError("the resets of one window return to one `initial` state: `flush()` before another one.")
         if by_lane is not None:
             self._go_by_lane()
+        if sample.reset is True:
+            self._all_lanes = flags
+        elif isinstance(sample.reset, np.ndarray | jax.Array):
+            self._seen_resets.add((sample.reset.shape, sample.reset.dtype))
         return sample._replace(reset=flags), initial
 
+    def _has_seen(self, reset: PyTree) -> bool:
+        """Whether flags are of a kind that was checked."""
+        if reset is True:
+            return self._all_lanes is not None
+        return isinstance(reset, np.ndarray | jax.Array) and (reset.shape, reset.dtype) in self._seen_resets
+
+    def _flags(self, reset: PyTree) -> PyTree:
+        """Flags of a kind that was checked, as arrays; None where it can be seen that none is set."""
+        if reset is True:
+            return self._all_lanes
+        return None if reset is False or (isinstance(reset, np.ndarray) and not reset.any()) else reset
+
     def _learn_at_once(self, held: _Held, sample: Sample, initial: PyTree) -> OnlineResult:
-        args = (held.params, held.opt_state, held.state, *sample, initial)
-        params, opt_state, state, loss, output = self._take(*args)
-        loss.block_until_ready()  # what fails while it runs, a callback for one, is seen here
-        self._held = _Held(params, opt_state, state, state.hidden)
-        return OnlineResult(output, loss)
+        inputs, target, reset = sample
+        try:
+            params, opt_state, state, loss, output = self._take(
+                held.params, held.opt_state, held.state, inputs, target, reset, initial
+            )
+            loss.block_until_ready()  # what fails while it runs, a callback for one, is seen here
+        except jax.errors.JaxRuntimeError:
+            raise
+        except Exception as error:
+            failure = error
+        else:
+            self._held = _Held(params, opt_state, state, state.hidden)
+            self._seen_target = True
+            return OnlineResult(output, loss)
+        self._check(held, inputs, target)  # says in words what does not fit
+        raise failure
+
+    def _predict_at_once(self, held: _Held, sample: Sample, initial: PyTree) -> OnlineResult:
+        restart = {} if sample.reset is None else {"reset": sample.reset, "initial": initial}
+        state, output = self.learner.step(held.params, held.state, *sample.inputs, **restart)
+        state.step.block_until_ready()
+        self._held = held._replace(state=state, hidden=state.hidden)
+        return OnlineResult(output, None)
+
+    def _has_target(self, sample: Sample) -> bool:
+        """Whether a sample is learned from."""
+        if sample.target is not None:
+            return True
+        if self._needs_target is None:
+            self._needs_target = not self._losses.takes_no_target()
+        return not self._needs_target
 
     def flush(self) -> jax.Array | None:
-        """Learn from the samples of an unfinished window; its loss, or None if there are none."""
+        """Learn from the samples of an unfinished window; its loss, or None if none of them has a target.
+
+        Whatever their number, the program is that of a whole window in which the rest does not count, and the trace is
+        moved sample by sample: nothing is compiled anew. (Under `synthetic`, `uoro` and `kf_rtrl`, whose windows cannot
+        be filled up, each number of samples is compiled once.)
+        """
         with self._lock:
             return self._learn(self._live(self._held)) if self._held.waiting else None
 
@@ -259,7 +334,7 @@ class Online:
         hidden, output = self.learner.plain_step(params, hidden, inputs)
         if not self.learner.options.check_finite:
             return hidden, output, None
-        loss = self._losses.loss_fn(output, target)
+        loss = self._losses.loss_fn(output, target) if self._has_target(sample) else jnp.zeros(())
         return hidden, output, flag_sample(program.inputs_of_step(inputs), program.states(hidden), loss)
 
     def _live(self, held: _Held) -> _Held:
@@ -280,7 +355,9 @@ class Online:
         self.learner.program.inputs_of_step(inputs)
         check_arrays("target", target)
         like = jax.tree.map(shape_struct, target)
-        if held.waiting and like != self._like:
+        if not self._has_target(Sample(inputs, target, None)):
+            like = self._like  # nothing is learned from it: it may wait beside any other
+        if any(map(self._has_target, held.waiting)) and like != self._like:
             raise ArgumentError(
                 f"`target` holds {describe(target, 'target')}, but the window began with "
                 f"{describe(self._like, 'target')}: the targets of a window have one structure, shape and type."
@@ -292,15 +369,10 @@ class Online:
             self.learner.warn(jax.tree.map(lambda a: jnp.asarray(a)[None], inputs), 1, stacklevel=4)
         self._signature = signature
 
-    def _learn(self, held: _Held) -> jax.Array:
+    def _learn(self, held: _Held) -> jax.Array | None:
+        """The update of a window that ended, and its loss; the stream is then at the beginning of the next one."""
         try:
-            xs, ys, reset = _stacked(_with_all_flags(held.waiting))
-            alone = not jax.tree.leaves((xs, ys))  # nothing else says how many steps there were
-            mask = jnp.ones(len(held.waiting)) if alone else None
-            restarts = {} if reset is None else {"reset": reset, "initial": held.initial}
-            args = (held.params, held.opt_state, held.state, xs, ys, mask)
-            params, opt_state, state, losses = self._train(*args, **restarts)
-            jax.block_until_ready(losses)  # what fails while it runs, a callback for one, is seen here
+            held, loss = self._updated(held)
         except Exception as error:
             self._held = held.before_window()
             if any(isinstance(a, jax.Array) and a.is_deleted() for a in jax.tree.leaves(held.waiting)):
@@ -309,6 +381,42 @@ class Online:
                     "stream is as it was before the window. Feed a copy, `jnp.copy(x)`."
                 ) from error
             raise
-        loss = losses.reshape(())
-        self._held = _Held(params, opt_state, state, state.hidden)
+        self._held = held
         return loss
+
+    def _updated(self, held: _Held) -> tuple[_Held, jax.Array | None]:
+        learned_from = [self._has_target(s) for s in held.waiting]
+        count, size = len(held.waiting), self.window
+        transport = self.learner.program.transport
+        if any(learned_from) and (transport.future is not None or not transport.moves_in_pieces):
+            # The rule estimates what follows the last sample, where nothing may stand, or draws once for a window.
+            size = count
+        filled = self._filled(held.waiting, learned_from, size)
+        xs, ys, reset = _stacked(_with_all_flags(filled))
+        restarts = {} if reset is None else {"reset": reset, "initial": held.initial}
+        state = None
+        if count < size or not any(learned_from):
+            # What fills up the window would move the state, too.
+            steps = (held.params, held.state, xs, reset, held.initial, jax.device_put(np.int32(count)))
+            (state,) = self._advance(*steps)
+        if not any(learned_from):
+            jax.block_until_ready(state)
+            return held._replace(state=state).before_window(), None
+        # Nothing else says how many steps there were if there are neither inputs nor targets.
+        alone, mask = not jax.tree.leaves((xs, ys)), None
+        if alone or count < size or not all(learned_from):
+            weights = np.array([*learned_from, *[False] * (size - count)], np.float32)
+            mask = jax.device_put(weights)
+        params, opt_state, after, losses = self._train(
+            held.params, held.opt_state, held.state, xs, ys, mask, **restarts
+        )
+        state = after if state is None else state
+        jax.block_until_ready((losses, state.step))  # what fails while it runs, a callback for one, is seen here
+        return _Held(params, opt_state, state, state.hidden), losses.reshape(())
+
+    def _filled(self, samples: tuple[Sample, ...], learned_from: list[bool], size: int) -> tuple[Sample, ...]:
+        """Samples that can be stacked, `size` of them: what is not learned from has some target, and does not count."""
+        targets = [s.target for s, has in zip(samples, learned_from, strict=True) if has]
+        some = targets[0] if targets else None
+        filled = [s if has else s._replace(target=some) for s, has in zip(samples, learned_from, strict=True)]
+        return (*filled, *[filled[-1]._replace(reset=None)] * (size - len(samples)))

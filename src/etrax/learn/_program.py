@@ -19,7 +19,7 @@ from ..compiler.ir import Leaf, PyTree, Role, TreeDef, leaves_with_paths
 from ..compiler.opened import Weights, param_grads, weights
 from ..runtime import Transport, count_on, with_kernels
 from ._checks import check_inputs, check_leaves, check_length, check_mask, check_reset, check_targets, describe
-from ._sequence import Losses
+from ._sequence import Losses, run_sequence
 
 
 class LearnerState(NamedTuple):
@@ -63,7 +63,8 @@ class Program:
 
     `encode` and `decode` lead from the model's own inputs to the step's, and from the step's outputs to the model's own
     (units, for one). `hidden` is the tree of states that the model was compiled with; `frozen` are the numbers of
-    parameters that have no gradient. `place_trace` says how a trace lies on a mesh of devices, where there is one.
+    parameters that have no gradient. `place_trace` says how a trace lies on a mesh of devices, where there is one. A
+    rule whose gradient is that of a whole call (`directional`) has `by_call`, which is called as `gradient` is.
     """
 
     facts: Facts
@@ -74,6 +75,15 @@ class Program:
     encode: Callable[..., tuple[PyTree, ...]]
     decode: Callable[[PyTree], PyTree]
     place_trace: Callable[[PyTree], PyTree] = lambda trace: trace
+    by_call: Callable[..., tuple[jax.Array, PyTree, list[jax.Array], PyTree]] | None = None
+
+    def gradient(
+        self, arguments: Arguments, trace: PyTree, targets: PyTree, losses: Losses, k: int, remat: int | None = None
+    ) -> tuple[jax.Array, PyTree, list[jax.Array], PyTree]:
+        """Loss, gradients of the parameters, states and trace at the end of a sequence in windows of k steps."""
+        if self.by_call is not None:
+            return self.by_call(arguments, trace, targets, losses, k, remat)
+        return run_sequence(self, arguments, trace, targets, losses, k, remat)
 
     @cached_property
     def _hidden_tree(self) -> TreeDef:

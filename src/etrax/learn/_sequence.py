@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,14 @@ from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import WindowRun, live_sites, run_window
-from ._checks import Optimizer, told
+from ..runtime import Pieces, WindowResult, WindowRun, live_sites, run_in_pieces, run_window
+from ._checks import Optimizer
 from ._masks import differentiated_where, weighed, without_masked_nans
+from ._project import updated
 from ._surrogates import without_derivatives
 
 if TYPE_CHECKING:
+    from ..compiler.opened import Weights
     from ._program import Arguments, Program
 
 Carry = TypeVar("Carry")
@@ -70,6 +72,15 @@ class Losses:
             unit = getattr(loss, "unit", None)
             more = ". Take a mean or a sum" if unit is None else f" with a unit ({unit}): divide by it"
             raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}{more}.")
+
+    def takes_no_target(self) -> bool:
+        """Whether the loss is one of the output alone, which takes None as its target."""
+        output = jax.tree.unflatten(self.step.trees[Role.OUTPUT], [leaf.aval for leaf in self.step.select(Role.OUTPUT)])
+        try:
+            jax.eval_shape(lambda o: self.loss_fn(self.decode(o), None), output)
+        except Exception:  # the user's code may raise anything
+            return False
+        return True
 
     def _of_one_step(self, output: PyTree, target: PyTree) -> PyTree:
         try:
@@ -129,52 +140,85 @@ def steps_of(inputs: list[jax.Array], step_data: PyTree) -> int:
     return jax.tree.leaves((inputs, step_data))[0].shape[0]
 
 
+class _Span(NamedTuple):
+    """So many steps of a sequence, from one that only the running program may know; read where they are."""
+
+    xs: PyTree
+    start: jax.Array | int
+    steps: int
+
+    def read(self, offset: jax.Array | int, steps: int) -> PyTree:
+        """Data of some of the steps."""
+        start = self.start + offset
+        if isinstance(start, int):
+            return jax.tree.map(lambda a: a[start : start + steps], self.xs)
+        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, steps), self.xs)
+
+    @property
+    def step_data(self) -> PyTree:
+        """Targets and mask of all steps."""
+        return self.read(0, self.steps)[1]
+
+
+def _run_span(program: Program, span: _Span, run: WindowRun, remat: int | None) -> WindowResult:
+    """A window over a span of steps, in pieces of `remat` steps if it is longer than that."""
+
+    def read(offset: jax.Array | int, steps: int) -> PyTree:
+        x, step_data, reset = span.read(offset, steps)
+        return without_masked_nans(x, step_data[1]), step_data, reset
+
+    facts, transport = program.facts, program.transport
+    if remat is not None and remat < span.steps:
+        return run_in_pieces(facts, transport, run, Pieces(read, span.steps, remat))
+    x, step_data, reset = read(0, span.steps)
+    return run_window(facts, transport, run._replace(inputs=x, step_data=step_data, resets=reset))
+
+
 def _over_windows(
-    body: Callable[[Carry, PyTree], tuple[Carry, PyTree]], carry: Carry, xs: PyTree, length: int, k: int
+    body: Callable[[Carry, _Span], tuple[Carry, PyTree]], carry: Carry, xs: PyTree, length: int, k: int
 ) -> tuple[Carry, list[PyTree]]:
     """Scan over whole windows, each read where it is, then run the shorter last one."""
     pieces = []
 
     def one_window(counted: tuple[Carry, jax.Array], _: None) -> tuple[tuple[Carry, jax.Array], PyTree]:
         carry, start = counted
-        carry, y = body(carry, jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, k), xs))
+        carry, y = body(carry, _Span(xs, start, k))
         return (carry, start + k), y
 
     if length // k:
         (carry, _), ys = lax.scan(one_window, (carry, jnp.zeros((), jnp.int32)), None, length // k)
         pieces.append(ys)
     if length % k:
-        carry, y = body(carry, jax.tree.map(lambda a: a[length // k * k :], xs))
+        carry, y = body(carry, _Span(xs, length // k * k, length % k))
         pieces.append(jax.tree.map(lambda a: a[None], y))
     return carry, pieces
 
 
 def run_sequence(
-    program: Program, arguments: Arguments, trace: PyTree, targets: PyTree, losses: Losses, k: int
-) -> tuple[jax.Array, PyTree, list[jax.Array], PyTree]:
+    program: Program, arguments: Arguments, trace: PyTree, targets: PyTree, losses: Losses, k: int,
+    remat: int | None = None,
+) -> tuple[jax.Array, PyTree, list[jax.Array], PyTree]:  # fmt: skip
     """Loss, gradients of the parameters, states and trace at the end of a sequence.
 
-    Weights are computed once, and their gradients turned into those of the parameters once.
+    Weights are computed once, and their gradients turned into those of the parameters once. In windows that are longer
+    than `remat` steps, states are stored every so many steps and the rest is computed again.
     """
-    facts, step_data = program.facts, (targets, arguments.weight)
+    step_data = targets, arguments.weight
     length = steps_of(arguments.inputs, (step_data, arguments.reset))
     w = program.prepared(arguments.params)
     scale = losses.total(step_data, length)
     loss_weight = 1 / jnp.asarray(scale, losses.dtype(step_data))  # as fine as the loss, however coarse a mask may be
 
-    def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[()]]:
+    def body(carry: PyTree, span: _Span) -> tuple[PyTree, tuple[()]]:
         states, trace, total, grads = carry
-        x, window_data, reset = xs
-        x = without_masked_nans(x, window_data[1])
         run = WindowRun(
-            arguments.params, w, states, trace, x, window_data, losses, loss_weight, grads_before=grads, resets=reset,
+            arguments.params, w, states, trace, (), (), losses, loss_weight, grads_before=grads,
             initial=arguments.initial,
         )  # fmt: skip
-        out = run_window(facts, program.transport, run)
+        out = _run_span(program, span, run, remat)
         return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
 
-    # Gradients are summed over windows in at least float32.
-    grads = {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in live_sites(facts)}
+    grads = _no_grads(program, w)
     start = arguments.states, trace, jnp.zeros((), losses.dtype(step_data)), grads
     (states, trace, total, grads), _ = _over_windows(
         body, start, (arguments.inputs, step_data, arguments.reset), length, k
@@ -182,9 +226,16 @@ def run_sequence(
     return total / scale, program.param_grads(arguments.params, grads), states, trace
 
 
+def _no_grads(program: Program, w: Weights) -> dict[int, jax.Array]:
+    """Zeros to which gradients of the weights are added, over windows or pieces of one, in at least float32."""
+    sites = live_sites(program.facts)
+    return {j: jnp.zeros(w.weight[j].shape, common_dtype(w.weight[j].dtype, jnp.float32)) for j in sites}
+
+
 def train_sequence(
-    program: Program, optimizer: Optimizer, arguments: Arguments, start: PyTree, targets: PyTree, losses: Losses, k: int
-) -> tuple[PyTree, jax.Array, list[jax.Array]]:
+    program: Program, optimizer: Optimizer, arguments: Arguments, start: PyTree, targets: PyTree, losses: Losses,
+    k: int, remat: int | None = None,
+) -> tuple[PyTree, jax.Array, list[jax.Array]]:  # fmt: skip
     """Update the parameters after every window; a fully masked window leaves them and the optimizer as they are.
 
     `start` holds parameters, optimizer and trace. The answer: parameters, optimizer, states and trace; losses; the
@@ -192,26 +243,21 @@ def train_sequence(
     """
     facts, step_data = program.facts, (targets, arguments.weight)
 
-    def body(carry: PyTree, xs: PyTree) -> tuple[PyTree, tuple[jax.Array, list[jax.Array]]]:
+    def body(carry: PyTree, span: _Span) -> tuple[PyTree, tuple[jax.Array, list[jax.Array]]]:
         params, opt_state, states, trace = carry
-        x, window_data, reset = xs
-        x = without_masked_nans(x, window_data[1])
+        window_data = span.step_data
         # Those of all windows but the first depend on targets, mask, and whatever loss and optimizer close over.
         params = without_derivatives(facts.step, params)
         p = program.params(params)
         w = program.prepared(p)
-        scale = losses.total(window_data, steps_of(x, (window_data, reset)))
+        scale = losses.total(window_data, span.steps)
         loss_weight = 1 / jnp.asarray(scale, losses.dtype(window_data))
-        run = WindowRun(
-            p, w, states, trace, x, window_data, losses, loss_weight, resets=reset, initial=arguments.initial
-        )
-        out = run_window(facts, program.transport, run)
+        run = WindowRun(p, w, states, trace, (), (), losses, loss_weight, initial=arguments.initial)
+        if remat is not None and remat < span.steps:
+            run = run._replace(grads_before=_no_grads(program, w))
+        out = _run_span(program, span, run, remat)
         loss, grads = out.loss / scale, program.param_grads(p, out.grads)
-        updates, new_opt = told(optimizer, loss).update(grads, opt_state, params)
-        new = jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
-        if window_data[1] is not None:
-            counts = losses.seen(window_data)
-            new, new_opt = jax.tree.map(lambda a, b: jnp.where(counts, a, b), (new, new_opt), (params, opt_state))
+        new, new_opt = _updated_if_seen(optimizer, params, opt_state, loss, grads, losses, window_data)
         return (new, new_opt, out.states, program.place_trace(out.trace)), (loss, out.extras)
 
     params, opt_state, trace = start
@@ -220,3 +266,34 @@ def train_sequence(
     carry, pieces = _over_windows(body, carry, xs, steps_of(arguments.inputs, xs), k)
     outputs = [jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), o) for _, o in pieces]
     return carry, jnp.concatenate([loss for loss, _ in pieces]), jax.tree.map(lambda *a: jnp.concatenate(a), *outputs)
+
+
+def train_call(
+    program: Program,
+    optimizer: Optimizer,
+    arguments: Arguments,
+    start: PyTree,
+    targets: PyTree,
+    losses: Losses,
+    k: int,
+    remat: int | None = None,
+) -> tuple[PyTree, jax.Array, list[jax.Array]]:
+    """As `train_sequence`, of a rule that has the gradient of a whole call: one update at its end, and one loss."""
+    params, opt_state, trace = start
+    params = jax.tree.map(jnp.asarray, params)
+    loss, grads, states, trace = program.gradient(arguments, trace, targets, losses, k, remat)
+    data = (targets, arguments.weight)
+    params, opt_state = _updated_if_seen(optimizer, params, opt_state, loss, grads, losses, data)
+    return (params, opt_state, states, trace), loss[None], []
+
+
+def _updated_if_seen(
+    optimizer: Optimizer, params: PyTree, opt_state: PyTree, loss: jax.Array, grads: PyTree, losses: Losses,
+    step_data: PyTree,
+) -> tuple[PyTree, PyTree]:  # fmt: skip
+    """Parameters and optimizer after an update; as they were if every step is masked."""
+    new, new_opt = updated(optimizer, loss, grads, opt_state, params)
+    if step_data[1] is None:
+        return new, new_opt
+    counts = losses.seen(step_data)
+    return jax.tree.map(lambda a, b: jnp.where(counts, a, b), (new, new_opt), (params, opt_state))

@@ -24,6 +24,7 @@ from .._arguments import format_bytes
 from .._compat import is_concrete
 from .._errors import ArgumentError
 from .._machine import compiling_for, meshed_machine
+from .._sums import watched
 from ..compiler.ir import PyTree, Role, Step, format_path, leaves_with_paths
 from ..learn import (
     Arguments,
@@ -293,6 +294,7 @@ class Meshed:
         names = list(signature(run).parameters)
 
         @partial(jax.jit, donate_argnums=donated(run, donate))
+        @watched
         def on_mesh(*args: PyTree) -> list[PyTree]:
             with self.compiling():
                 return list(self.place(**run(*args)).values())
@@ -362,10 +364,10 @@ class Meshed:
             notes += [f"whole on every device: {whole}"] * bool(whole)
         return notes
 
-    def memory(self, window: int, steps: int, donate: bool) -> Memory:
+    def memory(self, window: int, steps: int, donate: bool, remat: int | None = None) -> Memory:
         """The compiler plans one device; all of them take as much."""
         with self.compiling():
-            planned = plan(self.program, window, steps, donate, self.placed_shapes)
+            planned = plan(self.program, window, steps, donate, self.placed_shapes, remat)
         n, trace = self.mesh.size, self.trace_bytes_per_device()
         inputs = sum(math.prod(a.sharding.shard_shape(a.shape)) * jnp.dtype(a.dtype).itemsize for a in planned.inputs)
         return Memory(trace * n, planned.window * n, inputs * n, planned.peak * n, n, trace)

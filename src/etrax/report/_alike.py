@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from ..compiler.ir import Path, format_path, short_path
 from ._lines import GroupLine, ParameterLine
 
 if TYPE_CHECKING:
@@ -37,19 +39,83 @@ def blocks_of(report: Report, parameters: Sequence[ParameterLine], full: bool) -
     blocks = _by(parameters, lambda p: (p.verdict.kind, reasons[p.path], p.reaches))
     if len(blocks) > MOST:
         blocks = _by(parameters, lambda p: (p.verdict.kind, _in_general(reasons[p.path])))
-    return [_block(report, [numbers[p.path] for p in block], [reasons[p.path] for p in block]) for block in blocks]
+    names = shortest_names([p.path for p in report.parameters])
+    return [
+        _block(report, [numbers[p.path] for p in block], [reasons[p.path] for p in block], names) for block in blocks
+    ]
 
 
-def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str]) -> Block:
+# What a brief reason leaves out: that a trace is carried is what its verdict says.
+_CARRIED = re.compile(r"a trace is carried from .*? to .*?; not carried: ")
+_THROUGH = re.compile(
+    rf"(?:state '[^']*' acts on states|its output passes) through the weight ops? of "
+    rf"(?P<ops>{_OP.pattern}(?: \(and \d+ more like it\))?(?:, {_OP.pattern}(?: \(and \d+ more like it\))?)*)"
+    r"(?: before it reaches a state)?"
+)
+_PLACE = re.compile(r"` at (\S+)")
+TWO_LINES = 2 * 100
+
+
+def brief(reason: str, names: Mapping[str, str] | None = None) -> str:
+    """A reason in two lines: the parameters that a lost path goes through by the shortest of their names.
+
+    >>> brief("a trace is carried from `mul` to 'v'; not carried: state 'v' acts on states through the weight op of "
+    ...       "'e2e.comm.weight' (`dot_general` at net.py:9 (update))", {"e2e.comm.weight": "e2e"})
+    'not carried: through e2e (net.py:9)'
+    """
+    reason = _CARRIED.sub("not carried: ", reason)
+    through: dict[str, None] = {}
+    places: dict[str, None] = {}
+
+    def gather(clause: re.Match[str]) -> str:
+        for op in _OP.findall(clause["ops"]):
+            name = op[1 : op.index("'", 1)]
+            through[name if names is None else names.get(name, name)] = None
+            places.update(dict.fromkeys(_PLACE.findall(op)))
+        more = sum(int(n) for n in re.findall(r"\(and (\d+) more like it\)", clause["ops"]))
+        through.update({f"{more} more": None} if more else {})
+        return "\0"  # where the first of them stood
+
+    text = _THROUGH.sub(gather, reason)
+    where = f" ({', '.join(list(places)[:3])}{', …' if len(places) > 3 else ''})" if places else ""
+    shown = list(through)[:MOST] + ([f"{len(through) - MOST} more"] if len(through) > MOST else [])
+    text = text.replace("\0", f"through {', '.join(shown)}{where}", 1)
+    text = re.sub("(; )?\0", "", text)
+    if len(text) <= TWO_LINES:
+        return text
+    cut = text[: TWO_LINES - 20]
+    end = max(cut.rfind("; "), cut.rfind(", "), cut.rfind(" ") if ";" not in cut else 0)
+    return f"{cut[: end if end > 0 else len(cut)]} … (full() has the rest)"
+
+
+def shortest_names(paths: Sequence[Path]) -> dict[str, str]:
+    """By the name of a parameter, the shortest beginning of it that no other parameter has.
+
+    >>> shortest_names([("e2e", "comm", "weight"), ("out", "w"), ("out", "b")])
+    {'e2e.comm.weight': 'e2e', 'out.w': 'out.w', 'out.b': 'out.b'}
+    """
+    called = [short_path(path) for path in paths]
+    shared = Counter(path[:n] for path in called for n in range(1, len(path)))
+    shortest = {}
+    for path in called:
+        alone = (n for n in range(1, len(path)) if shared[path[:n]] == 1)
+        whole = format_path(path, "params")[1:-1]
+        shortest[whole] = format_path(path[: next(alone, len(path))], "params")[1:-1]
+    return shortest
+
+
+def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str], names: Mapping[str, str]) -> Block:
     parameters = [report.parameters[i] for i in numbers]
+    first = brief(shortened(parameters[0].verdict.reason), names)
     if len(parameters) == 1:
-        return Block(parameters, shortened(parameters[0].verdict.reason))
+        return Block(parameters, first)
     if len(set(reasons)) > 1:
-        return Block(parameters, f"the first of them: {shortened(parameters[0].verdict.reason)}")
+        return Block(parameters, f"the first of them: {first}")
     sources = [op.source.partition(" (")[0] for op in report.ops if set(op.parameters) & set(numbers)]
     lines = [line for line in dict.fromkeys(sources) if line]
-    where = f" ({', '.join(lines[:3])}{', …' if len(lines) > 3 else ''})" if "its op" in reasons[0] and lines else ""
-    return Block(parameters, shortened(reasons[0]) + where)
+    text = brief(shortened(reasons[0]), names)
+    where = f" ({', '.join(lines[:3])}{', …' if len(lines) > 3 else ''})" if "its op" in text and lines else ""
+    return Block(parameters, text + where)
 
 
 def _without_op_names(report: Report, number: int, p: ParameterLine) -> str:

@@ -17,6 +17,14 @@ def esc(text: object) -> str:
     return html.escape(visible(text), quote=True)
 
 
+def monospace(text: object) -> str:
+    """Escaped, as a notebook shows it: in a font in which columns stand below each other, and never wrapped."""
+    style = (
+        "font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace; white-space: pre; overflow-x: auto"
+    )
+    return f'<pre style="{style}">{esc(text)}</pre>'
+
+
 def prose(text: str) -> str:
     """Escaped, with what stands in backticks as code.
 

@@ -16,7 +16,7 @@ from .._errors import ArgumentError, ArgumentTypeError, meant
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, explained, format_path, is_at
 from ..rules import Rule, Verdict, compared_rules
-from ._escape import esc
+from ._escape import monospace
 from ._lines import GroupLine, OpLine, ParameterLine, find_reads, group_line, op_line, output_names, parameter_line
 from ._text import kinds_of, kinds_text, rule_name, size_text, text_of
 
@@ -176,4 +176,4 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{esc(self)}</pre>"
+        return monospace(self)

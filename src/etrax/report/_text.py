@@ -13,7 +13,7 @@ from .._arguments import format_bytes
 from .._errors import visible
 from ..compiler.ir import format_path
 from ..rules import Kind
-from ._alike import blocks_of, groups_alike, listed, said_once, shortened
+from ._alike import blocks_of, brief, groups_alike, listed, said_once, shortened, shortest_names
 from ._lines import ParameterLine
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _heading(report: Report) -> list[str]:
 def _groups(report: Report, full: bool) -> list[str]:
     if not report.groups:
         return [f"Hidden groups: none. {NO_GROUPS}"]
+    shortest = shortest_names([p.path for p in report.parameters])
     lines = ["Hidden groups (states that act on each other position by position)"]
     for alike in groups_alike(report.groups, full):
         i, g = alike[0]
@@ -99,7 +100,7 @@ def _groups(report: Report, full: bool) -> list[str]:
         number = str(i) if len(alike) == 1 else f"{i}…{alike[-1][0]}"
         names = listed([state for _, other in alike for state in other.states], full)
         lines.append(f"  {number}  {names}: {size}, recurrence {g.structure}")
-        across = g.across if full else said_once([shortened(text) for text in g.across])
+        across = g.across if full else said_once([brief(shortened(text), shortest) for text in g.across])
         lines += [_wrapped(f"across positions: {text}", 5) for text in across]
     return lines
 

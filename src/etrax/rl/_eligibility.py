@@ -75,6 +75,7 @@ def eligibility(learner: Learner, score_fn: LossFunction, decay: float | PyTree)
     -2.0
     """
     check_learner(learner)
+    learner.refuse_by_call("eligibility")
     decays = _decay_of_each(decay, learner.params)
     score_and_grad = learner.value_and_grad(score_fn, window=1, reduction="sum")
 

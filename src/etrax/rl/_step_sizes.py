@@ -23,6 +23,7 @@ from jax import Array
 
 from .._arguments import check_decay, check_number
 from .._errors import ArgumentError, MissingPackageError
+from .._install import install_advice
 from ..compiler.ir import PyTree
 
 if TYPE_CHECKING:
@@ -183,7 +184,8 @@ def _transformation(init: Callable[..., object], update: Callable[..., object]) 
         import optax
     except ImportError as error:
         raise MissingPackageError(
-            'step sizes of `etrax.rl` are optax transformations: install optax, or `pip install "etrax[train]"`.'
+            "step sizes of `etrax.rl` are optax transformations, and optax is not installed: `pip install optax`, or "
+            f"{install_advice('train')}."
         ) from error
     return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]
 

@@ -44,8 +44,8 @@ class Stateful(Online):
     True
 
     Over an `nnx.Module` it is one itself (`etrax.stateful._nnx.NNXOnline`), with the module as `online.module`: pass it
-    to `nnx.grad`, `nnx.jit` and `nnx.Optimizer` as any other. Cells whose carry is an argument are given the initial
-    one, `hidden=cell.initialize_carry(...)`, and it is kept.
+    to `nnx.grad`, `nnx.jit` and `nnx.Optimizer` as any other. Cells whose hidden state is an argument are
+    given the initial one, `hidden=cell.initialize_carry(...)`, and the learner keeps it from then on.
     """
 
     def __new__(cls, module: PyTree, *args: PyTree, **options: PyTree) -> PyTree:

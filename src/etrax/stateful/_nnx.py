@@ -70,8 +70,8 @@ class NNXOnline(Online, nnx.Module):
     def _check_batch(self, batch_size: int | None) -> None:
         if batch_size is not None:
             raise ArgumentError(
-                f"`batch_size` is {batch_size}, but an NNX module makes its states in `__init__`, and a carry is given "
-                "as `hidden=`: make the module, or the carry, with a batch axis, and leave `batch_size` out."
+                f"`batch_size` is {batch_size}, but an NNX module makes its states in `__init__`, and takes others "
+                "as `hidden=`: make the module, or `hidden`, with a batch axis, and leave `batch_size` out."
             )
 
     @property

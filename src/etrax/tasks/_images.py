@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .._arguments import short
+from .._install import install_advice
 from ._shared import MissingDataError, check_sizes
 from ._task import Task, TaskError, labelled
 
@@ -29,8 +30,8 @@ def small_digits(order: str = "rows") -> Task:
         from sklearn.datasets import load_digits
     except ImportError as e:
         raise MissingDataError(
-            "`small_digits` reads its images from scikit-learn, which is not installed: `pip install 'etrax[tasks]'`, "
-            "or `pip install scikit-learn`."
+            "`small_digits` reads its images from scikit-learn, which is not installed: `pip install scikit-learn`, or "
+            f"{install_advice('tasks')}."
         ) from e
     pixels, labels = load_digits(return_X_y=True)
     return _stream(pixels.reshape(-1, 8, 8) / 16, labels, order)

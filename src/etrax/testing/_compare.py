@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from .._errors import ArgumentError, EtraxError
 from .._sums import sums_go_wrong, what_is_wrong
 from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path, is_at, leaves_with_paths
 from ..learn import Learner, check_learner
+from ..report import monospace
 from ..rules import Kind, Verdict
 from ._oracles import bptt
 
@@ -128,7 +128,7 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return monospace(self)
 
 
 def compare(
@@ -163,8 +163,9 @@ def compare(
     )
     _, want = bptt(learner, loss_fn)(params, hidden, *data, initial=initial)
     frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
-    rows = []
-    for (path, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
+    rows, names = [], {leaf.path: leaf.path for leaf in learner.facts.step.select(Role.PARAM)}
+    for (found, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
+        path = names[found]  # by which people call it
         finite = bool(jnp.isfinite(jnp.asarray(w)).all())
         zero = bool(jnp.any(jnp.asarray(w))) and not bool(jnp.any(jnp.asarray(g)))
         rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, finite, zero))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..._errors import CompilationError as CompilationError
 from ..._errors import MissingPackageError as _MissingPackageError
 from ..._errors import NotSupportedError as NotSupportedError
+from ..._install import install_advice as _install_advice
 
 try:
     import brainstate as _brainstate  # noqa: F401
@@ -15,7 +16,7 @@ except ModuleNotFoundError as _error:
     if _error.name != "brainstate":
         raise
     raise _MissingPackageError(
-        '`etrax.compat.braintrace` needs brainstate, which is not installed: `pip install "etrax[brainstate]"`.'
+        f"`etrax.compat.braintrace` needs brainstate, which is not installed: {_install_advice('brainstate')}."
     ) from _error
 
 from ...graph import CompilationRecord as CompilationRecord

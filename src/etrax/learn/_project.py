@@ -1,0 +1,67 @@
+"""Parameters after an update, and a projection that puts them back where they are allowed to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from .._arguments import check_arrays
+from .._compat import shape_struct
+from .._errors import ArgumentError, EtraxError
+from ..compiler.ir import PyTree, describe, explain, explained
+from ._checks import Optimizer, told
+
+
+@dataclass(frozen=True)
+class Projected:
+    """An optimizer whose updates end at `project(params)`; elsewhere it is one as optax makes them."""
+
+    optimizer: Optimizer
+    project: Callable[[PyTree], PyTree]
+
+    def init(self, params: PyTree) -> PyTree:
+        return self.optimizer.init(params)
+
+    def update(self, grads: PyTree, state: PyTree, params: PyTree = None, **more: object) -> tuple[PyTree, PyTree]:
+        if params is None:
+            raise ArgumentError("an optimizer with a projection needs the parameters: `update(grads, state, params)`.")
+        loss = more.get("value")
+        inner = self.optimizer if loss is None else told(self.optimizer, loss)  # type: ignore[arg-type]
+        updates, state = inner.update(grads, state, params)
+        new = self.projected(_moved(params, updates))
+        return jax.tree.map(lambda a, b: a - b, new, params), state
+
+    def projected(self, params: PyTree) -> PyTree:
+        """What `project` makes of parameters, which must look as they did."""
+        try:
+            new = self.project(params)
+        except EtraxError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            text = f"{explain('`project`', error, {'params': params})}\nIt is called after every update."
+            raise explained(ArgumentError, error, text) from error
+        check_arrays("project(params)", new)
+        before, after = (jax.tree.map(shape_struct, tree) for tree in (params, new))
+        if before != after:
+            raise ArgumentError(
+                f"`project` returned {describe(new, 'params')}; expected parameters like those that it was given, "
+                f"{describe(params, 'params')}."
+            )
+        return new
+
+
+def updated(
+    optimizer: Optimizer, loss: jax.Array, grads: PyTree, opt_state: PyTree, params: PyTree
+) -> tuple[PyTree, PyTree]:
+    """New parameters and the new state of the optimizer; a projection has the last word, to the last bit."""
+    inner = optimizer.optimizer if isinstance(optimizer, Projected) else optimizer
+    updates, opt_state = told(inner, loss).update(grads, opt_state, params)
+    new = _moved(params, updates)
+    return optimizer.projected(new) if isinstance(optimizer, Projected) else new, opt_state
+
+
+def _moved(params: PyTree, updates: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, u: (a + u).astype(jnp.asarray(a).dtype), params, updates)
