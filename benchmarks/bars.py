@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.harness import Row, ratios
+from benchmarks.by_hand import CELLS
+from benchmarks.harness import BY_HAND, Row, ratios
 
 OURS, PP_PROP, LEAN, THEIRS = "etrax d_rtrl K=64", "etrax pp_prop K=10", "etrax pp_prop K=1", "braintrace pp_prop"
 GRU, GRU_1, ONLINE = "gru B16 H256 T1024", "gru B1 H256 T1024", "online gru B16 H256 T32"
@@ -123,6 +124,18 @@ def _growth() -> list[Bar]:
 
 
 BARS = [
+    *(
+        Bar(
+            f"{cell.name} {'×'.join(map(str, cell.sizes.values()))}, an update a step: d_rtrl / by hand",
+            cell.bar,
+            _time(
+                f"by hand {cell.name} {' '.join(f'{k}{v}' for k, v in cell.sizes.items())} ",
+                "etrax d_rtrl online",
+                BY_HAND,
+            ),
+        )
+        for cell in CELLS
+    ),
     *(
         Bar(f"GRU B16 H256 K{k}: d_rtrl / BPTT", limit, _time(f"windows {GRU}", f"etrax d_rtrl K={k}", "BPTT"))
         for k, limit in ((4, 1.3), (8, 1.15), (64, 0.9))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from benchmarks.machine import Machine
 from benchmarks.rivals import Program, Rival
 from benchmarks.workload import Workload
 
-REFERENCE = "BPTT"
+REFERENCE, BY_HAND = "BPTT", "by hand"
 
 
 class Case(NamedTuple):
@@ -56,6 +57,12 @@ class Row(NamedTuple):
     @property
     def per_step(self) -> float:
         return median(self.seconds) / self.steps if self.seconds else float("nan")
+
+
+def base_of(rows: Sequence[Row]) -> Row | None:
+    """What the others of a case are measured against: BPTT, or a learner written by hand for the cell."""
+    ran = {row.rival: row for row in rows}
+    return ran.get(REFERENCE, ran.get(BY_HAND))
 
 
 def ratios(row: Row, other: Row) -> list[float]:
@@ -112,7 +119,7 @@ def _prepared(case: Case, rival: Rival, workload: Workload, data: Any) -> tuple[
         took = time.perf_counter() - start
         found, resident = _resident(program)
     except Exception as error:  # of another library: its failure is a result
-        if rival.name.startswith(("BPTT", "etrax", "forward")):
+        if rival.name.startswith((REFERENCE, BY_HAND, "etrax", "forward")):
             raise
         return _blank(case, rival, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"), None, None
     memory = program.compiled.memory_analysis()

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import REFERENCE, Row, ratios
+from benchmarks.harness import REFERENCE, Row, base_of, ratios
 from benchmarks.tables import MIB, load
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +28,9 @@ TITLES = {
     "time-invariant": "Linear recurrent unit, complex, shorter",
     "readout lif": "LIF with a detached reset, under a leaky readout",
     "recall": "Linear recurrent unit, credit from beyond the window",
+    "by hand mingru": "minGRU, an update at every step",
+    "by hand rtu": "Recurrent trace units, an update at every step",
+    "by hand lru": "Linear recurrent unit, an update at every step", "by hand lif": "LIF, an update at every step",
     "coba": "E/I network with conductances, 10 % sparse", "sparse lif": "Sparse recurrent LIF network",
 }  # fmt: skip
 # What the README shows: the heading of a column, the beginning of its case's name.
@@ -52,6 +55,22 @@ LINES = [
 ]  # fmt: skip
 
 
+ANSWER = """
+**Is it faster for my model?** Measure it, on your machine and at your sizes: `etrax bench model.py:make --window 10`
+prints time and memory beside BPTT, and `etrax rules model.py:make` compares the rules. What to expect, on a CPU:
+
+- *Memory*: over long sequences, yes: it does not grow with their length, and BPTT's does.
+- *One sample at a time, or small batches*: usually faster than BPTT.
+- *Truncated BPTT (`tbptt`) and `pp_prop`*: usually faster than BPTT, since less is stored and read again.
+- *`d_rtrl`*: faster for linear recurrent units, about as fast (0.9 to 1.2) for gated cells and selective layers, and
+  slower for spiking layers with large batches, where it keeps a trace per sample.
+- *Short sequences in large batches*: no. Use BPTT.
+
+Nothing has been measured on a GPU or TPU yet. Times below are ratios to BPTT (`jax.grad` through `lax.scan`): below 1
+is faster. The cosine is that with BPTT's gradient.
+"""
+
+
 def _number(value: float) -> str:
     return f"{value:.2f}" if value < 9.95 else f"{value:,.0f}"
 
@@ -69,9 +88,11 @@ def _time(row: Row, base: Row | None) -> str:
 
 def case_table(rows: Sequence[Row]) -> list[str]:
     """One case: every rival a line."""
-    base = next((r for r in rows if r.rival == REFERENCE and r.seconds), None)
+    base = base_of([r for r in rows if r.seconds])
+    against = REFERENCE if base is None else base.rival
     lines = [
-        "| | ms a step | × BPTT (spread) | MiB | resident | of matmul peak | of bandwidth | cosine | compile, s |",
+        f"| | ms a step | × {against} (spread) "
+        "| MiB | resident | of matmul peak | of bandwidth | cosine | compile, s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -136,12 +157,9 @@ def performance(folder: Path) -> str:
     machine = content["machine"]
     about = ", ".join(f"{k} {v}" for k, v in machine["about"].items())
     lines = [
-        "# Performance", "",
-        "This page is written by `make bench` (`benchmarks/page.py`) from `benchmarks/results/default.json`.", "",
-        f"Measured on: {about}; matrix products at {machine['flops'] / 1e9:.0f} GFlop/s, memory at "
-        f"{machine['bandwidth'] / 1e9:.0f} GB/s. What the columns are is said in `benchmarks/README.md`.", "",
-        comment.strip(), "", "## Bars", "", *bar_table(content["bars"]), "",
-        "## Growth", "", "![time and memory against each size](../benchmarks/results/default.png)", "",
+        "# Performance", "", ANSWER.strip(), "", structure_table(rows), "",
+        "Beside other ways to the same gradient:", "", readme_table(rows), "",
+        "## How it grows", "", "![time and memory against each size](../benchmarks/results/default.png)", "",
     ]  # fmt: skip
     for sweep in dict.fromkeys(r.sweep for r in rows if r.sweep):
         lines += [*growth_table(rows, sweep), ""]
@@ -157,6 +175,13 @@ def performance(folder: Path) -> str:
         family = max((k for k in TITLES if case.startswith(k)), key=len)
         sizes = ", ".join(f"{k} {v:,}" for k, v in own[0].sizes.items())
         lines += [f"### {TITLES[family]}: {sizes}", "", *case_table(own), ""]
+    lines += [
+        "## How it was measured", "",
+        f"On: {about}; matrix products at {machine['flops'] / 1e9:.0f} GFlop/s, memory at "
+        f"{machine['bandwidth'] / 1e9:.0f} GB/s. `benchmarks/README.md` explains the columns. `make bench` "
+        "(`benchmarks/page.py`) writes this page from `benchmarks/results/default.json`.", "",
+        comment.strip(), "", "## Bars", "", *bar_table(content["bars"]), "",
+    ]  # fmt: skip
     return "\n".join(lines)
 
 

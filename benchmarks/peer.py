@@ -11,7 +11,9 @@ import numpy as np
 from benchmarks.rivals import Program, Rival
 from benchmarks.workload import F32, NHWC, Array, Connections, Ops, Tree, Workload, loss
 
-NEEDED = 'braintrace is not installed: pip install "etrax[compare]"'
+from etrax._install import install_command
+
+NEEDED = f"braintrace is not installed: {install_command('compare')}"
 
 
 def present() -> bool:

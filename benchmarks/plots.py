@@ -9,6 +9,8 @@ from typing import Any
 
 from benchmarks.harness import REFERENCE, Row
 
+from etrax._install import install_command
+
 SWEEPS = {
     "T": "steps T", "H": "units H", "B": "batch B", "K": "window K", "synapses": "synapses",
 }  # fmt: skip
@@ -59,7 +61,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError('the plots need matplotlib: pip install "etrax[bench]"') from error
+        raise ImportError(f"the plots need matplotlib: {install_command('bench')}") from error
     figure, axes = pyplot.subplots(2, len(SWEEPS), figsize=(4 * len(SWEEPS), 7), layout="constrained", squeeze=False)
     for column, (sweep, text) in enumerate(SWEEPS.items()):
         found = lines(rows, sweep)

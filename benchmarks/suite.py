@@ -13,7 +13,7 @@ from benchmarks.rivals import Rival, bptt, checkpointed, forward, ours
 from benchmarks.workload import Workload
 
 import etrax
-from benchmarks import conv_spiking, gated, lru, peer, selective, sparse, spiking, stacks
+from benchmarks import by_hand, conv_spiking, gated, lru, peer, selective, sparse, spiking, stacks
 
 theirs = peer.theirs
 PP = {"decay_or_rank": 0.9}
@@ -168,6 +168,16 @@ def growth_cases(size: str) -> list[Case]:
     return [c._replace(budget=2.0) for c in found]
 
 
+def by_hand_cases(size: str) -> list[Case]:
+    """An update at every step, beside learners that were written by hand for one cell."""
+    steps, cells = (16, by_hand.SMALL_CELLS) if size == "quick" else (500, by_hand.CELLS)
+    return [
+        case(f"by hand {cell.name}", lambda cell=cell: cell.make().workload, steps,
+             [by_hand.by_hand(cell.make), by_hand.online()], **cell.sizes)._replace(turns=9, budget=2.0)
+        for cell in cells
+    ]  # fmt: skip
+
+
 def full_cases() -> list[Case]:
     """Sizes that the default leaves out."""
     found = [gru_cases(b, h, 256, 64, 16) for h in (64, 1024) for b in (1, 16, 128)]
@@ -183,12 +193,12 @@ def suite(size: str = "default") -> list[Case]:
     if size == "quick":
         found = [gru_cases(4, 16, 64, 8, 16), gru_cases(1, 16, 64, 8, 16), online_case(4, 16, 16)]
         found.append(window_case(4, 16, 64, 16))
-        found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5)]
+        found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5), *by_hand_cases(size)]
         found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
     else:
         found = [gru_cases(16, 256, 1024, 64, 64), gru_cases(1, 256, 1024, 64, 64), online_case(16, 256, 32)]
         found.append(window_case(16, 256, 1024, 64))
-        found += [costly_case(16, 64, 8)]
+        found += [costly_case(16, 64, 8), *by_hand_cases(size)]
         found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
         found += [large_case(32, 131_072, 30, 10) if size == "full" else large_case(32, 131_072, 10, 5)]
         found += full_cases() if size == "full" else []

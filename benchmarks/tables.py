@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bars import Found
-from benchmarks.harness import REFERENCE, Row, ratios
+from benchmarks.harness import REFERENCE, Row, base_of, ratios
 from benchmarks.machine import Machine
 
 HEAD = (
@@ -22,8 +22,9 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
     """The rows of one case. Times are medians, the spread that of the ratio; then memory, without the arguments that
     all share; the fraction of the machine's peaks; the cosine with the gradient of BPTT.
     """
-    base = next((r for r in rows if r.rival == REFERENCE), None)
-    return [f"\n{rows[0].case}", HEAD, *(_line(row, base) for row in rows)]
+    base = base_of(rows)
+    head = HEAD if base is None else HEAD.replace(f"× {REFERENCE}", f"× {base.rival}"[:7])
+    return [f"\n{rows[0].case}", head, *(_line(row, base) for row in rows)]
 
 
 def _line(row: Row, base: Row | None) -> str:
