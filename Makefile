@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults hostile trust-page docs pages release-check lint clean
+.PHONY: help venv demo test test-slow durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults hostile trust-page docs docs-next pages release-check lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -100,6 +100,7 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 bench: $(VENV)/.installed-bench  ## measure against jax.grad and braintrace; writes benchmarks/results (minutes)
 	$(VENV)/bin/python -m benchmarks.startup
 	$(VENV)/bin/python -m benchmarks.memory
+	$(VENV)/bin/python -m benchmarks.latency
 	TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m benchmarks.run
 
 bench-quick: $(VENV)/.installed-bench  ## the same on tiny sizes, to see that it runs
@@ -110,6 +111,7 @@ bench-full: $(VENV)/.installed-bench  ## every size (much longer)
 
 bench-check: $(VENV)/.installed-bench  ## fail on a loss of more than 20 % against benchmarks/results
 	$(VENV)/bin/python -m benchmarks.run --check
+	$(VENV)/bin/python -m benchmarks.latency --samples 3000 --check
 
 soak: $(VENV)/.installed  ## ten million online steps per rule; writes trust/results (an hour; SOAK="--steps 1000000" for less)
 	$(VENV)/bin/python -m trust.soak $(SOAK)
@@ -138,7 +140,13 @@ lint: $(VENV)/.installed-dev  ## check style, format and types
 docs: .venv-docs/.installed  ## run every block of the pages, write the site into site/ (strict: a broken link fails); opens from disk
 	.venv-docs/bin/python .ci/docs.py run
 	.venv-docs/bin/python .ci/docs.py api
+	.venv-docs/bin/python .ci/docs.py pages
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build -q --strict
+
+# Material for MkDocs is no longer developed; Zensical is by the same people and reads the same file.
+docs-next: .venv-docs/.installed  ## build the site with the successor of the theme, to see that it can be left (after make docs)
+	@.venv-docs/bin/python -m pip install -qq "zensical>=0.1"
+	.venv-docs/bin/zensical build -f mkdocs.yml
 
 pages: .venv-docs/.installed  ## run the tutorials and the examples anew, write their pages and pictures (minutes)
 	.venv-docs/bin/python .ci/notebooks.py
@@ -146,7 +154,7 @@ pages: .venv-docs/.installed  ## run the tutorials and the examples anew, write 
 	.venv-docs/bin/python .ci/gallery.py page
 
 # Built apart from any environment, installed into an empty one.
-release-check: .venv-release/.installed  ## build, look at what is built, install it into an empty environment, run the README there
+release-check: .venv-release/.installed  ## build, look at what is built, install it into an empty environment, run the README there; print how to publish
 	rm -rf dist
 	.venv-release/bin/python -m build -q
 	.venv-release/bin/python -m twine check --strict dist/*
@@ -155,6 +163,7 @@ release-check: .venv-release/.installed  ## build, look at what is built, instal
 	.venv-clean/bin/python -m pip install -qq dist/*.whl
 	.venv-clean/bin/python .ci/release.py example
 	.venv-clean/bin/etrax doctor
+	.venv-clean/bin/python .ci/release.py steps
 
 .venv-release/.installed:
 	$(call install,$(PYTHON),.venv-release,build twine)

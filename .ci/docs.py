@@ -1,6 +1,7 @@
 """Pages that are made, and pages that run.
 
 python .ci/docs.py api            # write docs/api: every public name
+python .ci/docs.py pages          # write build/docs: every page, with code and formulas as a generator takes them
 python .ci/docs.py run [PAGE ...] # run every Python block and `etrax` command of the pages, each page in one go
 
 What is not run by this is run by `make test` (README, `>>>` lines outside of blocks) or named in tests/test_docs.py.
@@ -9,6 +10,7 @@ What is not run by this is run by `make test` (README, `>>>` lines outside of bl
 import contextlib
 import doctest
 import importlib
+import importlib.util
 import inspect
 import io
 import os
@@ -28,7 +30,24 @@ BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?"
 # Commands as they stand in the text, with a page's `model.py`; those with a word in capitals stand for others.
 COMMAND = re.compile(r"`(etrax [^`\n]+)`")
 MODEL = "command_line.md"
-RETURNED = ("Learner", "Artifact", "Report")
+RETURNED = ("Learner", "Artifact", "Report", "Online")
+# What one wants to do, and the names for it, in the order in which a reader meets them; other names come last.
+BY_TASK = {
+    "Compile a model": ("compile", "Learner", "LearnerState"),
+    "Feed a stream": ("Online",),
+    "In the style of a module": ("Stateful", "SingleStepData", "MultiStepData"),
+    "Train on data sets": ("Trainer",),
+    "Know what you get": ("Report", "compare_rules"),
+    "Save, restore, ship": ("save", "restore", "write_back", "load", "Artifact"),
+}
+# Of classes whose parts call each other by names without an underscore: what a user calls.
+MEMBERS = {
+    "Learner": (
+        "params", "hidden", "rule", "report", "graph", "init", "step", "value_and_grad", "train", "online", "meter",
+        "memory", "export", "check", "with_rule", "plain_step", "mesh", "shardings",
+    ),
+    "Stateful": ("__call__", "etrace_grad", "etrace_evolve", "get_etrace_of", "reset_state", "report"),
+}  # fmt: skip
 COMPILER = ("etrax.graph", "etrax.compiler.ops", "etrax.compiler.primitives")
 
 
@@ -56,12 +75,20 @@ def api() -> list[str]:
         own = [v for v in own if callable(v) and str(getattr(v, "__module__", "")).startswith(f"etrax.{folder}")]
         own = [getattr(v, "definition", v) for v in own]  # a module made from a definition: that is what is written
         pages[folder] = own
+    from etrax.learn._online import Online
+
+    pages["learning"].append(Online)  # what `learner.online` returns: made by no user, and used by many
     (DOCS / "api").mkdir(exist_ok=True)
     listed = ["# Every public name"]
     for page, things in pages.items():
         title = f"etrax.{page}" if page in folders else f"etrax: {page}"
-        found = {f"{v.__module__}.{v.__name__}": v for v in things}
-        text = f"# {title}\n\n" + "\n\n".join(f"::: {name}{_options(v)}" for name, v in found.items()) + "\n"
+        parts = _by_task(things) if page == "learning" else {"": things}
+        found = {f"{v.__module__}.{v.__name__}": v for part in parts.values() for v in part}
+        body = [f"# {title}"]
+        for heading, part in parts.items():
+            body += [f"## {heading}"] if heading else []
+            body += [f"::: {v.__module__}.{v.__name__}{_options(v)}" for v in part]
+        text = "\n\n".join(body) + "\n"
         (DOCS / "api" / f"{page}.md").write_text(text, encoding="utf-8")
         listed.append(f"## [{title}]({page}.md)\n\n| name | is |\n|---|---|")
         listed[-1] += "".join(
@@ -71,9 +98,29 @@ def api() -> list[str]:
     return []
 
 
+def pages() -> list[str]:
+    """The pages, prepared, where mkdocs.yml looks for them."""
+    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    hooks.write_pages(DOCS.parent / "build" / "docs")
+    return []
+
+
+def _by_task(things: list[Any]) -> dict[str, list[Any]]:
+    """Names by what one wants to do with them."""
+    by_name = {v.__name__: v for v in things}
+    parts = {heading: [by_name.pop(n) for n in names if n in by_name] for heading, names in BY_TASK.items()}
+    return {heading: part for heading, part in {**parts, "Others": list(by_name.values())}.items() if part}
+
+
 def _options(thing: Any) -> str:
-    """What functions return is shown without the arguments that it is made of."""
-    return "\n    options:\n      merge_init_into_class: false" if thing.__name__ in RETURNED else ""
+    """What functions return is shown without the arguments that it is made of; methods of its bases belong to it."""
+    options = ["merge_init_into_class: false"] if thing.__name__ in RETURNED else []
+    options += ["inherited_members: true"] if thing.__name__ == "Stateful" else []
+    if thing.__name__ in MEMBERS:
+        options.append(f"members: [{', '.join(MEMBERS[thing.__name__])}]")
+    return "\n    options:" + "".join(f"\n      {option}" for option in options) if options else ""
 
 
 def _first_line(thing: Any) -> str:
@@ -143,6 +190,6 @@ def _run_commands(commands: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    found = api() if sys.argv[1] == "api" else run(sys.argv[2:])
+    found = {"api": api, "pages": pages}[sys.argv[1]]() if sys.argv[1] in ("api", "pages") else run(sys.argv[2:])
     print("\n".join(found) or "fine")
     sys.exit(bool(found))

@@ -16,6 +16,7 @@ PICTURES = ROOT / "docs" / "pictures" / "examples"
 # What one may look for, and what shows it; the order of the page.
 PARTS = {
     "First steps": ("first_learner", "online_updates", "verify_your_model"),
+    "Streams": ("stream_threads", "stream_asyncio"),
     "Models of other libraries": (
         "brainpy_lif",
         "sparse_connections",
@@ -40,22 +41,42 @@ def page() -> str:
         "# Examples",
         "",
         "Each is one file of at most 120 lines in the folder `examples` of the repository, runs on a laptop, and draws "
-        "the picture shown here. All are run by the tests, on tiny settings.",
+        "the picture shown here. The tests run all of them, on tiny settings.",
     ]
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")}
+    titles = {name: title_of(texts[name]) for names in PARTS.values() for name in names}
+    lines += ["", '<div class="thumbnails" markdown>', ""]
+    for name, title in titles.items():
+        if (PICTURES / f"{name}.png").exists():
+            short = title.split(": ")[0]
+            lines.append(f"[![](pictures/examples/{name}.png){{ loading=lazy }} {short}](#{name})")
+    lines += ["", "</div>"]
     for part, names in PARTS.items():
         lines += ["", f"## {part}"]
         for name in names:
-            text = ast.get_docstring(ast.parse((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")))
-            title, command, *more = (part.strip() for part in text.split("\n\n"))
+            _, command, *more = (part.strip() for part in ast.get_docstring(ast.parse(texts[name])).split("\n\n"))
             said = " ".join(" ".join(more).split())
             typed = "\n".join(line.strip() for line in command.split("\n"))
-            lines += ["", f"### {' '.join(title.split()).rstrip('.')}", "", f"```sh\n{typed}\n```", ""]
+            lines += ["", f"### {titles[name]} {{ #{name} }}", "", f"```sh\n{typed}\n```", ""]
             lines += [said, ""] if said else []
             if (PICTURES / f"{name}.png").exists():
                 lines += [f"![what {name}.py draws](pictures/examples/{name}.png){{ width=640 }}"]
             if not lines[-1]:
                 lines.pop()
+            lines += ["", '<details markdown="1">', f"<summary>The code: examples/{name}.py</summary>", ""]
+            lines += [f"```py\n{code_of(texts[name])}\n```", "", "</details>"]
     return "\n".join(lines) + "\n"
+
+
+def title_of(text: str) -> str:
+    """The first paragraph of the docstring of an example."""
+    return " ".join(ast.get_docstring(ast.parse(text)).split("\n\n")[0].split()).rstrip(".")
+
+
+def code_of(text: str) -> str:
+    """An example without its docstring."""
+    first = ast.parse(text).body[0]
+    return "\n".join(text.splitlines()[first.end_lineno :]).strip()
 
 
 def pictures(names: list[str]) -> None:

@@ -31,16 +31,16 @@ def cells_of(script: str) -> list[tuple[str, str]]:
     return found
 
 
-def run_cell(source: str, space: dict[str, object]) -> list[dict[str, object]]:
-    """What a notebook would show: what is printed, the value of a last expression, figures."""
+def run_cell(source: str, space: dict[str, object], number: int = 1) -> list[dict[str, object]]:
+    """What a notebook would show: what is printed, the value of a last expression, figures. Its lines are `In[1]:3`."""
     import matplotlib.pyplot as plt
 
     tree, shown, said = ast.parse(source), None, io.StringIO()
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(said):
-        exec(compile(tree, "<cell>", "exec"), space)
+        exec(compile(tree, f"In[{number}]", "exec"), space)
         if last is not None:
-            shown = eval(compile(ast.Expression(last.value), "<cell>", "eval"), space)
+            shown = eval(compile(ast.Expression(last.value), f"In[{number}]", "eval"), space)
     text = said.getvalue() + ("" if shown is None else f"{shown!r}\n")
     out = [{"output_type": "stream", "name": "stdout", "text": lines(text.rstrip())}] if text.strip() else []
     for number in plt.get_fignums():
@@ -64,7 +64,7 @@ def executed(script: str) -> dict[str, object]:
         cell: dict[str, object] = {"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}}
         if kind == "code":
             number = 1 + sum(c["cell_type"] == "code" for c in cells)
-            cell |= {"execution_count": number, "outputs": run_cell(source, space)}
+            cell |= {"execution_count": number, "outputs": run_cell(source, space, number)}
         cells.append(cell | {"source": lines(source)})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}

@@ -24,15 +24,15 @@ from .stream import LENGTHS as STREAMS
 from .stream import memory as stream_memory
 from .table import Row, put, readme, text
 
-# What `--readme` takes to the README: its part, and its picture.
-PART, PICTURE = "README.part.md", "docs/pictures/memory.svg"
+# What `--readme` takes to the README: its part, and its picture, wide and narrow.
+PART, PICTURES = "README.part.md", ("docs/pictures/memory.svg", "docs/pictures/memory_narrow.svg")
 
 # What a finished demo leads to. Commands are given as they are typed in the folder of the demo.
 NEXT = """\
 Next, a model of your own. That network is `make` in demo/model.py: put your step in its place, or take a file of yours.
   .venv-demo/bin/etrax explain demo/model.py:make    what each parameter's gradient is worth, and why
   .venv-demo/bin/etrax check demo/model.py:make      the same, measured against BPTT
-Questions: docs/index.md (ten minutes), docs/which_rule.md, docs/front_ends.md; `make docs` builds the site."""
+Questions: docs/start.md (ten minutes), docs/which_rule.md, docs/front_ends.md; `make docs` builds the site."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.readme:
         page = Path(options.readme)
         part = (out / PART).read_text(encoding="utf-8")
-        (page.parent / PICTURE).write_bytes((out / Path(PICTURE).name).read_bytes())
+        for picture in PICTURES:
+            (page.parent / picture).write_bytes((out / Path(picture).name).read_bytes())
         page.write_text(put(part, page.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     print(f"\nReport: {file.resolve()}\n\n{NEXT}")
     return 0
@@ -81,7 +82,7 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
         print(f"{many}, learned while it runs, {how}; compiling first …", flush=True)
         heard.append(listen(settings, digits, batch, rule, lambda text: print(text, flush=True)))
     print("\nMemory of one gradient is planned for streams of up to 100,000 steps …", flush=True)
-    memory = stream_memory(settings, digits)
+    memory = stream_memory(settings, digits, tell=_told)
     at = ", ".join(f"{n:,} steps {b / 1e6:.1f} MB" for n, b in zip(STREAMS, memory["BPTT"], strict=True))
     print(f"Memory of one gradient: d_rtrl {memory['d_rtrl'][-1] / 1e6:.1f} MB at any length; BPTT {at}.\n")
     kept = out / "checkpoints" / _mark(settings, digits)
@@ -105,11 +106,15 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
     file = out / "report.html"
     found = page(rows, first.learner.report, one_word(first, params, settings, digits), settings, digits, heard, memory)
     file.write_text(found, encoding="utf-8", newline="\n")
-    lead = [f"{h.label}, {h.rule}: {100 * h.shares[-1]:.0f} % named at the end of {h.steps:,} steps" for h in heard]
+    lead = [
+        f"{h.label}, {h.rule}: {100 * h.shares[-1]:.0f} % recognised in the last eighth of {h.steps:,} steps"
+        for h in heard
+    ]
     (out / f"result-{_mark(settings, digits)}.txt").write_text("\n".join([*lead, "", shown]), encoding="utf-8")
     (out / PART).write_text(readme(rows, heard, memory, digits, settings), encoding="utf-8", newline="\n")
-    drawn = alone(sizes(memory, STREAMS, LABEL))
-    (out / Path(PICTURE).name).write_text(drawn, encoding="utf-8", newline="\n")
+    for frame, picture in enumerate(PICTURES):
+        drawn = alone(sizes(memory, STREAMS, LABEL), frame)
+        (out / Path(picture).name).write_text(drawn, encoding="utf-8", newline="\n")
     shutil.rmtree(kept)
     print(f"All in all {perf_counter() - began:.0f} s; peak resident memory {measure.peak_resident()}.")
     return file
@@ -121,7 +126,7 @@ def _rows(
     """BPTT, which the others are measured against, stands last."""
     lengths = measure.LENGTHS
     programs = [measure.gradient(one, settings, digits, times) for one in methods.values() for times in lengths]
-    found = measure.compiled(programs)
+    found = measure.compiled(programs, _told)
     compiled = {name: found[k * len(lengths) : (k + 1) * len(lengths)] for k, name in enumerate(methods)}
     batch = first_batch(settings, digits.train)
 
@@ -139,6 +144,11 @@ def _rows(
         )
         for name, one in sorted(methods.items(), key=lambda item: item[1].is_bptt)
     ]
+
+
+def _told(done: int, of: int) -> None:
+    """How many programs are compiled, on one line that grows."""
+    print(f"  {done} of {of} programs compiled", end="\n" if done == of else "\r", flush=True)
 
 
 def _mark(settings: Settings, digits: Digits) -> str:

@@ -101,10 +101,10 @@ STYLE = """text { font: 13px system-ui, sans-serif; } .axis { fill: #59616b; } .
 }"""
 
 
-def alone(chart: str) -> str:
-    """The wide drawing of a chart as a file of its own."""
-    wide = chart.partition("</svg>")[0].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    head, _, rest = wide.partition(">")
+def alone(chart: str, frame: int = 0) -> str:
+    """The wide drawing of a chart, or with 1 the narrow one, as a file of its own."""
+    drawing = "<svg " + chart.split("</svg>")[frame].partition("<svg ")[2]
+    head, _, rest = drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).partition(">")
     return f"{head}><style>{STYLE}</style>{rest}</svg>\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -27,10 +27,16 @@ class Cosine(NamedTuple):
     least: float
 
 
-def compiled(programs: Sequence[jax.stages.Lowered]) -> list[jax.stages.Compiled]:
-    """Several programs, compiled side by side on the cores that there are."""
+def compiled(
+    programs: Sequence[jax.stages.Lowered], tell: Callable[[int, int], None] = lambda done, of: None
+) -> list[jax.stages.Compiled]:
+    """Several programs, compiled side by side on the cores that there are; `tell` hears of each that is done."""
+    out = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda one: one.compile(), programs))
+        for one in pool.map(lambda one: one.compile(), programs):
+            out.append(one)
+            tell(len(out), len(programs))
+    return out
 
 
 def gradient(method: Method, settings: Settings, digits: Digits, times: int = 1) -> jax.stages.Lowered:

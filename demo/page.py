@@ -22,7 +22,7 @@ from .pictures import Drawn
 from .runs import Settings
 from .stream import LENGTHS as STREAMS
 from .stream import Heard
-from .table import Row, cells, heads
+from .table import Row, best, cells, heads
 
 
 def page(
@@ -73,12 +73,12 @@ def _header(
     found = {row.name: row.accuracy for row in rows}
     said = (
         f"A recurrent network of {settings.neurons} adaptive spiking neurons hears {heard.words:,} {digits.name} as "
-        f"one stream of {heard.steps:,} steps, once, and learns while it runs, in a memory that does not grow: at the "
-        f"end it names {100 * heard.shares[-1]:.0f} % before it has learned from them. A gradient over {STREAMS[-1]:,} "
-        f"steps takes {memory['d_rtrl'][-1] / 1e6:.1f} MB; back-propagation through time (BPTT), which has to keep the "
-        f"stream, {memory['BPTT'][-1] / 1e6:,.0f} MB.",
-        f"Trained word by word, {settings.epochs} times over, it names {100 * found['d_rtrl']:.1f} % of "
-        f"{digits.test.inputs.shape[1]} that were held out; by BPTT it is {100 * found['BPTT']:.1f} %.",
+        f"one stream of {heard.steps:,} steps, once, and learns while it plays, in a memory that does not grow. In the "
+        f"last eighth it recognises {100 * heard.shares[-1]:.0f} % of the words before it has learned from them. A "
+        f"gradient over {STREAMS[-1]:,} steps takes {memory['d_rtrl'][-1] / 1e6:.1f} MB; back-propagation through time "
+        f"(BPTT), which has to store the stream, takes {memory['BPTT'][-1] / 1e6:,.0f} MB.",
+        f"Trained word by word, {settings.epochs} times over, it recognises {100 * found['d_rtrl']:.1f} % of "
+        f"{digits.test.inputs.shape[1]} held-out words; trained by BPTT, {100 * found['BPTT']:.1f} %.",
     )
     links = (
         ("stream", "A stream"), ("results", "Words"), ("learning", "Learning"), ("word", "One word"),
@@ -93,13 +93,14 @@ def _stream(heard: list[Heard], memory: dict[str, list[int]]) -> str:
     """What online learning is for: a sequence without an end."""
     one = heard[0]
     said = (
-        f"{one.words:,} words one after another, heard once and learned while they run, ten steps at a time. Each part "
-        "is answered before it is learned from. A trace (<code>d_rtrl</code>) carries what was heard before those ten "
-        "steps; without one (<code>tbptt</code>) it is lost. Several streams at once make a machine busier, and leave "
-        "each with fewer steps to learn in."
+        f"{one.words:,} words one after another, heard once and learned while they play, ten steps at a time. Each "
+        "eighth of the stream is answered with the weights of its beginning, before the network learns from it: what "
+        "is shown for an eighth is what was known before it. A trace (<code>d_rtrl</code>) carries what was heard "
+        "before those ten steps; without one (<code>tbptt</code>) it is lost. Several streams side by side use a "
+        "machine better, but leave each with fewer steps to learn in."
     )
     shares = {h.label: h.shares for h in heard}
-    learned = curves(shares, "eighth of the stream", "words named rightly", "Share of words named rightly as it runs")
+    learned = curves(shares, "eighth of the stream", "words recognised", "Share of words recognised as the stream runs")
     grown = memory["BPTT"][-1] / memory["d_rtrl"][-1]
     words = (
         f"Memory of one gradient by the length of the stream. At {STREAMS[-1]:,} steps BPTT needs {grown:,.0f} times "
@@ -113,11 +114,14 @@ def _stream(heard: list[Heard], memory: dict[str, list[int]]) -> str:
 
 
 def _results(rows: list[Row], settings: Settings, digits: Digits) -> str:
-    names = heads(digits.steps)
+    names, marked = heads(digits.steps), best(rows)
     head = "".join(f'<th scope="col">{h}</th>' for h in names)
     body = "\n".join(
         f'<tr class="m{k}"><th scope="row">{escape(name)}</th>'
-        + "".join(f'<td data-name="{h}">{c}</td>' for h, c in zip(names[1:], rest, strict=True))
+        + "".join(
+            f'<td data-name="{h}">{f"<b>{c}</b>" if (k, n) in marked else c}</td>'
+            for n, (h, c) in enumerate(zip(names[1:], rest, strict=True), 1)
+        )
         + "</tr>"
         for k, (name, *rest) in enumerate(cells(row) for row in rows)
     )
@@ -127,8 +131,9 @@ def _results(rows: list[Row], settings: Settings, digits: Digits) -> str:
         f"<code>tbptt</code>, learn online: they look back on {settings.window} steps and update the weights after "
         "them, and the first two carry a trace of all that came before. BPTT keeps the whole sequence and updates at "
         "its end. The answer is asked for at the last step. Accuracy: on what was held out, after the last epoch. "
-        "An epoch: the seconds of the fastest. Memory: what the compiler plans for the gradient of a batch of "
-        f"{settings.batch}. Cosine with BPTT’s gradient, before and after training: mean over the parameters (least)."
+        "An epoch: the seconds of the fastest. What is best in a column is bold. Memory: what the compiler plans for "
+        f"the gradient of a batch of {settings.batch}. Cosine with BPTT’s gradient, before and after training: mean "
+        "over the parameters (least)."
     )
     scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="Results">{table}</div>'
     return _section("results", "Words, one by one", scroll, f'<p class="hint">{hint}</p>')
@@ -166,7 +171,7 @@ def _code() -> str:
 def _next() -> str:
     said = (
         "Put your own step in the place of this one, or take a file of yours with such a <code>make</code>. "
-        "<code>docs/index.md</code> is ten minutes from here; <code>make docs</code> builds the site."
+        "<code>docs/start.md</code> is ten minutes from here; <code>make docs</code> builds the site."
     )
     lines = {"explain": "what follows here", "check": "against BPTT", "rules": "rules side by side"}
     commands = "\n".join(

@@ -28,7 +28,7 @@ LENGTHS = (100, 1_000, 10_000, 100_000)
 
 @dataclass(frozen=True)
 class Heard:
-    """A stream that was learned: words and steps, the share named rightly before it was learned from, part by part."""
+    """A stream that was learned: words and steps, the share recognised before they were learned from, part by part."""
 
     batch: int
     rule: str
@@ -81,12 +81,16 @@ def listen(settings: Settings, digits: Digits, batch: int, rule: str, tell: Call
             params, opt_state, state, inputs[part], answers[part], mask[part]
         )  # fmt: skip
         tell(
-            f"  after {part.stop:>7,} steps: {100 * shares[-1]:.0f} % of the last words named before they were learned"
+            f"  after {part.stop:>7,} steps: {100 * shares[-1]:.0f} % of the words of this eighth recognised before it "
+            "was learned from"
         )
     return Heard(batch, rule, int(mask[: PARTS * size].sum()), PARTS * size, tuple(shares))
 
 
-def memory(settings: Settings, digits: Digits, lengths: Sequence[int] = LENGTHS) -> dict[str, list[int]]:
+def memory(
+    settings: Settings, digits: Digits, lengths: Sequence[int] = LENGTHS,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, list[int]]:  # fmt: skip
     """Bytes of one gradient over a stream of batch 1, by its length; nothing is run."""
     learner = learner_of(settings, digits, 1, "d_rtrl")
     online = learner.value_and_grad(loss, window=settings.window)
@@ -98,7 +102,8 @@ def memory(settings: Settings, digits: Digits, lengths: Sequence[int] = LENGTHS)
 
     found = compiled(
         [lowered(lambda p, *s: online(p, learner.init(p), *s)[0][1], n) for n in lengths]
-        + [lowered(lambda p, *s: by_bptt(p, learner.hidden, *s)[1], n) for n in lengths]
+        + [lowered(lambda p, *s: by_bptt(p, learner.hidden, *s)[1], n) for n in lengths],
+        tell,
     )
     planned = [planned_bytes(one) for one in found]
     return {"d_rtrl": planned[: len(lengths)], "BPTT": planned[len(lengths) :]}

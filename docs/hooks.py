@@ -1,7 +1,9 @@
-"""While the site is built: `>>>` lines in the text become code, formulas of docstrings become MathML, which browsers
-draw without a script, and links to files that are no pages become names."""
+"""What pages are before a site is made of them, whatever program makes it: `>>>` lines become code, formulas become
+MathML, which browsers draw without a script, and links to files that are not pages become names."""
 
 import re
+import shutil
+import tomllib
 from pathlib import Path
 
 FENCE = re.compile(r"^(```|~~~)")
@@ -29,6 +31,16 @@ DISPLAYED = re.compile(r"^\.\. math::(.*(?:\n(?:[ \t]+.*)?)*)", re.MULTILINE)
 INLINE = re.compile(r":math:`([^`]+)`")
 
 
+# As pages have them.
+BLOCK = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def with_blocks(text):
+    """Blocks of LaTeX in a page as MathML."""
+    drawn = lambda found: f'<div class="scroll formula">{_formula(" ".join(found[1].split()), display="block")}</div>'  # noqa: E731
+    return BLOCK.sub(drawn, text)
+
+
 def with_formulas(text):
     """Formulas in LaTeX as MathML; one that is not understood stops the build."""
     text = DISPLAYED.sub(lambda found: f"{_displayed(found[1])}\n\n", text)
@@ -50,7 +62,7 @@ def _formula(source, **attributes):
     if not source.strip():
         return ""
     made = convert(source.strip())
-    if "\\" in made or "&</" in made:
+    if re.search(r"\\[a-zA-Z]", made) or "&</" in made:
         raise ValueError(f"the formula {source!r} cannot be drawn: {made}")
     return made.replace("<math", " ".join(["<math", *(f'{k}="{v}"' for k, v in attributes.items())]), 1)
 
@@ -59,9 +71,32 @@ def _formula(source, **attributes):
 TEXT_OF = {"contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
 
 
-def on_page_markdown(markdown, page, **_):
-    if page.file.src_uri in TEXT_OF:
-        file = Path(__file__).parents[1] / TEXT_OF[page.file.src_uri]
-        markdown = file.read_text(encoding="utf-8").replace("](docs/", "](")
-    text = with_code(markdown)
-    return text if "/" in page.file.src_uri else OUTSIDE.sub(r"`\1`", text)
+def prepared(name, text):
+    """A page as a generator of sites takes it; `name` is its path below docs/."""
+    if name in TEXT_OF:
+        file = Path(__file__).parents[1] / TEXT_OF[name]
+        text = file.read_text(encoding="utf-8").replace("](docs/", "](")
+    text = with_blocks(with_code(text))
+    if name == "index.md" and urls():
+        text += "\n\n" + " · ".join(f"[{name}]({url})" for name, url in urls().items()) + "\n"
+    return text if "/" in name else OUTSIDE.sub(r"`\1`", text)
+
+
+def urls():
+    """The links of pyproject.toml: there are none while it says none."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project.get("urls", {})
+
+
+def write_pages(into):
+    """All pages and pictures, prepared, into another directory: what is left to do is plain Markdown."""
+    docs, into = Path(__file__).parent, Path(into)
+    shutil.rmtree(into, ignore_errors=True)
+    for file in sorted(p for p in docs.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")):
+        target = into / file.relative_to(docs)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".md":
+            text = prepared(file.relative_to(docs).as_posix(), file.read_text(encoding="utf-8"))
+            target.write_text(text, encoding="utf-8")
+        else:
+            shutil.copyfile(file, target)

@@ -4,7 +4,7 @@
 
 `learner.export` writes the whole update (step, trace, gradient, optimizer) as one StableHLO program with a manifest,
 `etrax.save` writes what it works on. Whoever has the two needs neither the model's code nor the optimizer's, and gets
-the same bits. Needs `pip install "etrax[train,export,viz]"`.
+the same bits. Needs `pip install -e ".[train,export,viz]"`.
 """
 
 import tempfile
@@ -38,7 +38,9 @@ def main(steps=400, width=32, file="artifact.png"):
     learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=jnp.zeros(width))
     train, half = learner.train(optimizer, loss, window=1), steps // 2
     *values, first = train(params, optimizer.init(params), learner.init(), xs[:half], ys[:half])
-    *native, _ = train(*values, xs[half:], ys[half:])  # for comparison
+    native = values
+    for t in range(half, steps):  # for comparison: the learner, one sample at a time
+        *native, _ = train(*native, xs[t : t + 1], ys[t : t + 1])
 
     with tempfile.TemporaryDirectory() as folder:
         names = ("params", "opt_state", "state")

@@ -2,7 +2,7 @@
 
     python examples/brainpy_lif.py
 
-Nothing in the model is written for Etrax. Needs `pip install "etrax[brainpy]"` and optax.
+Nothing in the model is written for Etrax. Needs `pip install -e ".[brainpy]"` and optax.
 """
 
 import brainpy.state as bps

@@ -4,7 +4,7 @@
 
 `etrax.Stateful` wraps the module: calling it advances the module's states and the trace, and gradients have the keys
 and units of its parameters. An update after every step, inside one `for_loop`.
-Needs `pip install "etrax[brainpy,viz]"`.
+Needs `pip install -e ".[brainpy,viz]"`.
 """
 
 import brainstate
@@ -29,7 +29,7 @@ def main(steps=400, batch=16, width=24, file="brainstate_style.png"):
 
     brainstate.random.seed(0)
     xs = brainstate.random.randn(steps, batch, 2)
-    ys = 0.5 * jnp.tanh(xs[:, :, :1] + jnp.roll(xs, 3, axis=0)[:, :, 1:])  # of now, and of three steps ago
+    ys = 0.5 * jnp.tanh(xs[:, :, :1] + jnp.roll(xs, 3, axis=0)[:, :, 1:])  # of this step, and of three steps ago
     net = Net(width)
     online = etrax.Stateful(net, "d_rtrl", xs[0], batch_size=batch)
     weights, optimizer = net.states(brainstate.ParamState), braintools.optim.Adam(lr=5e-3)

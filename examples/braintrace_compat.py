@@ -3,7 +3,7 @@
     python examples/braintrace_compat.py
 
 Model, layers, `compile`, algorithms and the loop are as they were. New are verdicts: which gradients are BPTT's, and
-which paths are missing from the others. Needs `pip install "etrax[brainpy,viz]"`.
+which paths are missing from the others. Needs `pip install -e ".[brainpy,viz]"`.
 """
 
 import brainstate

@@ -63,7 +63,7 @@ def main(size=1024, epochs=12, batch=64, width=64, window=8, rule="d_rtrl", file
         rows.append(s["z"][0])
     figure, (above, below) = plt.subplots(2, sharex=True, figsize=(6, 4), layout="constrained")
     above.imshow(shown[:, 0].T, aspect="auto", cmap="Greys", interpolation="none")
-    above.set(ylabel="input", title=f"one trial; {found['accuracy']:.0%} of held-out ones are answered rightly")
+    above.set(ylabel="input", title=f"one trial; {found['accuracy']:.0%} of held-out ones are answered correctly")
     below.imshow(jnp.stack(rows).T, aspect="auto", cmap="Greys", interpolation="none")
     below.set(xlabel="steps", ylabel="neuron")
     figure.savefig(file, dpi=150)

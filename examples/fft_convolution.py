@@ -1,4 +1,4 @@
-"""An op of one's own, learned exactly: a convolution by FFT, y = irfft(rfft(x) * w), as a new JAX primitive.
+"""An operation of your own, learned exactly: a convolution by FFT, y = irfft(rfft(x) * w), as a new JAX primitive.
 
     python examples/fft_convolution.py
 

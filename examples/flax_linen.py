@@ -3,7 +3,7 @@
     python examples/flax_linen.py
 
 The network says what it saw some steps ago. Backpropagation through one step never sees that far; the trace of
-`d_rtrl` carries what the weights did then, in a memory that does not grow. Needs `pip install "etrax[flax,train,viz]"`.
+`d_rtrl` carries what the weights did then, in a memory that does not grow. Needs `pip install -e ".[flax,train,viz]"`.
 """
 
 import flax.linen as nn

@@ -3,7 +3,7 @@
     python examples/nir_graph.py [FILE]
 
 Without a file it makes one itself: LIF neurons that read their own spikes, and a leaky readout. Needs
-`pip install "etrax[nir,train]"`.
+`pip install -e ".[nir,train]"`.
 """
 
 import sys

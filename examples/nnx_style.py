@@ -3,7 +3,7 @@
     python examples/nnx_style.py
 
 The learner is an NNX module itself: it holds the cell, its carry and the trace, and calling it advances all of them.
-Its optimizer updates after every step of a stream. Needs `pip install "etrax[flax,train,viz]"`.
+Its optimizer updates after every step of a stream. Needs `pip install -e ".[flax,train,viz]"`.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""A rule of one's own: eligibility traces with few bits, as neuromorphic chips hold them.
+"""A rule of your own: eligibility traces with few bits, as neuromorphic chips hold them.
 
     python examples/own_rule.py
 

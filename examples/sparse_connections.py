@@ -3,7 +3,7 @@
     python examples/sparse_connections.py
 
 The synapses are learned online, spike by spike, under a leaky readout; `d_rtrl` is exact here, with a trace for each
-synapse and not for each pair of neurons. Needs `pip install "etrax[brainpy]"` and optax.
+synapse and not for each pair of neurons. Needs `pip install -e ".[brainpy]"` and optax.
 """
 
 import brainevent

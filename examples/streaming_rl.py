@@ -5,7 +5,7 @@
 A cue at the beginning of a corridor says which turn is rewarded at its end; on the way there is only noise to be seen.
 `etrax.rl.eligibility` carries the credit: the trace of the return (λ) over the learner's gradient, which reaches back
 to the cue: all of 8 seeds turn right. With truncated backpropagation through one step it does not, and 7 of 8 turn by
-chance. Draws `streaming_rl.png`. Needs `pip install "etrax[train,viz]"`.
+chance. Draws `streaming_rl.png`. Needs `pip install -e ".[train,viz]"`.
 """
 
 import sys

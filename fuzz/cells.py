@@ -5,7 +5,7 @@ from __future__ import annotations
 from .draw import Draw, Value
 from .forms import STEEP_FORMS
 from .nests import fit
-from .ops import matmul
+from .ops import embedding, matmul
 from .spec import Leaf
 from .weights import weight
 
@@ -148,6 +148,34 @@ def _stabilised_cell(g: Draw) -> Cell:
     return states, [inner]
 
 
+def _between(g: Draw, z: Value, u: Value) -> Value:
+    """What stands between two maps in series: most often linear in the data."""
+    (n,), kind = z.shape, g.weighted([(3, "gain"), (3, "bias"), (2, "matmul"), (1, "scale"), (1, "part"), (1, "concat"),
+                                      (1, "add"), (1, "subtract"), (0.7, "tanh"), (0.7, "multiply")])  # fmt: skip
+    if kind in ("gain", "bias"):
+        return g.emit(kind, [z, weight(g, (n,))], (n,))
+    if kind == "part":
+        return g.emit(kind, [z], (n - n // 2,), a=n // 2, b=n)
+    if kind == "concat":
+        return g.emit(kind, [z, u], (n + u.shape[0],))
+    if kind in ("add", "subtract", "multiply"):
+        return g.emit(kind, [z, matmul(g, u, n)], (n,))
+    return matmul(g, z) if kind == "matmul" else g.emit(kind, [z], (n,), a=0.7)
+
+
+def _series_cell(g: Draw) -> Cell:
+    """A gated state under maps in series, of data or of a token's row; near misses have a function between them."""
+    n, u = g.dim(), _vector(g)
+    z = (embedding(g, u) if g.chance(0.3) else None) or matmul(g, u)
+    for _ in range(g.pick((0, 1, 1, 2))):
+        z = _between(g, z, u)
+    y, old = matmul(g, z, n), Value("s.ser", (n,))
+    y = g.emit("tanh", [y], (n,)) if g.chance(0.6) else y
+    read = g.pick((u, z))  # what lies between may be read elsewhere, not linearly
+    new = g.emit("add", [g.emit("gate", [matmul(g, read, n), old], (n,)), y], (n,))
+    return {"ser": (Leaf((n,)), new)}, [new]
+
+
 # How far seeds are moved, how many models have such a cell, and which.
 CELLS = (
     (2**41, 0.2, (_gated_cell, _complex_cell, _rotating_cell)),
@@ -156,4 +184,5 @@ CELLS = (
     (2**45, 0.05, (_constant_cell,)),
     (2**46, 0.05, (_delayed_cell,)),
     (2**47, 0.05, (_stabilised_cell,)),
+    (2**48, 0.05, (_series_cell,)),
 )

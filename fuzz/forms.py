@@ -169,6 +169,8 @@ STEEP_FORMS = {
     "own_log": "jax.scipy.special.xlogy({0}, {0})",
     "bare_norm": "{0} + jnp.linalg.norm({0}, axis=-1, keepdims=True)",
 }
+# What a memory holds for a key.
+_HELD = "jnp.einsum('...a,...ab->...b', {1}, {0})"
 # Old state first.
 STATE_FORMS = {
     "leaky": "0.9 * {0} + {1}",
@@ -178,7 +180,14 @@ STATE_FORMS = {
     "shared_gate": "jax.nn.sigmoid({2})[..., None] * {0} + {1}",
     "key_value": "0.9 * {0} + {1}[..., :, None] * {2}[..., None, :]",
     "selective": "jnp.exp(-{1} ** 2)[..., :, None] * {0} + {1}[..., :, None] * {2}[..., None, :]",
-    "delta_rule": "{0} + {1}[..., :, None] * ({2} - jnp.einsum('...a,...ab->...b', {1}, {0}))[..., None, :]",
+    "delta_rule": "{0} + {1}[..., :, None] * ({2} - " + _HELD + ")[..., None, :]",
+    "gated_delta": "jax.nn.sigmoid({1}.sum(-1))[..., None, None] * ({0} - {1}[..., :, None] * "
+    + _HELD
+    + "[..., None, :]) + {1}[..., :, None] * {2}[..., None, :]",
+    "delta_by_row": "{0} + {1}[..., :, None] * (jax.nn.sigmoid({2}) * ({2} - " + _HELD + "))[..., None, :]",
+    "delta_over_norm": "{0} / (1 + ({0} ** 2).sum(-1, keepdims=True)) + {1}[..., :, None] * ({2} - "
+    + _HELD
+    + ")[..., None, :]",
     "vanilla": "jnp.tanh({0} + {1})",
     "soft_reset": "0.8 * {0} + {1} - spike_jvp({0})",
     "hard_reset": "0.8 * {0} * (1 - spike_vjp({0})) + {1}",

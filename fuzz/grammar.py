@@ -19,6 +19,9 @@ UPDATES = [
     (0.5, "normed"), (0.3, "clip_state"), (0.5, "one_leak_differs"), (0.5, "gate_of_sample"),
 ]  # fmt: skip
 NEEDS_AXIS = ("mean_field", "ring", "delay", "write_first", "shift_in", "one_leak_differs", "gate_of_sample")
+# Memories that a key and a value write: delta rules, and what is near to one.
+MEMORIES = [(2, "key_value"), (2, "selective"), (1, "delta_rule"), (1, "gated_delta"), (1, "delta_by_row"),
+            (1, "delta_over_norm")]  # fmt: skip
 READOUTS = [(5, "leaky"), (1, "one_leak_differs"), (1, "gate_of_sample"), (1, "vanilla"), (1, "detached")]
 
 
@@ -132,7 +135,7 @@ def _update(g: Draw, name: str, old: Value) -> Value:
 
 def _fanned_out(g: Draw, old: Value, y: Value) -> Value:
     """An update by values that reach a whole axis of the state each: a gate that is shared, a key, a value."""
-    form = g.weighted([(2, "key_value"), (2, "selective"), (1, "delta_rule")]) if len(old.shape) == 2 else ""
+    form = g.weighted(MEMORIES) if len(old.shape) == 2 else ""
     first = fit(g, g.data((1, 2)) or y, old.shape[:1])
     if not form or g.chance(0.3):
         return g.emit("shared_gate", [old, y, fit(g, first, old.shape[:-1])], old.shape)

@@ -70,7 +70,7 @@ def _hostile(found: dict[str, Any]) -> str:
     return "\n".join([
         f"{sum(f['files'] for f in found.values()):,} files; {sum(len(f['wrong']) for f in found.values())} wrong.",
         "",
-        "| read as | files | refused in words | read rightly | wrong |",
+        "| read as | files | refused in words | read correctly | wrong |",
         "|---|---|---|---|---|",
         *rows,
     ])  # fmt: skip

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A network of brainpy.state, with units
 #
-# `pip install "etrax[brainpy]"` brings what such models need. The model stays as it is: neurons and units of brainpy,
+# `pip install -e ".[brainpy]"` brings what such models need. The model stays as it is: neurons and units of brainpy,
 # states that it creates itself.
 
 # %%

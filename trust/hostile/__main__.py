@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Fed:
-    """Files of one kind: refused in words, read rightly, or wrong, each wrong one with its number and what it was."""
+    """Files of one kind: refused in words, read correctly, or wrong, each wrong one with its number and what it was."""
 
     files: int = 0
     words: int = 0
