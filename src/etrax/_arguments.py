@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -87,10 +88,27 @@ def check_flag(what: str, value: object) -> bool:
     return bool(value)
 
 
-def check_function(what: str, value: object, takes: str) -> Callable[..., object]:
+def check_function(what: str, value: object, takes: str, arguments: int | None = None) -> Callable[..., Any]:
+    """Refuse what cannot be called, and with `arguments` what cannot be called with so many of them by position."""
     if not callable(value):
         raise ArgumentTypeError(f"`{what}` is a {type(value).__name__}; expected a function of {takes}.")
+    if arguments is not None and not _accepts(value, arguments):
+        raise ArgumentTypeError(f"`{what}` cannot be called with {takes}; expected a function of {takes}.")
     return value
+
+
+def _accepts(function: Callable[..., object], arguments: int) -> bool:
+    if isinstance(function, type):  # a class makes an object of its argument; a hook is called for what it does
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def check_number(rule: str, name: str, value: object, low: float, high: float, text: str, *, ends: str = "[)") -> float:

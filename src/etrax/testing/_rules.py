@@ -16,7 +16,7 @@ from pathlib import Path as File
 import jax
 import numpy as np
 
-from .._arguments import check_arrays, check_flag, check_whole, format_bytes, parse_bytes, short
+from .._arguments import check_arrays, check_flag, check_function, check_whole, format_bytes, parse_bytes, short
 from .._compile import compile as compile_learner
 from .._errors import ArgumentError, ArgumentTypeError, EtraxError, visible
 from ..compiler.ir import LossFunction, Path, PyTree, format_path, leaves_with_paths
@@ -290,7 +290,7 @@ class _Trial:
 def _teller(progress: bool | Callable[[RuleRow], object] | None) -> Callable[[RuleRow], object]:
     """What is done with each row when it comes."""
     if callable(progress):
-        return progress
+        return check_function("progress", progress, "one `RuleRow`", arguments=1)
     shown = sys.stderr is not None and sys.stderr.isatty() if progress is None else check_flag("progress", progress)
     if not shown:
         return lambda row: None

@@ -287,7 +287,7 @@ def _check_places(checkpoint: object, callback: object) -> None:
     if checkpoint is not None and not (isinstance(checkpoint, str | os.PathLike) and str(checkpoint)):
         raise ArgumentTypeError(f"`checkpoint` is {short(checkpoint)}; expected the name of a directory.")
     if callback is not None:
-        check_function("callback", callback, "one record")
+        check_function("callback", callback, "one record", arguments=1)
 
 
 def _log(log: Callable[[dict[str, float]], object] | None, every: int | None) -> Log | None:
@@ -296,7 +296,7 @@ def _log(log: Callable[[dict[str, float]], object] | None, every: int | None) ->
         if every is not None:
             raise ArgumentError("`log_every` says how often `log` is called: pass `log`, too.")
         return None
-    check_function("log", log, "one dictionary of numbers")
+    check_function("log", log, "one dictionary of numbers", arguments=1)
     return Log(log, every)
 
 
