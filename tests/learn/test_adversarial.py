@@ -130,7 +130,7 @@ def one_state_reads_the_other_rolled(p, h, x):
     return (a, b), b
 
 
-@model({"w": draw(I, H)}, (draw(B, H), draw(B, H)))
+@model({"w": draw(I, H)}, (draw(B, H), draw(B, H)), exact="w")
 def one_state_reads_the_other_twice(p, h, x):
     a, b = 0.9 * h[0] + x @ p["w"], 0.8 * h[1] + jnp.roll(h[0], 1, -1) + h[0]
     return (a, b), b

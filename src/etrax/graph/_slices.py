@@ -13,11 +13,11 @@ from .._compat import (
     JaxprEqn,
     Literal,
     Var,
+    bodies_of,
     build_jaxpr,
     cond_branches,
     is_extended,
     open_jaxpr,
-    scan_parts,
     shape_struct,
     staged_copy,
 )
@@ -150,14 +150,14 @@ def _traced(run: Callable[..., list[jax.Array]], avals: Sequence[jax.ShapeDtypeS
 
 
 def inner_equation(jaxpr: Jaxpr, at: Site) -> JaxprEqn:
-    """The equation at an address, which may lie inside loops and branches."""
+    """The equation at an address, which may lie inside loops, branches and calls."""
     eqn = jaxpr.eqns[at[0]]
     rest = at[1:]
     while rest:
         if eqn.primitive.name == "cond":
             body, rest = cond_branches(eqn)[rest[0]][0], rest[1:]
         else:
-            body = scan_parts(eqn).jaxpr
+            (body,) = bodies_of(eqn)
         eqn, rest = body.eqns[rest[0]], rest[1:]
     return eqn
 
