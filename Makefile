@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults hostile trust-page docs docs-next pages release-check lint clean
+.PHONY: help venv demo test test-slow test-exhaustive durations test-extras test-browser test-matrix test-311 test-313 fuzz bench bench-quick bench-full bench-check soak faults hostile trust-page docs docs-next pages release-check lint clean
 
 # The first of the given commands that runs: pyenv keeps shims on the PATH that do not.
 first_running = $(shell for p in $(1); do "$$p" -c "" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -62,7 +62,10 @@ test: $(VENV)/.installed  ## run the fast tests and the doctests
 	$(call fast,$(VENV))
 
 test-slow: $(VENV)/.installed-bench  ## run the slow tests, those beside braintrace too
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not exhaustive"
+
+test-exhaustive: $(VENV)/.installed-bench  ## run the rows that are left out of the slow tests: every model with every rule (hours)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m exhaustive
 
 durations: $(VENV)/.installed  ## run all fast tests whole and store how long each row takes, for tests/rows.py
 	@rm -f tests/durations.json

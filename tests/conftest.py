@@ -12,7 +12,7 @@ if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
 
 import jax
 import pytest
-from tests.rows import Durations, mark_slow_rows
+from tests.rows import Durations, mark_exhaustive_rows, mark_slow_rows
 
 jax.config.update("jax_enable_x64", True)
 
@@ -29,6 +29,7 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     mark_slow_rows(items)
+    mark_exhaustive_rows(items)
 
 
 def keep_float64(brainstate):

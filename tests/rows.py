@@ -4,6 +4,10 @@
 row that is not there counts as the mean of its test. Rows that do not fit are marked slow, and run in `make test-slow`.
 Tests that stand for whole classes of models have more seconds, by `@pytest.mark.fast_seconds(n)`; a test without stored
 durations runs whole.
+
+A grid of every model with every rule would keep the slow suite busy for a night. `@pytest.mark.one_in(n)` leaves one
+row in n of it to `make test-slow` and marks the others exhaustive: `make test-exhaustive` runs them. With n prime to
+the length of the inner axis, every model and every rule is among the rows that stay.
 """
 
 import json
@@ -60,6 +64,18 @@ def mark_slow_rows(items):
             for row, item in found:
                 if row not in kept:
                     item.add_marker(pytest.mark.slow)
+
+
+def mark_exhaustive_rows(items):
+    grids = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("one_in") is not None:
+            grids[test_and_row(item.nodeid)[0]].append(item)
+    for rows in grids.values():
+        (n,) = rows[0].get_closest_marker("one_in").args
+        for i, item in enumerate(rows):
+            if i % n and item.get_closest_marker("slow") is not None:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 class Durations:

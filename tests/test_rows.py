@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.rows import SECONDS, fast_rows, read
+import pytest
+from tests.rows import SECONDS, fast_rows, mark_exhaustive_rows, read
 from tests.zoo import ZOO
 
 GRID = [f"{rule}-{model}" for rule in "abcd" for model in "123456"]
@@ -37,6 +38,35 @@ def test_every_family_of_the_zoo_is_in_the_fast_suite():
 
 def test_stored_tests_are_longer_than_what_they_may_take():
     assert all(sum(rows.values()) > SECONDS for rows in read().values())
+
+
+class Row:
+    """A row of a grid, as far as `rows.py` looks at it."""
+
+    def __init__(self, nodeid, *marks):
+        self.nodeid, self.marks = nodeid, list(marks)
+
+    def get_closest_marker(self, name):
+        return next((mark for mark in self.marks if mark.name == name), None)
+
+    def add_marker(self, mark):
+        self.marks.append(mark.mark)
+
+
+def test_every_rule_and_every_model_is_among_the_rows_of_a_grid_that_stay():
+    marks = pytest.mark.slow.mark, pytest.mark.one_in(7).mark
+    grid = [Row(f"t[{model}-{rule}]", *marks) for model in range(60) for rule in range(19)]
+    mark_exhaustive_rows(grid)
+    stay = [row.nodeid[2:-1].split("-") for row in grid if row.get_closest_marker("exhaustive") is None]
+    assert len(stay) == -(-60 * 19 // 7)
+    assert {model for model, _ in stay} == set(map(str, range(60)))
+    assert {rule for _, rule in stay} == set(map(str, range(19)))
+
+
+def test_fast_rows_of_a_grid_stay_fast():
+    grid = [Row(f"t[{i}]", pytest.mark.one_in(2).mark) for i in range(4)]
+    mark_exhaustive_rows(grid)
+    assert all(row.get_closest_marker("exhaustive") is None for row in grid)
 
 
 # Many budgets, of which some are met to the last digit by what the families' first rows take together.

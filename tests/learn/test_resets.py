@@ -109,6 +109,7 @@ def tolerance(s):
     return 1e-12 if s.model.tol <= 1e-9 else s.model.tol
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_zoo(name, rule):

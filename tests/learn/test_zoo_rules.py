@@ -21,6 +21,7 @@ RULES = {
 FAST = {"size/one_number", "chains/current_to_adaptation"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_zoo(name, rule):

@@ -135,6 +135,7 @@ RULES = {
 
 
 @pytest.mark.fast_seconds(6)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", [n for n in ZOO if n != "size/two_hundred"])
 def test_zoo(name, rule):
