@@ -484,11 +484,6 @@ def staged_copy(x: Any) -> Any:
     return _copy_p.bind(jax.numpy.asarray(x))
 
 
-def shaped_array(shape: Sequence[int], dtype: Any) -> Any:
-    """The abstract value of an array, as primitives give it."""
-    return _core.ShapedArray(tuple(shape), dtype)
-
-
 def zeros_of(aval: Any) -> Any:
     return jax.numpy.zeros(aval.shape, aval.dtype)
 

@@ -39,7 +39,6 @@ from ..runtime import (
     gather_of,
     layout_of,
     site_math,
-    slot_count,
     times,
     trace_dtype_of,
 )
@@ -71,7 +70,7 @@ def dense_transport(
         return sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
 
     def init() -> DenseTrace:
-        widths = [slot_count(facts, samples.groups[r.group]) for r in relations]
+        widths = [layout(r.group).size for r in relations]
         shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
         return DenseTrace([jnp.zeros((n, *s), d) for n, s, d in zip(widths, shapes, dtypes, strict=True)])
 

@@ -13,7 +13,6 @@ from ._layout import Layout as Layout
 from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
-from ._layout import slot_count as slot_count
 from ._ops import kernels_of as kernels_of
 from ._ops import with_kernels as with_kernels
 from ._own_loss import HeldStates as HeldStates

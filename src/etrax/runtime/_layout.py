@@ -185,16 +185,6 @@ class Layout:
         return jnp.concatenate([a.astype(dtype) for a in parts]) if len(parts) > 1 else parts[0]
 
 
-def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
-    """Real state scalars at a position, but for those of some leaves: complex leaves count twice."""
-    per = {
-        leaf: place.size // max(group.num_positions, 1)
-        for leaf, place in zip(group.leaves, group.place, strict=True)
-        if leaf not in without
-    }
-    return sum(n * (2 if np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) else 1) for i, n in per.items())
-
-
 def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
     """Slots in the group's own order, but for those of some leaves; complex ones twice."""
     return layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)

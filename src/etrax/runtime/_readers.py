@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -72,12 +72,10 @@ class Copied:
 
 
 @dataclass(frozen=True, eq=False)
-class Filtered:
-    """Blocks [[D, 0], [D, κ I]] and [F; F]: of some slots a copy x̄ ← κ x̄ + x' is carried, behind the others."""
+class _OverProbes:
+    """What a reader takes from the probes that it reads through."""
 
     probes: Probes
-    kappa: float
-    copied: tuple[Copied, ...]
 
     @property
     def facts(self) -> Facts:
@@ -91,12 +89,22 @@ class Filtered:
     def view(self) -> View:
         return self.probes.view
 
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        return self._layouts
+    def of(self, relations: Sequence[Relation]) -> Self:
+        return replace(self, probes=self.probes.of(relations))
+
+    def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]:
+        return self.probes.stand_ins()
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered(_OverProbes):
+    """Blocks [[D, 0], [D, κ I]] and [F; F]: of some slots a copy x̄ ← κ x̄ + x' is carried, behind the others."""
+
+    kappa: float
+    copied: tuple[Copied, ...]
 
     @cached_property
-    def _layouts(self) -> tuple[Layout, ...]:
+    def layouts(self) -> tuple[Layout, ...]:
         return tuple(self._wider(layout, c) for layout, c in zip(self.probes.layouts, self.copied, strict=True))
 
     def _wider(self, layout: Layout, c: Copied) -> Layout:
@@ -108,9 +116,6 @@ class Filtered:
         slots = tuple(layout.slots[s] for s in c.slots)
         return replace(layout, slots=slots, known=known, stacked_as=layout.stacked)
 
-    def of(self, relations: Sequence[Relation]) -> Filtered:
-        return replace(self, probes=self.probes.of(relations))
-
     def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
         c = self.copied[group]
         both = ((len(c.plain) + n, s) for n, s in enumerate(c.copied) if s in c.plain)
@@ -118,9 +123,6 @@ class Filtered:
 
     def drives(self, k: int) -> np.ndarray:
         return self.probes.drives(k)[list(self.copied[self.relations[k].group].slots)]
-
-    def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]:
-        return self.probes.stand_ins()
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
@@ -139,31 +141,14 @@ class Filtered:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaky:
+class Leaky(_OverProbes):
     """λ in the place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
 
-    probes: Probes
     decay: float
     driven: tuple[tuple[int, ...], ...]
 
-    @property
-    def facts(self) -> Facts:
-        return self.probes.facts
-
-    @property
-    def relations(self) -> tuple[Relation, ...]:
-        return self.probes.relations
-
-    @property
-    def view(self) -> View:
-        return self.probes.view
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        return self._layouts
-
     @cached_property
-    def _layouts(self) -> tuple[Layout, ...]:
+    def layouts(self) -> tuple[Layout, ...]:
         pairs = zip(self.probes.layouts, self.driven, strict=True)
         return tuple(self._of_driven(layout, driven) if layout.slots else layout for layout, driven in pairs)
 
@@ -171,17 +156,11 @@ class Leaky:
         slots, alone = tuple(layout.slots[s] for s in driven), np.eye(len(driven), dtype=bool)
         return replace(layout, slots=slots, known=alone, stacked_as=False)
 
-    def of(self, relations: Sequence[Relation]) -> Leaky:
-        return replace(self, probes=self.probes.of(relations))
-
     def drives(self, k: int) -> np.ndarray:
         return self.probes.drives(k)[list(self.driven[self.relations[k].group])]
 
     def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
         return {}
-
-    def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]:
-        return self.probes.stand_ins()
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]

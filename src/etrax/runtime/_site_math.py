@@ -198,16 +198,16 @@ def features(site: WeightSite, fixed: Operands, u: Sequence[Array]) -> Array:
     return flat.reshape(*lead, *flat.shape[1:]).mean(_shared_loops(site))
 
 
-def data_structs(site: WeightSite, steps: int) -> list[jax.ShapeDtypeStruct]:
-    """The op's data over so many steps."""
+def data_structs(site: WeightSite) -> list[jax.ShapeDtypeStruct]:
+    """The op's data over one step, with an axis of one for the step."""
     loops = tuple(n for _, n in site.loops)
     varying = [site.call.operands[i] for i in site.rule.varying(site.call)]
-    return [jax.ShapeDtypeStruct((steps, *loops, *a.shape), a.dtype) for a in varying]
+    return [jax.ShapeDtypeStruct((1, *loops, *a.shape), a.dtype) for a in varying]
 
 
 def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
     """The trace of features before the first step."""
-    data = data_structs(site, 1)
+    data = data_structs(site)
     fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
     shape = jax.eval_shape(lambda f, u: features(site, f, u), fixed, data).shape
     return jnp.zeros(shape[1:], dtype)

@@ -212,10 +212,10 @@ def _real_dtype(plan: Plan, g: int) -> np.dtype:
 
 
 def by_position_transport(
-    plan: Plan, by_sample: bool = True, through_states: Callable[[], SeenThrough] = SeenThrough
+    plan: Plan, through_states: Callable[[], SeenThrough] = SeenThrough
 ) -> Transport[PositionTrace]:
     """Traces of a plan, and the gradient of the loss through the entry state, or through the new states of a step."""
-    traces = Traces(plan, by_sample)
+    traces = Traces(plan)
     transport = Transport(
         traces.init,
         lambda trace, g, window: traces.credit(trace, plan.vectors(g), window, fused=True),

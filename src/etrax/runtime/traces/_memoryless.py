@@ -108,7 +108,7 @@ class _Memoryless:
         slopes = [[jnp.zeros(states[k].aval.shape, self._wide(i)) for k in sources]
                   for i, sources in zip(self.leaves, self.sources, strict=True)]  # fmt: skip
         rows = [[jnp.zeros(s.y_shape, t) for _ in n] for s, t, n in zip(sites, self.dtypes, self.driven, strict=True)]
-        known = [[] if s.rule is ALIGNED else site_math.data_structs(s, 1) for s in sites]  # a bias has no data
+        known = [[] if s.rule is ALIGNED else site_math.data_structs(s) for s in sites]  # a bias has no data
         data = [tuple(jnp.zeros(a.shape[1:], self._data_dtype(a.dtype)) for a in structs) for structs in known]
         return WithLast(self.inner.init(), LastStep(slopes, rows, data))
 
