@@ -96,8 +96,8 @@ class _Filter:
 
     def _through_states(self, k: int, new: Vector, window: WindowData) -> Array:
         """F · s at y, of a window of one step."""
-        plan, fixed = self.traces.plan, self.traces.plan.fixed(window)
-        step = plan.reads(fixed, jax.tree.map(lambda a: a[0], window.records))
+        plan, fixed = self.traces.plan, self.traces.plan.recorder.fixed(window)
+        step = plan.recorder.read(fixed, jax.tree.map(lambda a: a[0], window.records))
         s = self.on_copies(plan.relations[k].group, jax.tree.map(lambda a: a[0], new), 0)
         bar = plan.driven_dot(k, s, step, fixed)
         return bar[None].astype(window.signals.ops[plan.relations[k].site].dtype)
@@ -145,7 +145,7 @@ def filtered_transport(
         traces.init,
         f.credit,
         lambda trace, window: traces.move(trace, window, window.records),
-        EachStep(plan.record),
+        EachStep(plan.recorder.record),
         Signal(f.signal, frozenset(r.site for r in plan.relations), own_loss.seen),
         fused=FusedCredit(at_exit=f.at_exit),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),

@@ -72,7 +72,7 @@ def leaky_transport(
         lambda: LeakyTrace(traces.init(), reached.init()),
         lambda trace, g, window: traces.credit(trace.plain, plan.vectors(g), window, True, meets(trace)),
         lambda trace, window: LeakyTrace(traces.move(trace.plain, window, window.records), window.carry),
-        EachStep(plan.record, lambda trace: trace.reached, reached.advance, reached.restart)
+        EachStep(plan.recorder.record, lambda trace: trace.reached, reached.advance, reached.restart)
         if plan.relations
         else EachStep(),
         fused=FusedCredit(

@@ -111,7 +111,7 @@ class _Guided:
         return GuidedTrace(self.traces.init(), zeros, self.source.init())
 
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
-        blocks = self.plan.record(leaves, weights, ys)
+        blocks = self.plan.recorder.record(leaves, weights, ys)
         if not self.signalled:
             return StepRecord(blocks, Eligibility({}, {}))
         observed = observe_cut_step(self.visible, self.plan, leaves, weights, ys)

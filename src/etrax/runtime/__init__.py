@@ -3,6 +3,7 @@
 from . import _site_math as site_math  # noqa: F401
 from ._count import LAST_STEP as LAST_STEP
 from ._count import count_on as count_on
+from ._dtypes import trace_dtype_of as trace_dtype_of
 from ._eligibility import Eligibility as Eligibility
 from ._eligibility import backward as backward
 from ._eligibility import eligibility as eligibility
@@ -26,7 +27,6 @@ from ._pieces import run_in_pieces as run_in_pieces
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
 from ._plan import plan_of as plan_of
-from ._plan import trace_dtype_of as trace_dtype_of
 from ._probes import Probes as Probes
 from ._probes import differentiable as differentiable
 from ._probes import linked as linked

@@ -34,12 +34,15 @@ import numpy as np
 from jax import Array
 
 from .._compat import Var
+from ..compiler.analysis import Facts, Relation, is_steep
 from ..compiler.dataflow import Uniform, number_outputs, uniformity
 from ..compiler.ir import Role
 from ..compiler.opened import weights
 from ..compiler.primitives import Name
 from ._layout import Gather
 from ._readers import Reader
+from ._resets import equal_along, lanes_of_group
+from .blocks import shortened
 
 # block[s][t]; None is an entry that is always zero.
 Uniforms: TypeAlias = list[list[Uniform | None]]
@@ -159,6 +162,72 @@ def _maybe(found: Iterable[Uniform | None]) -> Uniform | None:
 def _of(found: Iterable[Uniform]) -> Uniform:
     """What holds of all."""
     return reduce(Uniform.both, found)
+
+
+def known_structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
+    """What is known of the relations of a reader and of their groups."""
+    # To ask it of each entry of many states would take long; copies are as narrow as they get.
+    few = [
+        k for k, r in enumerate(reader.relations)
+        if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked
+    ]  # fmt: skip
+    return _even_structure(reader, _structure_of_few(reader, gathers, dtypes, few) if few else Structure())
+
+
+def _even_structure(reader: Reader, known: Structure) -> Structure:
+    """What is known besides, where groups have many states: the axes along which their blocks are equal."""
+    facts, layouts = reader.facts, reader.layouts
+    many = [k for k, r in enumerate(reader.relations) if layouts[r.group].stacked]
+    if not many or is_steep(facts):
+        return known
+    blocks, rows = even_structure(reader.of([reader.relations[k] for k in many]))
+    for g in blocks if facts.lanes is not None else ():
+        lanes = lanes_of_group(facts, layouts[g].group, layouts[g].shape)
+        assert lanes is not None
+        blocks[g] = tuple(a and b for a, b in zip(blocks[g], equal_along(lanes), strict=True))
+    blocks = {g: along for g, along in blocks.items() if shortened(layouts[g].shape, along) != layouts[g].shape}
+    narrow = {k: row for k, row in zip(many, rows, strict=True) if can_be_narrow(facts, reader.relations[k])}
+    return replace(known, even_blocks=blocks, even_rows=narrow)
+
+
+def _structure_of_few(
+    reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype], few: Sequence[int]
+) -> Structure:
+    """What is known of those of some relations that gain by it, and of their groups."""
+    some = reader.of([reader.relations[k] for k in few])
+    types = [dtypes[k] for k in few]
+    real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]
+    known = structure_of(some, [gathers[k] for k in few], types).with_gains(real)
+    numbers = {n: k for n, k in enumerate(few) if _gains(some, known, n)}
+    known = known.of(numbers, {reader.relations[k].group for k in numbers.values()})
+    return known if reader.facts.lanes is None else _by_lane(reader, known)
+
+
+def _by_lane(reader: Reader, known: Structure) -> Structure:
+    """What is still known where each lane may start again on its own: blocks, and traces, differ from lane to lane."""
+    layouts, groups, ops = reader.layouts, {}, {}
+    for g in known.blocks:
+        lanes = lanes_of_group(reader.facts, layouts[g].group, layouts[g].shape)
+        assert lanes is not None
+        groups[g] = equal_along(lanes)
+        at = {k: np.maximum(r.places, 0) for k, r in enumerate(reader.relations) if k in known.at_ops and r.group == g}
+        ops |= {k: equal_along(lanes.reshape(-1)[places]) for k, places in at.items()}
+    return known.equal_along(groups, ops)
+
+
+def can_be_narrow(facts: Facts, relation: Relation) -> bool:
+    """Whether the axes of y are those of F and of D, so that what holds along them can be compared."""
+    site = facts.sites[relation.site]
+    plain = site.rule.narrow and not site.loops and relation.copies is None
+    return plain and relation.places.shape == site.call.out.shape
+
+
+def _gains(reader: Reader, known: Structure, k: int) -> bool:
+    """Whether the trace of relation k is smaller, or moved by fewer products, by what is known of D and F."""
+    r = reader.relations[k]
+    shape = reader.facts.sites[r.site].call.out.shape
+    saved = any(e and n > 1 for slot in known.slots(k) for e, n in zip(slot.along, shape, strict=True))
+    return saved or known.is_fixed(r.group)
 
 
 def even_structure(reader: Reader) -> tuple[dict[int, Along], list[Along]]:

@@ -21,7 +21,9 @@ from jax import Array
 from ..._compat import is_concrete, materialised
 from ..._machine import machine
 from .. import _site_math as site_math
-from .._plan import FixedParts, Plan, wide_dtype
+from .._dtypes import wide_dtype
+from .._plan import Plan
+from .._recorder import FixedParts
 from .._transport import EachStep, FusedCredit, SeenThrough, Transport, WindowData, add_to, by_site
 from .._view import in_view
 from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse
@@ -108,13 +110,13 @@ class Traces:
 
     def _signals(self, trace: PositionTrace, g: Mapping[int, Vector], window: WindowData) -> dict:
         """Per relation, its trace and g at the elements of y as that trace meets it."""
-        plan, gains = self.plan, self.plan.fixed(window).gains if self.plan.structure.gains else {}
+        plan, gains = self.plan, self.plan.recorder.fixed(window).gains if self.plan.structure.gains else {}
         relations = {k: r for k, r in enumerate(plan.relations) if r.group in g}
         return {k: (r, trace.entries[plan.source(k)], plan.signal(k, g[r.group], gains)) for k, r in relations.items()}
 
     def summed(self, k: int, trace: PositionTrace, g: Vector, window: WindowData) -> Array:
         """g · ε of relation k, entry by entry of one slot's trace."""
-        gains = self.plan.fixed(window).gains if self.plan.structure.gains else {}
+        gains = self.plan.recorder.fixed(window).gains if self.plan.structure.gains else {}
         m = self.plan.source(k)
         return self.kinds[m].summed(self.plan, m, trace.entries[m], self.plan.signal(k, g, gains), window)
 
@@ -136,7 +138,7 @@ class Traces:
     def suffix_products(self, window: WindowData, records: Step) -> tuple[dict[int, Matrix], dict[int, Vector]]:
         """P per group, and c_k per relation and slot, stacked over k. A narrow trace is moved by wide products."""
         plan, steps = self.plan, window.steps
-        fixed, dtypes = plan.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
+        fixed, dtypes = plan.recorder.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
         if steps == 1 and machine().writes_blocks:
             fixed = _written_down(fixed)
         own = [k for k in range(len(plan.relations)) if plan.source(k) == k]
@@ -156,7 +158,7 @@ class Traces:
             changing = Step({g: d for g, d in records.blocks.items() if g in moving},
                             {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
             products, rows = reverse(
-                plan.algebras, moving, steps, lambda record: plan.reads(fixed, record), changing, emit,
+                plan.algebras, moving, steps, lambda record: plan.recorder.read(fixed, record), changing, emit,
                 resets=plan.resets(window),
             )  # fmt: skip
         # Where it does not: its powers, which are those of every window.
@@ -188,7 +190,7 @@ class Traces:
             return jax.vmap(lambda a: self._late(k, a, fixed.rows[k]))(suffixes)
 
         def one(a: Matrix, changing: Vector) -> Vector:
-            return self._late(k, a, self.plan.reads(fixed, Step({}, {k: changing})).rows[k])
+            return self._late(k, a, self.plan.recorder.read(fixed, Step({}, {k: changing})).rows[k])
 
         return jax.vmap(one)(suffixes, row)
 
@@ -220,7 +222,7 @@ def by_position_transport(
         traces.init,
         lambda trace, g, window: traces.credit(trace, plan.vectors(g), window, fused=True),
         lambda trace, window: traces.move(trace, window, window.records),
-        EachStep(plan.record) if plan.relations else EachStep(),
+        EachStep(plan.recorder.record) if plan.relations else EachStep(),
         fused=FusedCredit(
             lambda trace, g, window: traces.fused_rows(trace, plan.vectors(g), window), traces.at_exit, through_states
         ),

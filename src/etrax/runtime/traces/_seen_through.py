@@ -19,7 +19,8 @@ from ..._compat import JaxprEqn, Literal, is_inexact, open_jaxpr
 from ...compiler.analysis import Facts, FanOut, OpNode, lost_from_op, lost_from_reached
 from ...compiler.ir import Detach, Role, Site, detaching_vjp, interpret
 from ...compiler.opened import OpenStep
-from .._plan import Plan, wide_dtype
+from .._dtypes import wide_dtype
+from .._plan import Plan
 from .._transport import SeenThrough
 
 
