@@ -19,7 +19,9 @@ from jax.typing import DTypeLike
 from .._compat import common_dtype
 from ..compiler.analysis import Group
 from ..compiler.ir import Leaf
-from ..runtime import Block, Layout, layout_with, plain_algebra
+from ..runtime import Block, Layout
+from ..runtime._layout import layout_with
+from ..runtime._readers import plain_algebra
 
 
 class StateObject(Protocol):

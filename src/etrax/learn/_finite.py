@@ -11,7 +11,8 @@ import numpy as np
 from .._errors import EtraxError
 from ..compiler.analysis import Facts
 from ..compiler.ir import PyTree, Role, format_path
-from ..runtime import LAST_STEP, Watched, is_finite
+from ..runtime._count import LAST_STEP
+from ..runtime._watch import Watched, is_finite
 
 
 class NonFiniteError(EtraxError, FloatingPointError):

@@ -17,7 +17,7 @@ from .._compat import is_concrete, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, Sample, as_rule
-from ..runtime import watched
+from ..runtime._watch import watched
 from ._checks import Optimizer, check_optimizer, check_remat, check_weights, check_window
 from ._choice import cosines, projected
 from ._devices import Devices, OneDevice, on_mesh

@@ -13,7 +13,9 @@ from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import Pieces, WindowResult, WindowRun, live_sites, run_in_pieces, run_window
+from ..runtime import WindowRun, live_sites, run_window
+from ..runtime._pieces import Pieces, run_in_pieces
+from ..runtime._window import WindowResult
 from ._checks import Optimizer
 from ._masks import differentiated_where, weighed, without_masked_nans
 from ._project import updated

@@ -26,15 +26,11 @@ from jax.typing import DTypeLike
 
 from ..compiler.analysis import Facts
 from ..runtime import (
-    Copied,
     EachStep,
-    Filtered,
     FusedCredit,
-    OwnLoss,
     PositionTrace,
     Probes,
     Signal,
-    StepOutputs,
     Traces,
     Transport,
     Vector,
@@ -42,10 +38,12 @@ from ..runtime import (
     add_to,
     by_site,
     chosen_plan,
-    following_view,
-    plan_own_loss,
     site_math,
 )
+from ..runtime._own_loss import OwnLoss, plan_own_loss
+from ..runtime._readers import Copied, Filtered
+from ..runtime._transport import StepOutputs
+from ..runtime._view import following_view
 from ._kinds import CHEAP_FAN_OUT
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..compiler.analysis import Facts, FanOut, LostKind, LostPath, OpNode, memoised, traced_elements
 from ..compiler.ir import Role
-from ..runtime import Hopped, hopped_with, possible_hops
+from ..runtime.traces import Hopped, hopped_with, possible_hops
 from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths, relations_of, with_least_window
 from ._words import in_words
 

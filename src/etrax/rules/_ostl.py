@@ -22,16 +22,16 @@ from ..compiler.primitives import Dep
 from ..runtime import (
     Plan,
     PositionTrace,
-    Probe,
     Probes,
     Transport,
     by_position_transport,
     carried_relations,
     layout_of,
-    linked,
     plan_of,
     whole_view,
 )
+from ..runtime._probes import linked
+from ..runtime._pulls import Probe
 from ._rule import Rule
 from ._series import in_series
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window

@@ -28,10 +28,7 @@ from ..compiler.analysis import NO_FAN_OUT, Facts
 from ..compiler.ops import ALIGNED
 from ..runtime import (
     EachStep,
-    Flags,
-    LaneMap,
     Plan,
-    Reached,
     Transport,
     Vector,
     WindowData,
@@ -46,6 +43,8 @@ from ..runtime import (
     times,
     whole_view,
 )
+from ..runtime._reached import Flags, Reached
+from ..runtime._resets import LaneMap
 from ._leak import leak_rule, with_leak
 from ._rule import Rule
 

@@ -37,7 +37,6 @@ from ..runtime import (
     Block,
     EachStep,
     FusedCredit,
-    LaneMap,
     Plan,
     Probes,
     Transport,
@@ -47,9 +46,7 @@ from ..runtime import (
     at_lanes,
     by_site,
     carried_relations,
-    cleared,
     count_on,
-    in_view,
     plan_of,
     plan_probes,
     reduced_view,
@@ -57,6 +54,8 @@ from ..runtime import (
     site_math,
     total,
 )
+from ..runtime._resets import LaneMap, cleared
+from ..runtime._view import in_view
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._series import in_series

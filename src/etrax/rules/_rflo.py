@@ -26,21 +26,19 @@ from jax.typing import DTypeLike
 from ..compiler.analysis import Facts
 from ..runtime import (
     EachStep,
-    Flags,
     FusedCredit,
-    Leaky,
     Plan,
     PositionTrace,
-    Reached,
     Traces,
     Transport,
     Vector,
     by_site,
     chosen_plan,
-    leaky_reader,
     plan_of,
     whole_view,
 )
+from ..runtime._reached import Flags, Reached
+from ..runtime._readers import Leaky, leaky_reader
 from ._kinds import CHEAP_FAN_OUT
 from ._leak import leak_rule
 from ._rule import Rule

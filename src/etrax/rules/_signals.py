@@ -26,37 +26,31 @@ from jax.typing import DTypeLike
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, OpNode, Visible, elements_without_memory, find_visible
 from ..runtime import (
     EachStep,
-    Eligibility,
     Persistent,
     Plan,
     PositionTrace,
     Signal,
     Source,
-    StepOutputs,
     Traces,
     Transport,
     WindowData,
     add_to,
     at_lanes,
-    backward,
     by_site,
     carried_relations,
     chosen_plan,
-    eligibility,
     live_sites,
-    moment_of,
-    observe_cut_step,
-    observe_step,
-    on_activity,
     plan_of,
     plan_probes,
-    pull_to_ops,
     reduced_view,
     remaining,
-    reverse_leak,
     site_math,
-    weighted,
 )
+from ..runtime._eligibility import Eligibility, backward, eligibility, observe_cut_step, weighted
+from ..runtime._own_loss import pull_to_ops
+from ..runtime._source import moment_of, observe_step, on_activity
+from ..runtime._transport import StepOutputs
+from ..runtime.blocks import reverse_leak
 from ._kinds import CHEAP_FAN_OUT
 
 

@@ -43,24 +43,21 @@ from ..compiler.ir import mapped
 from ..compiler.opened import OpenStep
 from ..runtime import (
     EachStep,
-    HeldStates,
     Layout,
     PositionTrace,
-    StepGradients,
     Transport,
     WindowData,
     add_to,
     by_position_transport,
     by_site,
-    cleared,
-    differentiable,
-    lanes_of_slots,
     layout_of,
-    own_loss_of,
     site_math,
     times,
     trace_dtype_of,
 )
+from ..runtime._own_loss import HeldStates, StepGradients, own_loss_of
+from ..runtime._probes import differentiable
+from ..runtime._resets import cleared, lanes_of_slots
 from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule

@@ -6,7 +6,7 @@ import jax
 
 from ..compiler.analysis import Facts, FanOut, memoised, possible_spreads, reached_elements
 from ..compiler.ir import Role
-from ..runtime import SpreadOut, spread_out
+from ..runtime.traces import SpreadOut, spread_out
 from ._verdicts import lost_paths
 
 
