@@ -151,8 +151,8 @@ def expanded(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any] | None:
     """
     if _is_marker(eqn):
         with source_of(eqn):
-            found = eqn.primitive.impl(*values, **eqn.params)
-        return list(found) if eqn.primitive.multiple_results else [found]
+            values_out = eqn.primitive.impl(*values, **eqn.params)
+        return list(values_out) if eqn.primitive.multiple_results else [values_out]
     if eqn.primitive.name != "polynomial":
         return None
     x, *coefficients = values
@@ -221,11 +221,11 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
 
     Loops and branches lose what the output does not need.
     """
-    given = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+    operands = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
     like = bodies_of(eqn)[0]
-    whole = build_jaxpr(given, [eqn.outvars[output]], [eqn], like)
-    pruned, used = _partial_eval.dce_jaxpr(whole, [True])
-    read = {v for v, u in zip(given, used, strict=True) if u}
+    alone = build_jaxpr(operands, [eqn.outvars[output]], [eqn], like)
+    pruned, used = _partial_eval.dce_jaxpr(alone, [True])
+    read = {v for v, u in zip(operands, used, strict=True) if u}
     seen: set[Any] = set()
     return pruned, [not isinstance(v, Literal) and v in read and not (v in seen or seen.add(v)) for v in eqn.invars]
 
@@ -339,7 +339,7 @@ def _files_of(packages: Sequence[str]) -> tuple[str | None, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _stands_in(file: str, modules: tuple[str | None, ...]) -> bool:
-    return any(file.startswith(os.path.dirname(found) + os.sep) for found in modules if found)
+    return any(file.startswith(os.path.dirname(module) + os.sep) for module in modules if module)
 
 
 def is_installed(file: str) -> bool:

@@ -24,7 +24,7 @@ def visible(text: object) -> str:
     >>> print(visible("w\x1b[2J and \u202e"))
     w\x1b[2J and \u202e
     """
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
 # Names of types stand behind an article in messages: "is an int".

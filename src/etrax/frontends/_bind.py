@@ -131,9 +131,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def check_batch_size(batch_size: object) -> None:
-    whole = batch_size if isinstance(batch_size, int) and not isinstance(batch_size, bool) else None
-    if batch_size is not None and not (whole is not None and 0 < whole < 2**31):
-        passed = f"a {type(batch_size).__name__}" if whole is None else whole
+    number = batch_size if isinstance(batch_size, int) and not isinstance(batch_size, bool) else None
+    if batch_size is not None and not (number is not None and 0 < number < 2**31):
+        passed = f"a {type(batch_size).__name__}" if number is None else number
         raise ArgumentError(f"`batch_size` is {passed}; expected a whole number from 1 to 2**31, or None.")
 
 

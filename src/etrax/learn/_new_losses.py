@@ -23,9 +23,9 @@ class NewLosses:
         code = getattr(loss_fn, "__code__", None)
         if code is None:
             return
-        made = (name, code, options)
-        self._seen[made] += 1
-        if self._seen[made] == MANY:
+        definition = (name, code, options)
+        self._seen[definition] += 1
+        if self._seen[definition] == MANY:
             warnings.warn(
                 f"`{name}` was compiled for {MANY} different functions that are all defined at "
                 f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} (`{code.co_name}`). Define the loss once, "

@@ -178,9 +178,9 @@ class Meshed:
         ]
         return jax.tree.unflatten(tree, placed)
 
-    def _beside(self, known: NamedSharding, by_compiler: NamedSharding, shape: Sequence[int]) -> NamedSharding:
+    def _beside(self, by_data: NamedSharding, by_compiler: NamedSharding, shape: Sequence[int]) -> NamedSharding:
         """Cuts that are known, and those of the compiler along other axes of the mesh."""
-        cuts = [*known.spec]
+        cuts = [*by_data.spec]
         for d, axis in enumerate(by_compiler.spec):
             fits = axis in self.mesh.shape and shape[d] % self.mesh.shape[axis] == 0
             if cuts[d] is None and fits and axis not in cuts:
@@ -328,8 +328,8 @@ class Meshed:
                 notes.append(f"{when} a device receives {kinds} (read off the compiled program)")
         params = list(zip(self._step.select(Role.PARAM), self.param_specs, strict=True))
         if any(any(s) for _, s in params):
-            whole = ", ".join(format_path(leaf.path, "params") for leaf, s in params if not any(s))
-            notes += [f"whole on every device: {whole}"] * bool(whole)
+            uncut = ", ".join(format_path(leaf.path, "params") for leaf, s in params if not any(s))
+            notes += [f"whole on every device: {uncut}"] * bool(uncut)
         return notes
 
     def memory(self, window: int, steps: int, donate: bool, remat: int | None = None) -> Memory:

@@ -47,12 +47,12 @@ def live_in_gymnax(
 
     def one(carry: Any, key: Array) -> tuple[Any, Life]:
         state, world, observation, reward, done, (seen, scaled) = carry
-        shown, given = observation, reward
+        shown, scaled_reward = observation, reward
         if observations is not None:
             seen, shown = observations.update(seen, observation)
         if rewards is not None:
-            scaled, given = rewards.update(scaled, reward, done)
-        state, info = agent.step(state, see(shown), given, done)
+            scaled, scaled_reward = rewards.update(scaled, reward, done)
+        state, info = agent.step(state, see(shown), scaled_reward, done)
         observation, world, reward, done, _ = env.step(key, world, info.action, env_params)
         reward = jnp.asarray(reward, jnp.zeros(()).dtype)
         carry = state, world, observation, reward, jnp.asarray(done, bool), (seen, scaled)
@@ -86,12 +86,12 @@ def live_in_gymnasium(
                 f"the environment gave an observation or a reward that is not finite at step {number}; the agent's "
                 "parameters are those of the step before."
             )
-        shown, given = jnp.asarray(observation), jnp.asarray(reward)
+        shown, scaled_reward = jnp.asarray(observation), jnp.asarray(reward)
         if observations is not None:
             seen, shown = observations.update(seen, shown)
         if rewards is not None:
-            scaled, given = rewards.update(scaled, given, done)
-        state, info = agent.step(state, see(shown), given, done)
+            scaled, scaled_reward = rewards.update(scaled, scaled_reward, done)
+        state, info = agent.step(state, see(shown), scaled_reward, done)
         observation, reward, ended, cut_short, _ = env.step(int(info.action))
         done = bool(ended or cut_short)
         if done:

@@ -171,8 +171,8 @@ def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
         return chosen_plan(facts, sites, trace_dtype, limit, reduced_view(facts))
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
-        own = plan(facts, sites, trace_dtype)
-        return state_credit(own, by_position_transport(own))
+        state_plan = plan(facts, sites, trace_dtype)
+        return state_credit(state_plan, by_position_transport(relations_plan))
 
     return state_rule(
         "d_rtrl",

@@ -49,12 +49,12 @@ def hop_verdict(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Ve
 def _traced(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> dict[int, np.ndarray]:
     """Elements of states that have a trace: those of the layer below, and of leaky layers that a hop leads to."""
     traced = traced_elements(hopped.wider, relations_of(hopped.wider, param, fan_out))
-    own = {i: mask for i, mask in traced.items() if i < len(facts.step.select(Role.HIDDEN))}
+    elements = {i: mask for i, mask in traced.items() if i < len(facts.step.select(Role.HIDDEN))}
     for hop, relation in zip(hopped.hops, hopped.relations, strict=True):
         if any(traced[i].any() for i in hop.states if i in traced):
             for i, mask in traced_elements(facts, [relation]).items():
-                own[i] = own[i] | mask if i in own else mask
-    return own
+                elements[i] = elements[i] | mask if i in elements else mask
+    return elements
 
 
 def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Verdict:
@@ -95,10 +95,10 @@ def _ops_of(path: LostPath) -> list[int]:
 
 def _without(paths: Iterable[LostPath], ops: set[int]) -> list[LostPath]:
     """Paths but for what leads through some ops."""
-    found = []
+    remaining = []
     for path in paths:
         met = _ops_of(path)
         targets = tuple(n for n in path.targets if not (isinstance(n, OpNode) and n.index in ops))
         if not met or targets:
-            found.append(replace(path, targets=targets) if met else path)
-    return found
+            remaining.append(replace(path, targets=targets) if met else path)
+    return remaining

@@ -160,14 +160,14 @@ class _Factors:
     def in_product(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData
     ) -> dict[int, tuple[Array, Array]]:
-        found = self.signals(trace, g, window, plain=True)
-        return {j: (trace.data[j][None], term[None]) for j, term in found.items()}
+        signals = self.signals(trace, g, window, plain=True)
+        return {j: (trace.data[j][None], term[None]) for j, term in signals.items()}
 
     def credit(self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        found, sites = self.signals(trace, g, window, plain=False), self.plan.facts.sites
+        signals, sites = self.signals(trace, g, window, plain=False), self.plan.facts.sites
         return {
             j: site_math.feature_grad(sites[j], window.fixed[j], trace.data[j], term) if j in self.factored else term
-            for j, term in found.items()
+            for j, term in signals.items()
         }
 
     def move(self, trace: FactoredTrace, window: WindowData) -> FactoredTrace:

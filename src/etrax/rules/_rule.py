@@ -104,8 +104,8 @@ class Rule:
 def _least_windows(facts: Facts, rule: Rule) -> dict[str, int | None]:
     """Parameters, by name, that get no credit in windows of one step, and the least window in which they do."""
     params, frozen = facts.step.select(Role.PARAM), rule.frozen(facts)
-    found = {i: rule.verdict(facts, i).least_window for i in range(len(params)) if i not in frozen}
-    return {format_path(params[i].path, "params"): least for i, least in found.items() if least != 1}
+    windows = {i: rule.verdict(facts, i).least_window for i in range(len(params)) if i not in frozen}
+    return {format_path(params[i].path, "params"): least for i, least in windows.items() if least != 1}
 
 
 def without_credit(facts: Facts, rule: Rule, window: int) -> str:

@@ -50,11 +50,11 @@ class Rows(NamedTuple):
 
     def read(self, states: Mapping[int, Array]) -> Array:
         """States, or cotangents by JAX's convention (Re, −Im), as a matrix."""
-        found = []
+        parts = []
         for i in self.leaves:
             flat = states[i].reshape(self.samples, -1)
-            found += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
-        return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in found], -1)
+            parts += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
+        return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in parts], -1)
 
     def write(self, matrix: Array) -> dict[int, Array]:
         """The inverse of `read`."""
@@ -107,10 +107,10 @@ def synthetic_transport(
         if window.entry_bar is None or trace.matrix is None:
             return trace
         guess, seen = estimate(trace, window.entry_states)
-        found = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
-        error = (guess - found) / (seen**2).sum(-1, keepdims=True)
+        entry_bars = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
+        error = (guess - entry_bars) / (seen**2).sum(-1, keepdims=True)
         if is_steep(facts):  # a slope that is infinite at a state of zero is nothing to learn from
-            error = jnp.where(jnp.isfinite(found), error, 0)
+            error = jnp.where(jnp.isfinite(entry_bars), error, 0)
         return LearnedFuture(trace.matrix - rate * (error.T @ seen) / rows.samples)
 
     return Transport(

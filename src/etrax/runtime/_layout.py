@@ -144,15 +144,15 @@ class Layout:
         """Cotangents per leaf → real values (S, *shape), by one read of each."""
         if self._slot_axes is not None:
             return self._moved_axes(cotangents, self._slot_axes)
-        parts, found, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
+        parts, values, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
         for leaf, imaginary in parts:
             value = cotangents[leaf]
             if jnp.iscomplexobj(value):
                 value = -jnp.imag(value) if imaginary else jnp.real(value)
-            at[leaf, imaginary] = sum(a.size for a in found)
-            found.append(value.reshape(-1))
-        dtype = common_dtype(*(a.dtype for a in found))
-        every = jnp.concatenate([a.astype(dtype) for a in found])
+            at[leaf, imaginary] = sum(a.size for a in values)
+            values.append(value.reshape(-1))
+        dtype = common_dtype(*(a.dtype for a in values))
+        every = jnp.concatenate([a.astype(dtype) for a in values])
         for s in self.slots:
             index = np.arange(self.group.num_positions) if s.index is None else s.index
             order.append(at[s.leaf, s.imaginary] + index)
@@ -265,8 +265,8 @@ class Gather:
                 return p.reshape(self.shape)
             return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
         assert self.index is not None
-        found = self.of_any(p)
-        return jnp.where(self.index >= 0, found, 0) if (self.index < 0).any() else found
+        at_y = self.of_any(p)
+        return jnp.where(self.index >= 0, at_y, 0) if (self.index < 0).any() else at_y
 
     def of_any(self, p: Array) -> Array:
         """The same, with the value of any position for elements that reach none."""

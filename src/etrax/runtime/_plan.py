@@ -81,13 +81,13 @@ class Plan:
         """Per group, by its layout and by what is known of its blocks."""
         return {g: self._algebra(self.reader.layouts[g], self.structure.blocks.get(g)) for g in self.groups}
 
-    def _algebra(self, layout: Layout, known: Uniforms | None) -> Algebra:
+    def _algebra(self, layout: Layout, uniforms: Uniforms | None) -> Algebra:
         even = self.structure.even_blocks.get(layout.group.index)
         if even is not None:
             return Stacked(layout.size, shortened(layout.shape, even), self.steep, even=True)
-        if known is None:
+        if uniforms is None:
             return plain_algebra(layout, self.steep)
-        evens = products(known, len(layout.shape))
+        evens = products(uniforms, len(layout.shape))
         shapes = [[None if e is None else shortened(layout.shape, e.along) for e in line] for line in evens]
         return Unrolled(shapes, self.steep)
 

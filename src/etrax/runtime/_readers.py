@@ -110,11 +110,11 @@ class Filtered(_OverProbes):
     def _wider(self, layout: Layout, c: Copied) -> Layout:
         if not layout.slots:
             return layout
-        known, n = np.zeros((len(c.slots), len(c.slots)), bool), len(c.plain)
-        known[:, :n] = layout.links[np.ix_(c.slots, c.plain)]
-        known[np.arange(n, len(c.slots)), np.arange(n, len(c.slots))] = True
+        links, n = np.zeros((len(c.slots), len(c.slots)), bool), len(c.plain)
+        links[:, :n] = layout.links[np.ix_(c.slots, c.plain)]
+        links[np.arange(n, len(c.slots)), np.arange(n, len(c.slots))] = True
         slots = tuple(layout.slots[s] for s in c.slots)
-        return replace(layout, slots=slots, known=known, stacked_as=layout.stacked)
+        return replace(layout, slots=slots, known=links, stacked_as=layout.stacked)
 
     def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
         c = self.copied[group]

@@ -40,9 +40,11 @@ class Recorder:
     @cached_property
     def _changing(self) -> tuple[list[int], Reader]:
         """The relations of which something changes from step to step, and their reader."""
-        known = self.structure
+        structure = self.structure
         read = [
-            k for k, r in enumerate(self.reader.relations) if k not in known.shared and not known.is_known(k, r.group)
+            k
+            for k, r in enumerate(self.reader.relations)
+            if k not in structure.shared and not structure.is_known(k, r.group)
         ]
         every = len(read) == len(self.reader.relations)
         return read, self.reader if every else self.reader.of([self.reader.relations[k] for k in read])
@@ -62,22 +64,24 @@ class Recorder:
         def part(a: Entry, even: Uniform | None) -> Entry:
             return None if a is None or even is None or even.fixed is not fixed else narrowed(a, even.along)
 
-        known = self.structure
+        structure = self.structure
         some_blocks: dict[int, Block] = {}
         some_rows: dict[int, Vector] = {}
         for g, d in blocks.items():
-            evens = known.blocks.get(g)
+            evens = structure.blocks.get(g)
             if evens is not None:
                 pairs = zip(d, evens, strict=True)
                 d = [[part(a, e) for a, e in zip(line, even, strict=True)] for line, even in pairs]
             if evens is not None or not fixed:
                 some_blocks[g] = d
         for k, f in rows.items():
-            if k in known.rows:
-                f = [part(a, e) for a, e in zip(f, known.rows[k], strict=True)]
-            if k in known.rows or not fixed:
+            if k in structure.rows:
+                f = [part(a, e) for a, e in zip(f, structure.rows[k], strict=True)]
+            if k in structure.rows or not fixed:
                 some_rows[k] = f
-        return Step(*self._even_parts(some_blocks, some_rows)) if known.even_blocks else Step(some_blocks, some_rows)
+        return (
+            Step(*self._even_parts(some_blocks, some_rows)) if structure.even_blocks else Step(some_blocks, some_rows)
+        )
 
     def _even_parts(
         self, blocks: Mapping[int, Block], rows: Mapping[int, Vector]
@@ -91,14 +95,14 @@ class Recorder:
 
     def fixed(self, window: WindowData) -> FixedParts:
         """The entries of D and F that are made of parameters only, read with nothing in the place of states."""
-        known = self.structure
-        if not known.blocks:
+        structure = self.structure
+        if not structure.blocks:
             return FixedParts({}, {}, {})
         leaves, _, ys = self.reader.stand_ins()
         first, last = self.reader.facts.step.first_state, len(leaves) - len(window.steady)
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[first:last]]  # no entry that is taken reads them
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
-        narrow = list(known.rows)
+        narrow = list(structure.rows)
         reader = self.reader.of([self.reader.relations[k] for k in narrow])
         leaves = [*window.params, *nothing, *window.steady]
 
@@ -111,10 +115,10 @@ class Recorder:
         read_all = without_zeros(read_step, leaves, list(window.weights), none)
         blocks, read = jax.tree.map(jnp.asarray, read_all)
         rows = dict(zip(narrow, read, strict=True))
-        gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in known.gains.items()}
-        for k, (gained, _) in known.gains.items():
+        gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in structure.gains.items()}
+        for k, (gained, _) in structure.gains.items():
             rows[k] = [jnp.ones_like(f) if s == gained else f for s, f in enumerate(rows[k])]
-        parts = self._parts({g: blocks[g] for g in known.blocks}, rows, fixed=True)
+        parts = self._parts({g: blocks[g] for g in structure.blocks}, rows, fixed=True)
         return FixedParts(parts.blocks, parts.rows, gains)
 
     def read(self, fixed: FixedParts, record: Step) -> Step:

@@ -148,11 +148,11 @@ def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> 
 
 def _activity(facts: Facts, visible: Visible, seen: Sequence[Array]) -> list[Array]:
     """What the step shows of each group, per position; zero where it is bare."""
-    found = []
+    activity = []
     for group, place in zip(facts.groups, visible.place, strict=True):
         total = jnp.zeros(group.num_positions)
         for k, at in place.items():
             flat, value = at.reshape(-1), jnp.real(seen[k]).reshape(-1).astype(total.dtype)
             total = total.at[flat[flat >= 0]].set(value[flat >= 0])
-        found.append(total)
-    return found
+        activity.append(total)
+    return activity

@@ -181,8 +181,8 @@ class Transport(Generic[Trace]):
     @property
     def nbytes(self) -> int:
         """Size of the trace."""
-        found = jax.tree.leaves(jax.eval_shape(self.init))
-        return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
+        arrays = jax.tree.leaves(jax.eval_shape(self.init))
+        return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in arrays)
 
 
 def embed_trace(
@@ -220,10 +220,10 @@ def embed_trace(
 
 def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Array]]:
     """The arrays of entries that belong to sites, one entry each."""
-    found: dict[int, list[Array]] = {}
+    arrays: dict[int, list[Array]] = {}
     for j, entry in zip(sites, entries, strict=True):
-        found.setdefault(j, []).extend(jax.tree.leaves(entry))
-    return found
+        arrays.setdefault(j, []).extend(jax.tree.leaves(entry))
+    return arrays
 
 
 def add_to(out: dict[int, Array], site: int, term: Array) -> None:

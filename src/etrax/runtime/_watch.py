@@ -35,8 +35,8 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
     n_given, n_states = n_params + len(facts.step.select(Role.INPUT)), len(facts.states)
 
     def init() -> Watched:
-        given, states, sites = (jnp.full(n, -1, jnp.int32) for n in (n_given, n_states, len(facts.sites)))
-        return Watched(transport.init(), jnp.zeros((), jnp.int32), given, states, sites)
+        bad_inputs, states, sites = (jnp.full(n, -1, jnp.int32) for n in (n_given, n_states, len(facts.sites)))
+        return Watched(transport.init(), jnp.zeros((), jnp.int32), bad_inputs, states, sites)
 
     inner = embed_trace(
         transport,
@@ -47,13 +47,13 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
     )
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
-        found = inner.each_step.record(leaves, weights, ys)
-        return found, jnp.stack([~is_finite(a) for a in leaves]), ~is_finite(found)
+        inner_record = inner.each_step.record(leaves, weights, ys)
+        return inner_record, jnp.stack([~is_finite(a) for a in leaves]), ~is_finite(inner_record)
 
     def move(old: Watched, window: WindowData) -> Watched:
         _, bad, broken = window.records
         moved = inner.move(old, window)
-        given = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
+        bad_inputs = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
         exits = jnp.stack([~is_finite(a) for a in window.exit_states]) if n_states else jnp.zeros(0, bool)
         states = jnp.concatenate([bad[1:, n_params : n_params + n_states], exits[None]])
         sites = old.sites
@@ -69,7 +69,7 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
         return Watched(
             moved.trace,
             count_on(old.step, window.steps),
-            _first(old.given, old.step, given),
+            _first(old.given, old.step, bad_inputs),
             _first(old.states, old.step, states),
             sites,
         )
@@ -79,8 +79,8 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
 
 def is_finite(tree: Any) -> Array:
     """Whether every number of a tree is finite; whole numbers and keys are."""
-    found = [jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return jnp.stack(found).all() if found else jnp.ones((), bool)
+    finite = [jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return jnp.stack(finite).all() if finite else jnp.ones((), bool)
 
 
 def _bad_steps(a: Array) -> Array:

@@ -103,8 +103,8 @@ def _check_relations(facts: Facts) -> None:
     }
     related = {(r.site, r.group) for r in facts.relations}
     # `ostl` keeps the relations of the cut step beside the edges of the whole one, through which ops reach more.
-    whole = any(site.rule.mixes and j not in facts.cut for j, site in enumerate(facts.sites))
-    _require(related == acting or (whole and related < acting), "relations are not those of the edges")
+    uncut = any(site.rule.mixes and j not in facts.cut for j, site in enumerate(facts.sites))
+    _require(related == acting or (uncut and related < acting), "relations are not those of the edges")
     for r in facts.relations:
         if r.place is not None:
             site, positions = facts.sites[r.site], facts.groups[r.group].num_positions

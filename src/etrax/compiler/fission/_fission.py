@@ -68,11 +68,11 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
         if n not in parted:
             return run_equation(eqn, values)
         p, values = parted[n], list(values)
-        made = loop.jaxpr.eqns[p.concatenation]
-        axis, other = made.params["dimension"], 1 - p.operand
+        concatenation = loop.jaxpr.eqns[p.concatenation]
+        axis, other = concatenation.params["dimension"], 1 - p.operand
         contracted = eqn.params["dimension_numbers"][0]
         at = contracted[other][contracted[p.operand].index(axis)]
-        ends = np.cumsum([0, *(v.aval.shape[axis] for v in made.invars)])
+        ends = np.cumsum([0, *(v.aval.shape[axis] for v in concatenation.invars)])
         weight, terms = values[other], []
         for now in (True, False):
             numbers = [k for k, ahead in enumerate(p.ahead) if ahead is now]

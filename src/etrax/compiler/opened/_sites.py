@@ -115,9 +115,11 @@ _CONST = _Origin()
 
 
 def _merge(origins: Sequence[_Origin]) -> _Origin:
-    made = [o for o in origins if o is not _CONST]
-    if all(o is made[0] for o in made[1:]):  # most equations read values of one origin, and constants
-        return made[0] if made else _CONST
+    origins_of_data = [o for o in origins if o is not _CONST]
+    if all(
+        o is origins_of_data[0] for o in origins_of_data[1:]
+    ):  # most equations read values of one origin, and constants
+        return origins_of_data[0] if origins_of_data else _CONST
     return _Origin(
         frozenset().union(*(o.params for o in origins)),
         any(o.data for o in origins),

@@ -94,9 +94,13 @@ class Traces:
         for k, (r, entries, signal) in self._signals(trace, g, window).items():
             if r.site in window.sites_at_exit:
                 continue
-            own = self.kinds[k].fused_rows(self.plan, k, entries, meets(k, signal), window)
-            rows.setdefault(r.site, []).extend(own)
-        return {j: (jnp.stack([u for u, _ in own]), jnp.stack([c for _, c in own])) for j, own in rows.items() if own}
+            row_pairs = self.kinds[k].fused_rows(self.plan, k, entries, meets(k, signal), window)
+            rows.setdefault(r.site, []).extend(row_pairs)
+        return {
+            j: (jnp.stack([u for u, _ in row_pairs]), jnp.stack([c for _, c in row_pairs]))
+            for j, row_pairs in rows.items()
+            if row_pairs
+        }
 
     def at_exit(self, trace: PositionTrace, window: WindowData) -> dict[int, Array]:
         """∂ℓ/∂h_1 · ε_1 of the sites whose gradient is that, for the moved trace of a window of one step."""
@@ -141,7 +145,7 @@ class Traces:
         fixed, dtypes = plan.recorder.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
         if steps == 1 and machine().writes_blocks:
             fixed = _written_down(fixed)
-        own = [k for k in range(len(plan.relations)) if plan.source(k) == k]
+        unshared = [k for k in range(len(plan.relations)) if plan.source(k) == k]
         # Powers of a block are those of every window, unless something starts again in one.
         still = [g for g in plan.groups if window.resets is None and plan.structure.is_fixed(g)]
         # Where D changes: one loop backwards, for all groups together.
@@ -150,7 +154,7 @@ class Traces:
         }
 
         def emit(a: Mapping[int, Matrix], step: Step) -> dict[int, Vector]:
-            met = [k for k in own if plan.relations[k].group in a]
+            met = [k for k in unshared if plan.relations[k].group in a]
             return {k: self._late(k, a[plan.relations[k].group], step.rows[k]) for k in met}
 
         products, rows = {}, {}
@@ -165,10 +169,10 @@ class Traces:
         for g in still:
             algebra = plan.algebras[g]
             assert isinstance(algebra, Unrolled)  # of many states nothing is known to be fixed
-            whole, suffixes = algebra.powers(fixed.blocks[g], steps, dtypes[g])
+            window_product, suffixes = algebra.powers(fixed.blocks[g], steps, dtypes[g])
             # Added here, and not to the powers, which must not depend on the window.
-            products[g] = jax.tree.map(lambda p: p + jnp.asarray(window.zero_after_credit, p.dtype), whole)
-            for k in (k for k in own if plan.relations[k].group == g):
+            products[g] = jax.tree.map(lambda p: p + jnp.asarray(window.zero_after_credit, p.dtype), window_product)
+            for k in (k for k in unshared if plan.relations[k].group == g):
                 rows[k] = self._late_of_all(k, suffixes, fixed, records)
         layouts = plan.reader.layouts
         masked = {g: plan.algebras[g].without(p, power(layouts[g].links, steps)) for g, p in products.items()}

@@ -80,8 +80,8 @@ def moved(plan: Plan, k: int, entries: Array, window_product: Matrix, suffix_row
         at = jax.vmap(jax.vmap(lambda p, e: plan.met(k, e, p, window.fixed)), (0, None))(at, entries)
         return move_stack(site.call, at, entries, data, jnp.moveaxis(c, 1, 0))
     spread = jax.vmap(jax.vmap(lambda p, e: plan.at_trace(k, p, e, window.fixed)), (0, None))(at, entries)
-    kept = full_times(spread, entries, links)
-    return (kept + jax.vmap(lambda c: plan.outer(k, c, window), 1)(c)).astype(entries.dtype)
+    moved_trace = full_times(spread, entries, links)
+    return (moved_trace + jax.vmap(lambda c: plan.outer(k, c, window), 1)(c)).astype(entries.dtype)
 
 
 def _at_op(plan: Plan, k: int, window_product: Matrix) -> Array:
