@@ -53,7 +53,7 @@ def bind_equinox(
         elif stateful:
             output, hidden = pair_of(model(*inputs, hidden), f"`{type(module).__name__}`", "module(*inputs, state)")
         else:
-            hidden = output = _new_hidden(type(module).__name__, hidden, whole(*inputs, hidden))
+            hidden = output = _new_hidden(type(module).__name__, hidden, model(*inputs, hidden))
         return hidden, other, output
 
     called = CALL if call is not None else "module(*inputs, state)" if stateful else "module(*inputs, hidden)"
