@@ -226,8 +226,8 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
     alone = build_jaxpr(operands, [eqn.outvars[output]], [eqn], like)
     pruned, used = _partial_eval.dce_jaxpr(alone, [True])
     read = {v for v, u in zip(operands, used, strict=True) if u}
-    seen: set[Any] = set()
-    return pruned, [not isinstance(v, Literal) and v in read and not (v in seen or seen.add(v)) for v in eqn.invars]
+    counted: set[Any] = set()
+    return pruned, [not isinstance(v, Literal) and v in read and not (v in counted or counted.add(v)) for v in eqn.invars]
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:

@@ -172,7 +172,7 @@ def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
         state_plan = plan(facts, sites, trace_dtype)
-        return state_credit(state_plan, by_position_transport(relations_plan))
+        return state_credit(state_plan, by_position_transport(state_plan))
 
     return state_rule(
         "d_rtrl",

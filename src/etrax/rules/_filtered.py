@@ -79,11 +79,11 @@ class _Filter:
             return {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
         new = {g: self.on_copies(g, v, 1) for g, v in losses.new.items()}
         old = {g: self.on_copies(g, v, 1, zero=True) for g, v in losses.old.items()}
-        entry, late = plan.pulled_rows(window, window.records, new, old)
+        entry, suffix_rows = plan.pulled_rows(window, window.records, new, old)
         out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
         for k, r in enumerate(plan.relations):
             if window.steps > 1:
-                add_to(out, r.site, plan.grad(k, late[k], window))
+                add_to(out, r.site, plan.grad(k, suffix_rows[k], window))
         for j, term in self.traces.credit(trace, entry, window).items():
             add_to(out, j, term)
         return out

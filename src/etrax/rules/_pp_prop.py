@@ -136,10 +136,10 @@ class _Factors:
                 continue
             if self.shared[k] not in sums:
                 entries = trace.back[self.own.index(self.shared[k])]
-                seen = self._seen(k, entries, g[r.group])
+                signal = self._seen(k, entries, g[r.group])
                 if trace.steps.ndim and r.site in self.factored:
-                    seen = seen / self._begun(trace.steps[plan.lanes_at(k)], seen)
-                sums[self.shared[k]] = plan.of_output(k, seen)
+                    signal = signal / self._begun(trace.steps[plan.lanes_at(k)], signal)
+                sums[self.shared[k]] = plan.of_output(k, signal)
             term = sums[self.shared[k]]
             if r.site in self.factored and not trace.steps.ndim:
                 term = term / self._begun(trace.steps, term)

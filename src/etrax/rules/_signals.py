@@ -137,10 +137,10 @@ class _Guided:
             add_to(out, j, site_math.grad(sites[j], window.fixed[j], window.data(j), bar))
         if not plan.relations:
             return out
-        blocks, seen = window.records
+        blocks, activity = window.records
         resets = self._resets(window)
-        entry, late = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
-        filtered = weighted(plan, seen, late)
+        entry, weights = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
+        filtered = weighted(plan, activity, weights)
         every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
         a, c = backward(plan, window, blocks, every)
         for k, r in enumerate(plan.relations):
@@ -165,12 +165,12 @@ class _Guided:
         if not self.filtered:
             return trace.filtered
         plan, kappa, n = self.plan, self.kappa, window.steps
-        blocks, seen = window.records
+        blocks, activity = window.records
         powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
-        late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
+        weights = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in activity.r}
         left = {g: remaining(flags) for g, flags in self._resets(window).items()}
-        late = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in late.items()}
-        a, c = backward(plan, window, blocks, weighted(plan, seen, late))
+        weights = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in weights.items()}
+        a, c = backward(plan, window, blocks, weighted(plan, activity, weights))
         moved = []
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             group = plan.relations[k].group

@@ -94,11 +94,11 @@ def synthetic_transport(
 
     def estimate(trace: LearnedFuture, states: Sequence[Array]) -> tuple[Array, Array]:
         assert trace.matrix is not None
-        seen = rows.read({i: states[i] for i in leaves}).astype(dtype)
+        features = rows.read({i: states[i] for i in leaves}).astype(dtype)
         # A running maximum starts at −∞, which M would turn into NaN: it counts as zero. NaN itself stays visible.
-        seen = jnp.where(jnp.isinf(seen), 0, seen)
-        seen = jnp.concatenate([seen, jnp.ones((rows.samples, 1), dtype)], -1)
-        return seen @ trace.matrix.T, seen
+        features = jnp.where(jnp.isinf(features), 0, features)
+        features = jnp.concatenate([features, jnp.ones((rows.samples, 1), dtype)], -1)
+        return features @ trace.matrix.T, features
 
     def at_exit(trace: LearnedFuture, states: Sequence[Array]) -> dict[int, Array]:
         return rows.write(discount * estimate(trace, states)[0])
@@ -106,12 +106,12 @@ def synthetic_transport(
     def move(trace: LearnedFuture, window: WindowData) -> LearnedFuture:
         if window.entry_bar is None or trace.matrix is None:
             return trace
-        guess, seen = estimate(trace, window.entry_states)
+        guess, features = estimate(trace, window.entry_states)
         entry_bars = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
-        error = (guess - entry_bars) / (seen**2).sum(-1, keepdims=True)
+        error = (guess - entry_bars) / (features**2).sum(-1, keepdims=True)
         if is_steep(facts):  # a slope that is infinite at a state of zero is nothing to learn from
             error = jnp.where(jnp.isfinite(entry_bars), error, 0)
-        return LearnedFuture(trace.matrix - rate * (error.T @ seen) / rows.samples)
+        return LearnedFuture(trace.matrix - rate * (error.T @ features) / rows.samples)
 
     return Transport(
         init,

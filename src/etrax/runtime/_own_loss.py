@@ -106,8 +106,8 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
 def own_loss_of(facts: Facts, sites: Sequence[int], watched: Sequence[HeldStates]) -> OwnLoss:
     """The loss of a step in the outputs of some sites, and in sets of states that it sees each by itself."""
     pairs = [_sees(facts, group) for group in watched]
-    reads_old, seen = any(old for old, _ in pairs), frozenset().union(*(old | new for old, new in pairs))
-    return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, seen, is_steep(facts))
+    reads_old, read = any(old for old, _ in pairs), frozenset().union(*(old | new for old, new in pairs))
+    return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, read, is_steep(facts))
 
 
 def pull_to_ops(

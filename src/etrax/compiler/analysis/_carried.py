@@ -111,13 +111,13 @@ def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
 
 def _driven(facts: Facts, site: int) -> set[int]:
     """Groups that an op reaches in its own step, directly or through other ops."""
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     todo: list[Node] = [OpNode(site)]
     while todo:
-        new = facts.edges.out(todo.pop()).keys() - seen
-        seen |= new
+        new = facts.edges.out(todo.pop()).keys() - visited
+        visited |= new
         todo += [node for node in new if isinstance(node, OpNode)]
-    reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
+    reached = {facts.group_of_leaf.get(node.index) for node in visited if isinstance(node, StateNode)}
     return {g for g in reached if g is not None}
 
 

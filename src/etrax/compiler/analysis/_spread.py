@@ -92,9 +92,9 @@ def _spread(facts: Facts, coarse: Group, fine: Group, edges: Iterable[tuple[int,
     colour = colours_of_pairs(q, p, (coarse.num_positions,))
     if colour is None or int(colour.max()) >= MAX_SEEN:
         return None
-    seen = np.full((int(colour.max()) + 1, width), -1, np.int64)
-    seen[colour[q], p] = q
-    return Spread(coarse, fine, seen, _acts(facts, coarse, fine, edges), _shape_of_copies(facts, fine))
+    copies = np.full((int(colour.max()) + 1, width), -1, np.int64)
+    copies[colour[q], p] = q
+    return Spread(coarse, fine, copies, _acts(facts, coarse, fine, edges), _shape_of_copies(facts, fine))
 
 
 def _shape_of_copies(facts: Facts, fine: Group) -> tuple[int, ...]:
