@@ -227,7 +227,8 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
     pruned, used = _partial_eval.dce_jaxpr(alone, [True])
     read = {v for v, u in zip(operands, used, strict=True) if u}
     counted: set[Any] = set()
-    return pruned, [not isinstance(v, Literal) and v in read and not (v in counted or counted.add(v)) for v in eqn.invars]
+    first = lambda v: not (v in counted or counted.add(v))  # noqa: E731
+    return pruned, [not isinstance(v, Literal) and v in read and first(v) for v in eqn.invars]
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:

@@ -17,7 +17,7 @@ from .compiler.ir import Path, PyTree, Role, Step, format_path
 from .frontends import bind, check_operations, compiling
 from .learn import Learner, Model, checked_options, resolved, with_guarded_constants
 from .rules import Rule, RuleWarning, as_rule, check_budget
-from .runtime._ops import kernels_of
+from .runtime import kernels_of
 
 
 def compile(

@@ -12,8 +12,7 @@ from .._compat import Jaxpr, Var
 from .._errors import NotSupportedError
 from ..compiler.dataflow import refuse_while
 from ..compiler.ir import Path, format_path
-from ..runtime._probes import probes_of
-from ..runtime._pulls import Pulls
+from ..runtime import Pulls, probes_of
 from ._columns import Columns, columns_of_states, varshapes
 from ._show import show
 from ._slices import eval_slice

@@ -11,8 +11,8 @@ import numpy as np
 from .._errors import EtraxError
 from ..compiler.analysis import Facts
 from ..compiler.ir import PyTree, Role, format_path
-from ..runtime._count import LAST_STEP
-from ..runtime._watch import Watched, is_finite
+from ..runtime import LAST_STEP
+from ._watch import Watched, is_finite
 
 
 class NonFiniteError(EtraxError, FloatingPointError):

@@ -17,7 +17,6 @@ from .._compat import is_concrete, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Bound, LossFunction, PyTree
 from ..rules import Rule, Sample, as_rule
-from ..runtime._watch import watched
 from ._checks import Optimizer, check_optimizer, check_remat, check_weights, check_window
 from ._choice import cosines, projected
 from ._devices import Devices, OneDevice, on_mesh
@@ -32,6 +31,7 @@ from ._program import LearnerState, Program, check_like, register_for_export
 from ._resets import Resets
 from ._sequence import Losses
 from ._warnings import FirstWarnings
+from ._watch import watched
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

@@ -13,11 +13,10 @@ from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import WindowRun, live_sites, run_window
-from ..runtime._pieces import Pieces, run_in_pieces
-from ..runtime._window import WindowResult
+from ..runtime import WindowResult, WindowRun, live_sites, run_window
 from ._checks import Optimizer
 from ._masks import differentiated_where, weighed, without_masked_nans
+from ._pieces import Pieces, run_in_pieces
 from ._project import updated
 from ._surrogates import without_derivatives
 

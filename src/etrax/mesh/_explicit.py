@@ -31,8 +31,9 @@ def call_with_types(mesh: Mesh, run: Callable[..., PyTree], *args: PyTree) -> Py
 
     def moved_to(target: Mesh, tree: PyTree) -> PyTree:
         def move(a: object) -> object:
-            is_cut = isinstance(a, jax.Array) and isinstance(a.sharding, NamedSharding)
-            return jax.device_put(a, NamedSharding(target, a.sharding.spec)) if is_cut else a
+            if not isinstance(a, jax.Array) or not isinstance(a.sharding, NamedSharding):
+                return a
+            return jax.device_put(a, NamedSharding(target, a.sharding.spec))
 
         return jax.tree.map(move, tree)
 

@@ -26,9 +26,16 @@ from jax.typing import DTypeLike
 from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, traced_elements
-from ..runtime import Plan, Transport, by_position_transport, carried_relations, chosen_plan, reduced_view
-from ..runtime._transport import SeenThrough
-from ..runtime.traces import Hopped, SpreadOut, memoryless_transport, seen_through_states, wider_transport
+from ..runtime import Plan, SeenThrough, Transport, carried_relations, reduced_view
+from ..runtime.traces import (
+    Hopped,
+    SpreadOut,
+    by_position_transport,
+    chosen_plan,
+    memoryless_transport,
+    seen_through_states,
+    wider_transport,
+)
 from ._depth import Depth, chosen_depth, depth_notes, depth_verdict, reached_transport
 from ._hops import chosen_hops, hop_verdict
 from ._kinds import CHEAP_BYTES, CHEAP_FAN_OUT, fan_out_limit, structure_notes

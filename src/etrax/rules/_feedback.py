@@ -22,7 +22,7 @@ from jax import Array
 from .._compat import common_dtype
 from ..compiler.analysis import Facts, Group, find_visible
 from ..compiler.ir import Role
-from ..runtime import Moment, Source
+from ._source import Moment, Source
 
 
 class Pair(NamedTuple):

@@ -17,10 +17,12 @@ Both traces are one, that of D-RTRL for states with a low-pass copy beside them:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -28,23 +30,83 @@ from ..compiler.analysis import Facts
 from ..runtime import (
     EachStep,
     FusedCredit,
-    PositionTrace,
+    Layout,
+    OverProbes,
     Probes,
     Signal,
-    Traces,
+    StepOutputs,
     Transport,
-    Vector,
     WindowData,
     add_to,
     by_site,
-    chosen_plan,
+    following_view,
+    plain_algebra,
     site_math,
 )
-from ..runtime._own_loss import OwnLoss, plan_own_loss
-from ..runtime._readers import Copied, Filtered
-from ..runtime._transport import StepOutputs
-from ..runtime._view import following_view
+from ..runtime.blocks import Block, Vector
+from ..runtime.traces import PositionTrace, Traces, chosen_plan
 from ._kinds import CHEAP_FAN_OUT
+from ._own_loss import OwnLoss, plan_own_loss
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The slots of a group that are kept as they are, and those that have a low-pass copy."""
+
+    plain: tuple[int, ...]
+    copied: tuple[int, ...]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (*self.plain, *self.copied)
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered(OverProbes):
+    """Blocks [[D, 0], [D, κ I]] and [F; F]: of some slots a copy x̄ ← κ x̄ + x' is carried, behind the others."""
+
+    kappa: float
+    copied: tuple[Copied, ...]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        return tuple(self._wider(layout, c) for layout, c in zip(self.probes.layouts, self.copied, strict=True))
+
+    def _wider(self, layout: Layout, c: Copied) -> Layout:
+        if not layout.slots:
+            return layout
+        links, n = np.zeros((len(c.slots), len(c.slots)), bool), len(c.plain)
+        links[:, :n] = layout.links[np.ix_(c.slots, c.plain)]
+        links[np.arange(n, len(c.slots)), np.arange(n, len(c.slots))] = True
+        slots = tuple(layout.slots[s] for s in c.slots)
+        return replace(layout, slots=slots, known=links, stacked_as=layout.stacked)
+
+    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+        c = self.copied[group]
+        both = ((len(c.plain) + n, s) for n, s in enumerate(c.copied) if s in c.plain)
+        return {n: (c.plain.index(s), self.kappa) for n, s in both}
+
+    def drives(self, k: int) -> np.ndarray:
+        return self.probes.drives(k)[list(self.copied[self.relations[k].group].slots)]
+
+    def __call__(
+        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> tuple[list[Block], list[Vector]]:
+        blocks, rows = self.probes(leaves, weights, ys)
+        algebras = [plain_algebra(layout, False) for layout in self.probes.layouts]
+        wider = [
+            a.with_copies(d, c.plain, c.copied, self.kappa) if layout.slots else d
+            for a, d, c, layout in zip(algebras, blocks, self.copied, self.probes.layouts, strict=True)
+        ]
+        acts = [self.probes.drives(k) for k in range(len(rows))]
+        groups = [r.group for r in self.relations]
+        return wider, [
+            algebras[g].chosen(f, act, self.copied[g].slots) for g, f, act in zip(groups, rows, acts, strict=True)
+        ]
 
 
 class _Signals(NamedTuple):

@@ -35,9 +35,20 @@ from .._arguments import check_key
 from ..compiler.analysis import Facts, OpNode, Relation, find_samples, is_steep
 from ..compiler.opened import WeightSite, fixed_operands
 from ..compiler.ops import ALIGNED
-from ..runtime import Layout, Persistent, Transport, WindowData, by_site, layout_of, site_math, times, trace_dtype_of
-from ..runtime._layout import Gather, gather_of
-from ..runtime._resets import parts_of_data
+from ..runtime import (
+    Gather,
+    Layout,
+    Persistent,
+    Transport,
+    WindowData,
+    by_site,
+    gather_of,
+    layout_of,
+    parts_of_data,
+    site_math,
+    times,
+    trace_dtype_of,
+)
 from ._partition import combined_transport
 from ._rtrl import axis_of, carry_over, dense_transport, pull_all
 from ._rule import Rule

@@ -7,7 +7,8 @@ from numbers import Real
 
 from .._arguments import format_bytes, parse_bytes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut
-from ..runtime import Plan, Traces, site_math
+from ..runtime import Plan, site_math
+from ..runtime.traces import Traces
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
 # These bounds decide what is exact, so they are the same on every device.

@@ -19,19 +19,8 @@ from jax.typing import DTypeLike
 
 from ..compiler.analysis import ElementGraph, Elements, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
 from ..compiler.primitives import Dep
-from ..runtime import (
-    Plan,
-    PositionTrace,
-    Probes,
-    Transport,
-    by_position_transport,
-    carried_relations,
-    layout_of,
-    plan_of,
-    whole_view,
-)
-from ..runtime._probes import linked
-from ..runtime._pulls import Probe
+from ..runtime import Plan, Probe, Probes, Transport, carried_relations, layout_of, linked, plan_of, whole_view
+from ..runtime.traces import PositionTrace, by_position_transport
 from ._rule import Rule
 from ._series import in_series
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window

@@ -21,8 +21,18 @@ from .._compat import is_inexact
 from .._errors import ArgumentError, CompilationError
 from ..compiler.analysis import Facts, OpNode
 from ..compiler.ir import Path, Role, format_path, lies_under
-from ..runtime import EachStep, FusedCredit, Future, Persistent, Signal, Transport, WindowData, add_to
-from ..runtime._transport import SeenThrough, embed_trace
+from ..runtime import (
+    EachStep,
+    FusedCredit,
+    Future,
+    Persistent,
+    SeenThrough,
+    Signal,
+    Transport,
+    WindowData,
+    add_to,
+    embed_trace,
+)
 from ._rule import Rule, name_of
 from ._series import in_series, in_series_within
 from ._tbptt import no_transport, tbptt

@@ -34,28 +34,27 @@ from ..compiler.opened import WeightSite
 from ..compiler.ops import ALIGNED
 from ..compiler.primitives import ANY
 from ..runtime import (
-    Block,
     EachStep,
     FusedCredit,
+    LaneMap,
     Plan,
     Probes,
     Transport,
-    Vector,
     WindowData,
     add_to,
     at_lanes,
     by_site,
     carried_relations,
+    cleared,
     count_on,
+    in_view,
     plan_of,
     plan_probes,
     reduced_view,
     remaining,
     site_math,
-    total,
 )
-from ..runtime._resets import LaneMap, cleared
-from ..runtime._view import in_view
+from ..runtime.blocks import Block, Vector, total
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._series import in_series

@@ -18,30 +18,90 @@ Murray, "Local online learning in recurrent networks with random feedback", eLif
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
 from jax.typing import DTypeLike
 
+from .._compat import common_dtype
 from ..compiler.analysis import Facts
 from ..runtime import (
     EachStep,
     FusedCredit,
+    Layout,
+    OverProbes,
     Plan,
-    PositionTrace,
-    Traces,
+    Probes,
     Transport,
-    Vector,
     by_site,
-    chosen_plan,
+    plain_algebra,
     plan_of,
     whole_view,
 )
-from ..runtime._reached import Flags, Reached
-from ..runtime._readers import Leaky, leaky_reader
+from ..runtime.blocks import Block, Vector
+from ..runtime.traces import PositionTrace, Traces, chosen_plan
 from ._kinds import CHEAP_FAN_OUT
 from ._leak import leak_rule
+from ._reached import Flags, Reached
 from ._rule import Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Leaky(OverProbes):
+    """λ in the place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
+
+    decay: float
+    driven: tuple[tuple[int, ...], ...]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        pairs = zip(self.probes.layouts, self.driven, strict=True)
+        return tuple(self._of_driven(layout, driven) if layout.slots else layout for layout, driven in pairs)
+
+    def _of_driven(self, layout: Layout, driven: Sequence[int]) -> Layout:
+        slots, alone = tuple(layout.slots[s] for s in driven), np.eye(len(driven), dtype=bool)
+        return replace(layout, slots=slots, known=alone, stacked_as=False)
+
+    def drives(self, k: int) -> np.ndarray:
+        return self.probes.drives(k)[list(self.driven[self.relations[k].group])]
+
+    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+        return {}
+
+    def __call__(
+        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> tuple[list[Block], list[Vector]]:
+        _, rows = self.probes(leaves, weights, ys)
+        blocks = [self._block(layout) for layout in self.layouts]
+        return blocks, [self._row(k, f) for k, f in enumerate(rows)]
+
+    def _block(self, layout: Layout) -> Block:
+        wide = common_dtype(*(jnp.finfo(a.dtype).dtype for a in layout.avals.values()), jnp.float32)
+        leak, n = jnp.full((1,) * len(layout.shape), self.decay, wide), layout.size
+        return [[leak if s == t else None for t in range(n)] for s in range(n)]
+
+    def _row(self, k: int, f: Vector) -> Vector:
+        group = self.relations[k].group
+        acts = self.probes.drives(k)
+        values = dict(plain_algebra(self.probes.layouts[group], False).driven(f, acts))
+        return [values.get(s) for s in self.driven[group]]
+
+
+def leaky_reader(probes: Probes, decay: float) -> Leaky:
+    """One leak for every recurrence, for the relations of some probes."""
+    driven = [np.zeros(layout.size, bool) for layout in probes.layouts]
+    for k, r in enumerate(probes.relations):
+        driven[r.group] = driven[r.group] | probes.drives(k)
+    return Leaky(probes, decay, tuple(tuple(np.flatnonzero(d).tolist()) for d in driven))
 
 
 class LeakyTrace(NamedTuple):

@@ -29,9 +29,19 @@ from ..compiler.analysis import Facts, Relation, find_samples, is_steep
 from ..compiler.ir import mapped
 from ..compiler.opened import fixed_examples
 from ..compiler.ops import sum_unrolled
-from ..runtime import Layout, Transport, WindowData, add_to, by_site, layout_of, site_math, times, trace_dtype_of
-from ..runtime._layout import gather_of
-from ..runtime._zeros import finite_unless
+from ..runtime import (
+    Layout,
+    Transport,
+    WindowData,
+    add_to,
+    by_site,
+    finite_unless,
+    gather_of,
+    layout_of,
+    site_math,
+    times,
+    trace_dtype_of,
+)
 from ._rule import Rule
 from ._verdicts import whole_influence_verdict
 

@@ -28,17 +28,14 @@ from ..runtime import (
     EachStep,
     Persistent,
     Plan,
-    PositionTrace,
     Signal,
-    Source,
-    Traces,
+    StepOutputs,
     Transport,
     WindowData,
     add_to,
     at_lanes,
     by_site,
     carried_relations,
-    chosen_plan,
     live_sites,
     plan_of,
     plan_probes,
@@ -46,12 +43,12 @@ from ..runtime import (
     remaining,
     site_math,
 )
-from ..runtime._eligibility import Eligibility, backward, eligibility, observe_cut_step, weighted
-from ..runtime._own_loss import pull_to_ops
-from ..runtime._source import moment_of, observe_step, on_activity
-from ..runtime._transport import StepOutputs
 from ..runtime.blocks import reverse_leak
+from ..runtime.traces import PositionTrace, Traces, chosen_plan
+from ._eligibility import Eligibility, backward, eligibility, observe_cut_step, weighted
 from ._kinds import CHEAP_FAN_OUT
+from ._own_loss import pull_to_ops
+from ._source import Source, moment_of, observe_step, on_activity
 
 
 class GuidedTrace(NamedTuple):

@@ -35,6 +35,7 @@ from ..compiler.analysis import (
     find_nodes,
     find_samples,
     is_steep,
+    lane_of_elements,
     nearby_elements,
     reach_of,
     steps_to_fill,
@@ -43,22 +44,22 @@ from ..compiler.ir import mapped
 from ..compiler.opened import OpenStep
 from ..runtime import (
     EachStep,
+    LaneMap,
     Layout,
-    PositionTrace,
     Transport,
     WindowData,
     add_to,
-    by_position_transport,
     by_site,
+    cleared,
+    differentiable,
     layout_of,
     site_math,
     times,
     trace_dtype_of,
 )
-from ..runtime._own_loss import HeldStates, StepGradients, own_loss_of
-from ..runtime._probes import differentiable
-from ..runtime._resets import cleared, lanes_of_slots
+from ..runtime.traces import PositionTrace, by_position_transport
 from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
+from ._own_loss import HeldStates, StepGradients, own_loss_of
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
 from ._series import in_series
@@ -160,6 +161,17 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
         EachStep(record) if reached else EachStep(),
         parts=lambda trace: by_site([k.relation.site for k in reached], trace.influence),
     )
+
+
+def lanes_of_slots(facts: Facts, layout: Layout) -> LaneMap:
+    """(S, positions): the lane of every state scalar of a group, whose positions may hold several lanes."""
+    if facts.lanes is None:
+        return None
+    slots = []
+    for slot in layout.slots:
+        lanes = lane_of_elements(facts.states[slot.leaf].aval.shape).reshape(-1)
+        slots.append(lanes if slot.index is None else lanes[slot.index])
+    return np.stack(slots)
 
 
 def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarray:

@@ -24,9 +24,8 @@ from jax import Array
 from .._arguments import short
 from .._errors import ArgumentError
 from ..compiler.analysis import Elements, Facts
-from ..runtime import FusedCredit, Plan, Signal, Transport, WindowData, add_to, site_math
-from ..runtime._own_loss import OwnLoss, StepGradients, plan_own_loss
-from ..runtime._resets import without_past
+from ..runtime import FusedCredit, Plan, Signal, Transport, WindowData, add_to, site_math, without_past
+from ._own_loss import OwnLoss, StepGradients, plan_own_loss
 from ._rule import Rule
 from ._verdicts import Verdict, with_own_step
 

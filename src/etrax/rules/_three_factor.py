@@ -24,11 +24,12 @@ from .._arguments import check_decay, short
 from .._errors import ArgumentError
 from ..compiler.analysis import Facts, Group
 from ..compiler.ir import format_path
-from ..runtime import Moment, Source, Transport
+from ..runtime import Transport
 from ._feedback import sample_of_position
 from ._rule import Rule
 from ._series import in_series
 from ._signals import GuidedTrace, guided_fan_out, guided_transport
+from ._source import Moment, Source
 from ._verdicts import Verdict, other_signal_verdict
 
 Modulator = Callable[[Any, Any], Any]

@@ -35,9 +35,18 @@ from .._compat import common_dtype
 from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep
 from ..compiler.opened import fixed_examples
 from ..compiler.ops import ALIGNED
-from ..runtime import Persistent, Transport, WindowData, add_to, by_site, site_math, times, trace_dtype_of
-from ..runtime._transport import PullBack
-from ..runtime._zeros import with_masked_products
+from ..runtime import (
+    Persistent,
+    PullBack,
+    Transport,
+    WindowData,
+    add_to,
+    by_site,
+    site_math,
+    times,
+    trace_dtype_of,
+    with_masked_products,
+)
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
 from ._words import words_of

@@ -17,10 +17,9 @@ import numpy as np
 from jax import Array
 
 from .._errors import NotSupportedError
-from ..compiler.analysis import Facts, Group, lane_of_elements, lane_of_positions
+from ..compiler.analysis import Facts, Group, lane_of_positions
 from ..compiler.opened import WeightSite
 from . import _site_math as site_math
-from ._layout import Layout
 from .blocks import narrowed
 
 # The lane of each element of an array; None where a flag is that of all lanes.
@@ -86,17 +85,6 @@ def lanes_of_group(facts: Facts, group: Group, shape: tuple[int, ...]) -> LaneMa
             "of lanes: give their data one, or reset all lanes at once, with a `reset` of shape (T,)."
         )
     return lanes.reshape(shape)
-
-
-def lanes_of_slots(facts: Facts, layout: Layout) -> LaneMap:
-    """(S, positions): the lane of every state scalar of a group, whose positions may hold several lanes."""
-    if facts.lanes is None:
-        return None
-    slots = []
-    for slot in layout.slots:
-        lanes = lane_of_elements(facts.states[slot.leaf].aval.shape).reshape(-1)
-        slots.append(lanes if slot.index is None else lanes[slot.index])
-    return np.stack(slots)
 
 
 def lanes_of_data(site: WeightSite, fixed: Sequence[Array | None], outputs: np.ndarray) -> np.ndarray:

@@ -12,8 +12,7 @@ from jax import Array
 
 from ..compiler.analysis import Facts, is_steep
 from ..compiler.ir import Role
-from ._count import count_on
-from ._transport import Transport, WindowData, embed_trace
+from ..runtime import Transport, WindowData, count_on, embed_trace
 
 
 class Watched(NamedTuple):

@@ -23,10 +23,8 @@ from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..compiler.analysis import Facts, OpNode, OutputNode, is_steep
 from ..compiler.ir import Detach, Role, Site, detaching_vjp, interpret
 from ..compiler.opened import OpenStep
-from ._plan import Plan
+from ..runtime import Plan, StepOutputs, with_masked_products
 from ._source import OutputLoss, errors_of
-from ._transport import StepOutputs
-from ._zeros import with_masked_products
 
 R = TypeVar("R")
 

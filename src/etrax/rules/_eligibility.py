@@ -16,12 +16,9 @@ from jax import Array
 
 from .._compat import common_dtype
 from ..compiler.analysis import Visible
-from . import _site_math as site_math
-from ._plan import Plan
+from ..runtime import Plan, WindowData, site_math, times
+from ..runtime.blocks import Step, Vector
 from ._source import ObservedStep, observe_step, on_activity
-from ._transport import WindowData
-from ._zeros import times
-from .blocks import Step, Vector
 
 
 class Eligibility(NamedTuple):
