@@ -232,7 +232,7 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program over the same inputs, without equations that no output needs."""
+    """Remove the equations that no output needs; the inputs stay as they are."""
     return _partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
@@ -490,7 +490,7 @@ def zeros_of(aval: Any) -> Any:
 
 
 def materialised(tree: Any) -> Any:
-    """The same values, which XLA writes down once: it does not compute them again wherever they are read.
+    """Let XLA write values down once, so that it does not compute them again wherever they are read.
 
     Up to JAX 0.10, XLA drops an optimization barrier on a CPU before it fuses. There the values pass a branch whose
     condition, that one of them is greater than infinity, XLA does not see to be never true.

@@ -23,7 +23,7 @@ from ..runtime import Transport
 
 
 class Optimizer(Protocol):
-    """What optax makes."""
+    """An optimizer as optax defines it."""
 
     @property
     def init(self) -> Callable[[PyTree], PyTree]: ...

@@ -73,11 +73,11 @@ class Learner:
         self._step = step_function(self)
 
     def with_rule(self, rule: Rule | str) -> Learner:
-        """This model under another rule; nothing is traced or analysed again."""
+        """Put this model under another rule; nothing is traced or analysed again."""
         return Learner(self.model, as_rule(rule), self.options)
 
     def with_model(self, model: Model) -> Learner:
-        """This rule, with the same options, over another form of the model."""
+        """Put this rule, with the same options, over another form of the model."""
         return Learner(model, self.rule, self.options)
 
     def once(self, make: Callable[..., _T], *key: Hashable) -> _T:

@@ -279,7 +279,7 @@ def train_call(
     k: int,
     remat: int | None = None,
 ) -> tuple[PyTree, jax.Array, list[jax.Array]]:
-    """As `train_sequence`, of a rule that has the gradient of a whole call: one update at its end, and one loss."""
+    """Train under a rule whose gradient is that of a whole call: one update at its end, and one loss."""
     params, opt_state, trace = start
     params = jax.tree.map(jnp.asarray, params)
     loss, grads, states, trace = program.gradient(arguments, trace, targets, losses, k, remat)

@@ -29,7 +29,7 @@ class Watched(NamedTuple):
 
 
 def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
-    """The same transport; its trace says where it broke."""
+    """Add to a transport's trace where its numbers stopped being finite."""
     n_params = facts.step.first_state
     n_given, n_states = n_params + len(facts.step.select(Role.INPUT)), len(facts.states)
 
@@ -83,7 +83,7 @@ def is_finite(tree: Any) -> Array:
 
 
 def _bad_steps(a: Array) -> Array:
-    """The same for each entry of the leading axis."""
+    """Per entry of the leading axis, whether some number in it is not finite."""
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return jnp.zeros(a.shape[0], bool)
     return ~jnp.isfinite(a).reshape(a.shape[0], -1).all(1)

@@ -176,7 +176,7 @@ class _Filter:
 
 
 def _copied(own_loss: OwnLoss, probes: Probes, group: int) -> Copied:
-    """What no state reads needs no plain trace, and what no loss of a step sees needs no filtered one."""
+    """Slots that some state reads are carried as they are, those that the loss of a step sees have a low-pass copy."""
     layout = probes.layouts[group]
     every = tuple(range(layout.size))
     if layout.stacked:

@@ -1,4 +1,4 @@
-"""Which hops are worth carrying, and what they make of a verdict: `runtime/_hop.py` has the mathematics."""
+"""Which hops are worth carrying, and what they make of a verdict: `runtime/traces/_hop.py` has the mathematics."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def fan_out_limit(fan_out: object) -> FanOut:
 
 
 def structure_notes(plan: Plan) -> list[str]:
-    """What makes the traces of a plan smaller, in words, with the bytes that it saves."""
+    """Say in words what makes the traces of a plan smaller, and how many bytes it saves."""
     facts, traces, out = plan.facts, Traces(plan), []
     narrow = [*plan.structure.rows, *(k for k in plan.even_gathers if plan.even_along(k) is not None)]
     for k in narrow:

@@ -121,7 +121,7 @@ def _future(futures: Sequence[Future[list[Any]] | None], without_gradient: froze
 
 
 def _summed(by_transport: Iterable[dict[int, Array]]) -> dict[int, Array]:
-    """By site: one may act on two groups, and have traces in two transports."""
+    """Collect arrays by site: one that acts on two groups may have traces in two transports."""
     out: dict[int, Array] = {}
     for of_one in by_transport:
         for j, value in of_one.items():

@@ -32,7 +32,7 @@ class EvenGather:
 
 
 def even_gather(place: np.ndarray, shape: Sequence[int], even: Sequence[bool]) -> EvenGather:
-    """How values that are equal along some axes of positions are read at the elements of y, of any that has none."""
+    """Plan how values per position, equal along some axes, are read at the elements of y."""
     short = [1 if e else n for n, e in zip(shape, even, strict=True)]
     numbers = np.broadcast_to(np.arange(math.prod(short)).reshape(short), shape).reshape(-1)
     index = np.where(place < 0, -1, numbers[np.maximum(place, 0)])

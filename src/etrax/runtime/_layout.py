@@ -186,12 +186,12 @@ class Layout:
 
 
 def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
-    """Slots in the group's own order, but for those of some leaves; complex ones twice."""
+    """The layout of a group without some of its leaves: slots in the group's order, two for a complex state."""
     return layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
 
 
 def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without: Sequence[int] = ()) -> Layout:
-    """The same, for states of these shapes and types."""
+    """The layout of a group whose leaves have other shapes and types, `avals`, but for some leaves."""
     slots: list[Slot] = []
     plain = all(p.size == group.num_positions and np.array_equal(p.reshape(-1), np.arange(p.size)) for p in group.place)
     for leaf, place, slot in zip(group.leaves, group.place, group.slot, strict=True):
@@ -269,7 +269,7 @@ class Gather:
         return jnp.where(self.index >= 0, at_y, 0) if (self.index < 0).any() else at_y
 
     def of_any(self, p: Array) -> Array:
-        """The same, with the value of any position for elements that reach none."""
+        """Read positions at the elements of y; an element that reaches none gets the value of an arbitrary position."""
         return self(p) if self.index is None else p.reshape(-1)[np.maximum(self.index, 0)]
 
 

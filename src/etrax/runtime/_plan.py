@@ -184,7 +184,7 @@ class Plan:
         return {g: at_lanes(window.resets, lanes, len(layouts[g].shape), 1) for g, lanes in self.lanes.items()}
 
     def zeros(self, k: int) -> Array:
-        """One slot's share of the trace of relation k."""
+        """Zeros for one slot of the trace of relation k."""
         return jnp.zeros(site_math.trace_shape(self.site(k)), self.dtypes[k])
 
     @promotes

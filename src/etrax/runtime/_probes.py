@@ -72,7 +72,7 @@ class Probes:
 
     @cached_property
     def pushes(self) -> dict[int, Pushes]:
-        """By the number of the relation."""
+        """Pushes by the number of the relation, for those whose outputs reach several positions."""
         copied = {k: r for k, r in enumerate(self.relations) if _source(r).copies is not None}
         return {k: Pushes(self.facts, r, self.layouts[r.group], self.drives(k)) for k, r in copied.items()}
 
@@ -205,7 +205,7 @@ def _can_pack(facts: Facts, g: int, pack: Pack, relations: Sequence[Relation]) -
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
-    """One probe per colour of the positions of group g, and state scalar; None: one colour is enough."""
+    """Probes of group g: one for each state scalar and each colour of its positions. Without colours, one reads all."""
     masks = [None] if colour is None else [colour.reshape(-1) == c for c in range(int(colour.max()) + 1)]
     return [Probe(g, s, mask) for mask in masks for s in range(layout.size)]
 

@@ -60,7 +60,7 @@ class Pushes:
         return jax.tree.map(lambda a, b: lax.complex(a, -b), real, self.layout.coordinates(push(1j * tangent)))
 
     def _at_copies(self, pushed: list[Array]) -> Array:
-        """What each push gives to the copies that it reads."""
+        """Choose, for each copy, the value of the push that reads it."""
         if self._runs is not None:
             axis = self.copies.columns.out
             return jnp.concatenate([gather(a) for gather, a in zip(self._runs, pushed, strict=True)], axis)

@@ -1,7 +1,7 @@
 """What a plan reads at each step: D and F in a view of the states, or what a rule puts in their place.
 
-`Probes` read the true blocks. Readers of a rule (low-pass copies in `rules/_filtered.py`, one leak for every recurrence in
-`rules/_rflo.py`) read through probes. All of them are called with a step and give D per group and F per relation.
+`Probes` read the true blocks. Readers of a rule read through probes (`rules/_filtered.py`: low-pass copies of slots;
+`rules/_rflo.py`: one leak for every recurrence). Each is called with a step and gives D per group and F per relation.
 """
 
 from __future__ import annotations

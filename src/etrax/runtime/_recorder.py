@@ -59,7 +59,7 @@ class Recorder:
         return self._parts({g: blocks[g] for g in groups}, dict(zip(read, rows, strict=True)), fixed=False)
 
     def _parts(self, blocks: Mapping[int, Block], rows: Mapping[int, Vector], fixed: bool) -> Step:
-        """What is fixed, or what is not; axes are of one where all along them is equal."""
+        """Keep the entries that are fixed, or those that are not, with axes of one along which all is equal."""
 
         def part(a: Entry, even: Uniform | None) -> Entry:
             return None if a is None or even is None or even.fixed is not fixed else narrowed(a, even.along)
@@ -122,7 +122,7 @@ class Recorder:
         return FixedParts(parts.blocks, parts.rows, gains)
 
     def read(self, fixed: FixedParts, record: Step) -> Step:
-        """All of D and F at one step."""
+        """Put the fixed entries of D and F together with those that a step recorded."""
         unshared = [k for k in range(len(self.reader.relations)) if k not in self.structure.shared]
         groups = sorted({r.group for r in self.reader.relations})
         blocks = {g: self._block(fixed, record, g) for g in groups}

@@ -139,7 +139,7 @@ def _narrower(block: Uniforms, along: Along) -> Uniforms:
 
 
 def products(block: Uniforms, rank: int) -> Uniforms:
-    """What holds of products of any number of such blocks, that of none among them."""
+    """What holds of every power of a block, the identity included."""
     n, one = len(block), Uniform(True, (True,) * rank)
     powers: Uniforms = [[one if s == t else None for t in range(n)] for s in range(n)]
     while True:
@@ -160,7 +160,7 @@ def _maybe(terms: Iterable[Uniform | None]) -> Uniform | None:
 
 
 def _of(parts: Iterable[Uniform]) -> Uniform:
-    """What holds of all."""
+    """What holds of all parts together."""
     return reduce(Uniform.both, parts)
 
 
@@ -175,7 +175,7 @@ def known_structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[
 
 
 def _even_structure(reader: Reader, structure: Structure) -> Structure:
-    """What is known besides, where groups have many states: the axes along which their blocks are equal."""
+    """Add, for groups of many states, the axes along which their blocks are equal."""
     facts, layouts = reader.facts, reader.layouts
     many = [k for k, r in enumerate(reader.relations) if layouts[r.group].stacked]
     if not many or is_steep(facts):
@@ -193,7 +193,7 @@ def _even_structure(reader: Reader, structure: Structure) -> Structure:
 def _structure_of_few(
     reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype], few: Sequence[int]
 ) -> Structure:
-    """What is known of those of some relations that gain by it, and of their groups."""
+    """The structure of some relations and their groups, but for relations that gain nothing by it."""
     some = reader.of([reader.relations[k] for k in few])
     types = [dtypes[k] for k in few]
     real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]
@@ -204,7 +204,7 @@ def _structure_of_few(
 
 
 def _by_lane(reader: Reader, structure: Structure) -> Structure:
-    """What is still known where each lane may start again on its own: blocks, and traces, differ from lane to lane."""
+    """Forget what holds across lanes: where each may start again on its own, blocks and traces differ between them."""
     layouts, groups, ops = reader.layouts, {}, {}
     for g in structure.blocks:
         lanes = lanes_of_group(reader.facts, layouts[g].group, layouts[g].shape)
@@ -299,7 +299,7 @@ def _shared(
 
 
 def _data_of(reader: Reader, k: int, dtype: np.dtype) -> Hashable:
-    """What is equal for ops of one kind on the same data, to the same positions; None inside of loops."""
+    """A key that is equal for ops of one kind on the same data to the same positions; None inside loops."""
     r = reader.relations[k]
     site, eqns = reader.facts.sites[r.site], reader.facts.step.jaxpr.eqns
     first, *inside = site.at

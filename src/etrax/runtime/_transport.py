@@ -1,4 +1,4 @@
-"""What a rule gives the engine: how a trace begins, what credit it gives, how it moves, and what few rules add."""
+"""The record that a rule hands to the runtime: how a trace begins, gives credit and moves, and what few rules add."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def embed_trace(
     transport: Transport[Trace], init: Callable[[], Outer], of: Callable[[Outer], Trace],
     put: Callable[[Outer, Trace], Outer], view: Callable[[WindowData], WindowData],
 ) -> Transport[Outer]:  # fmt: skip
-    """The same transport over a larger trace that its own is a part of, for what watches or combines transports.
+    """Run a transport over a larger trace that contains its own, for what watches or combines transports.
 
     `of` takes its trace out of the larger one, `put` puts a moved one in; `view` gives the window as the transport
     itself would have seen it.

@@ -58,7 +58,7 @@ def _asked(facts: Facts, group: Group) -> _Asked:
 
 
 def _proved(facts: Facts, parts: Sequence[_Asked]) -> dict[int, frozenset[int]]:
-    """Those that are memoryless, by one derivative of the step for all groups.
+    """Find the memoryless states among some, by one derivative of the step for all groups.
 
     A group that another one's held states reach, or for which something on the way is not linear, is tried alone.
     """

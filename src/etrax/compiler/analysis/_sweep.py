@@ -90,7 +90,7 @@ class _PullBack(NamedTuple):
     plain: bool
 
     def shapes(self, count: int) -> list[tuple[int, ...]]:
-        """Those of the last inputs."""
+        """Shapes of the last inputs, `count` of them."""
         return [v.aval.shape for v in self.jaxpr.invars[len(self.jaxpr.invars) - count :]]
 
 

@@ -36,13 +36,13 @@ class Uniform(NamedTuple):
     zero: bool = False
 
     def both(self, other: Uniform) -> Uniform:
-        """What holds of two values of one shape."""
+        """What holds of two values of one shape together."""
         along = tuple(a and b for a, b in zip(self.along, other.along, strict=True))
         return Uniform(self.fixed and other.fixed, along, self.zero and other.zero)
 
 
 def uniformity(closed: Any, fixed: Sequence[bool]) -> list[Uniform]:
-    """Of every output of a closed jaxpr, given which of its inputs are fixed."""
+    """For every output of a closed jaxpr, whether it is fixed and along which axes it is uniform."""
     jaxpr, consts = open_jaxpr(closed)
     args = [Uniform(f, _short(v.aval.shape)) for f, v in zip(fixed, jaxpr.invars, strict=True)]
     return Solver(Uniformity()).run(jaxpr, consts, args)

@@ -42,7 +42,7 @@ def split_scan(step: Step, carry: PyTree, xs: PyTree, length: int) -> tuple[PyTr
 
 
 def _split(loop: ScanParts, values: Sequence[Array]) -> list[Array] | None:
-    """What a loop gives; None if it is better run as it is."""
+    """Run a loop in parts and return its results; None if it is better run as it is."""
     parted = products_to_part(loop.jaxpr, loop.num_consts, loop.num_carry)
     if parted:
         n, m = loop.num_consts, loop.num_consts + loop.num_carry
@@ -122,7 +122,7 @@ class _Run:
         return values
 
     def reads(self, part: Part) -> list[Var]:
-        """What a part reads, in order."""
+        """The variables that a part reads, in order."""
         atoms = [v for n in part.equations for v in self.jaxpr.eqns[n].invars]
         atoms += [self.fresh[i] for i in part.states]
         return [v for v in dict.fromkeys(v for v in atoms if not isinstance(v, Literal))]
@@ -132,7 +132,7 @@ class _Run:
         return [*results, *(self.carried[i] for i in part.states)]
 
     def wanted(self, part: Part, later: Sequence[Part]) -> list[Var]:
-        """What others need of a part, over all steps."""
+        """The variables of a part that other parts read, over all steps."""
         read = {v for other in later for v in self.reads(other)}
         read |= {v for v in self.outputs if not isinstance(v, Literal)}
         carried = {i for other in (part, *later) for i in other.states}

@@ -112,7 +112,7 @@ def _latest(graph: StepGraph, n: int, place: Sequence[int]) -> int:
 
 
 def _changing(graph: StepGraph, n: int) -> list[Var]:
-    """What a node reads that is not the same at every step."""
+    """The variables that a node reads and that change from step to step."""
     return [v for v in dict.fromkeys(graph.read(n)) if graph.varies(v)]
 
 

@@ -24,7 +24,7 @@ def with_own_constants(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
 
 
 class _Copying:
-    """One pass; an array that is read in two places is one array in the copy too."""
+    """Copies a jaxpr once; an array that is read in two places is one array in the copy, too."""
 
     def __init__(self, inside_rule: bool = False) -> None:
         # A rule may call its own function (that of `odeint` does), so that rules inside of rules have no end.

@@ -88,7 +88,7 @@ def _plus(a: T, more: T | None) -> T:
 
 
 def power(links: np.ndarray, steps: int) -> np.ndarray:
-    """Which slots act on which in exactly so many steps."""
+    """The pattern of a block's power: which slots act on which in exactly so many steps."""
     out, square = np.eye(links.shape[0], dtype=bool), links
     while steps:
         if steps & 1:

@@ -91,7 +91,7 @@ class Sparse:
 
 
 def _with_none(values: Array) -> Array:
-    """One row more, of zeros."""
+    """Append a row of zeros, which indices of missing entries point to."""
     return jnp.concatenate([values, jnp.zeros_like(values, shape=(1, *values.shape[1:]))])
 
 

@@ -215,7 +215,7 @@ class Unrolled:
 
 
 def narrowed(a: Array, along: Sequence[bool]) -> Array:
-    """One element along axes on which all elements are equal."""
+    """Keep one element along each axis on which all elements are equal."""
     return a[tuple(slice(0, 1) if even else slice(None) for even in along)]
 
 

@@ -122,7 +122,7 @@ class WiderStep:
         raise NotImplementedError
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
-        """Those that are made of parameters only, before a window runs."""
+        """Read the rates that are made of parameters only, once, before a window runs."""
         raise NotImplementedError
 
     def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
@@ -226,7 +226,7 @@ class Hopped(WiderStep):
         return jnp.transpose(a, (*rates.columns, *samples, *others)).reshape(self.columns[k], *lengths)
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
-        """The same before a window runs, for rates that are made of parameters only."""
+        """Read the rates that are made of parameters only, once, before a window runs."""
         leaves, _, ys = self.plan.reader.stand_ins()
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[self.facts.step.first_state :]]
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}

@@ -18,7 +18,7 @@ from ..blocks import Matrix, Vector, full_times, is_shift, power
 
 
 def fits(plan: Plan, k: int, by_sample: bool) -> bool:
-    """Of few states, only where the trace is held by sample, and the same for no two outputs."""
+    """Whether one array holds all slots: always of many states; of few, where the op's family moves it by sample."""
     return plan.layout(k).stacked or (by_sample and not plan.is_narrow(k) and _moved_by_sample(plan, k))
 
 
