@@ -69,7 +69,7 @@ def feedback_source(facts: Facts, key: Array, rate: float | None = None, decay: 
 
 
 def _draw(key: Array, number: int, shape: tuple[int, int]) -> Array:
-    """Draw a matrix as a readout of that many inputs is drawn; its numbers are equal in every precision of the model."""
+    """Draw a matrix as a readout of that many inputs is drawn; its numbers are equal in any precision of the model."""
     return jax.random.normal(jax.random.fold_in(key, number), shape, jnp.float32) / max(shape[1], 1) ** 0.5
 
 

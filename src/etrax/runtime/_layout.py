@@ -89,6 +89,7 @@ class Layout:
         for s in self.slots:
             value = cotangents[s.leaf]
             if jnp.iscomplexobj(value):
+                # JAX's cotangent of a complex state is (∂L/∂Re) − i (∂L/∂Im).
                 value = -jnp.imag(value) if s.imaginary else jnp.real(value)
             out.append(s.take(value).reshape(self.shape))
         return out
@@ -109,8 +110,10 @@ class Layout:
         out = {}
         for leaf in self.group.leaves:
             aval = self.avals[leaf]
+            # numpy has no bfloat16; the probe is cast when it is used.
             value = np.zeros(aval.shape, aval.dtype if aval.dtype.name != "bfloat16" else np.float32)
             if leaf == self.slots[s].leaf:
+                # The imaginary part is read by −i, since JAX pulls back the conjugate.
                 one = -1j if self.slots[s].imaginary else 1.0
                 where = np.ones(self.group.num_positions, bool) if colour is None else colour
                 index = self.slots[s].index
@@ -156,6 +159,7 @@ class Layout:
         for s in self.slots:
             index = np.arange(self.group.num_positions) if s.index is None else s.index
             order.append(at[s.leaf, s.imaginary] + index)
+        # All leaves are concatenated once and read by one gather; in order, not even that is needed.
         where = np.stack(order)
         if np.array_equal(where.reshape(-1), np.arange(every.size)):
             return every.reshape(self.size, *self.shape)

@@ -99,6 +99,7 @@ class Probes:
             states = dict(enumerate(old)) | h
             for d in self.derived:  # their values are what they were, their derivatives those of the others
                 for i, value in d({k: states[k] for k in d.kept}).items():
+                    # Adds zero that has a derivative: the value stays what the step had.
                     states[i] = old[i] + (value - detach(value))
             outs, _ = opened(leaves, deltas, weights, ys, states=states, detach=detach)
             return {i: outs[i] for i in moving}
@@ -108,6 +109,7 @@ class Probes:
         rows = iter(pulled)
 
         def from_all(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
+            # A pull-back takes cotangents of all its outputs; those that nobody asked for are zero.
             none = {i: jnp.zeros_like(old[i]) for i in moving}
             return pull({**none, **cotangents})
 

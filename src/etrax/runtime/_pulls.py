@@ -82,6 +82,8 @@ class Pulls:
         blocks, rows = self._blank()
         for probes in self.pulls:
             cotangents = dict(zeros)
+            # Probes of one pull share a cotangent. No slot and no op acts on two of them, so each finds its own answer
+            # in what comes back.
             for p in probes:
                 for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
                     if i in zeros:  # a state that follows from others is not probed
@@ -102,6 +104,7 @@ class Pulls:
         readers: dict[tuple[int, int], list[int]] = {}
         for n, probes in enumerate(self.pulls):
             for p in probes:
+                # A slot may be read by several pulls, one for each colour of its positions.
                 readers.setdefault((p.group, p.slot), []).append(n)
                 for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
                     if i in stacked:  # a state that follows from others is not probed
@@ -115,6 +118,7 @@ class Pulls:
                 reached = [k for k, r in enumerate(self.relations) if r.group == g]
                 arrays |= {k: self._packed_rows(k, d_bar, readers) for k in reached}
                 continue
+            # Pulls that read the same slot at different positions are chosen position by position.
             which = self._readers(g, readers)
             all_blocks[g] = self._stacked_block(g, which, h_bar)
             arrays |= {k: self._stacked_rows(k, which, d_bar) for k, r in enumerate(self.relations) if r.group == g}
@@ -123,6 +127,7 @@ class Pulls:
             if layout.stacked:
                 continue
             colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
+            # Each position is taken from the pull that had a one there: other pulls hold what other positions sent.
             which = _which(colours, layout.group.num_positions)
             bars_of_group = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
             read = jax.vmap(layout.read)(bars_of_group)
@@ -173,6 +178,7 @@ class Pulls:
                 return Sparse(_taken(read, which[:, 0]).reshape(-1, *layout.shape), pattern)
             return Sparse(read[which[rows, 0], cols], pattern)
         flat = read.reshape(*read.shape[:2], -1)
+        # Entry (s, t) at position p stands at slot t in the pull that read slot s at p.
         values = flat[which[rows], cols[:, None], np.arange(flat.shape[2])]
         return Sparse(values.reshape(-1, *layout.shape), pattern)
 
@@ -200,6 +206,7 @@ class Pulls:
         links = layout.links[p.slot]
         for t, value in enumerate(layout.read(h_bar)):
             if links[t]:
+                # Outside of the probe's colour stand answers to other probes of the same pull.
                 value = value if p.colour is None else jnp.where(p.colour.reshape(layout.shape), value, 0)
                 blocks[p.group][p.slot][t] = _plus(blocks[p.group][p.slot][t], value)
         for k, r in enumerate(self.relations):
@@ -209,12 +216,15 @@ class Pulls:
             if not self.drives[k][p.slot]:
                 value = jnp.zeros_like(value)
             if p.colour is not None and place is not None:
+                # An element that reaches no position has place −1, which may index nothing: it reads position 0 and is
+                # masked.
                 value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
 
 
 def _packed_places(pulls: Sequence[int], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Per slot the pull that reads it, and where: slots of one pull stand at one place after the other."""
+    # Slot s is read at place s modulo the number of places.
     return np.array(pulls), places.T[np.arange(len(pulls)) % places.shape[1]]
 
 
@@ -238,8 +248,10 @@ def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
 def _chosen(stack: Array, place: np.ndarray | None, which: np.ndarray) -> Array:
     """Per element of y, what the pull of its position gave."""
     if place is None:
+        # Without places each element of y is read by one pull at most, and is zero in the others.
         return stack.sum(0)
     at = np.broadcast_to(place, stack.shape[1:])
+    # Place −1 (no position) reads any pull and is set to zero below.
     values = jnp.take_along_axis(stack, which[np.maximum(at, 0)][None], 0)[0]
     return jnp.where(at >= 0, values, 0) if (at < 0).any() else values
 

@@ -57,6 +57,7 @@ class Pushes:
         real = self.layout.coordinates(push(tangent))
         if not jnp.iscomplexobj(tangent):
             return real
+        # Two real pushes, along 1 and along i, give the cotangent of a complex y in JAX's convention.
         return jax.tree.map(lambda a, b: lax.complex(a, -b), real, self.layout.coordinates(push(1j * tangent)))
 
     def _at_copies(self, pushed: list[Array]) -> Array:
@@ -66,6 +67,7 @@ class Pushes:
             return jnp.concatenate([gather(a) for gather, a in zip(self._runs, pushed, strict=True)], axis)
         site, gather = self.copies.site, self._gather(self.relation.places)
         beside = [site_math.beside_loops(site, gather(a)) for a in pushed]
+        # Every push is read at all copies, and each copy keeps the one that is its own.
         return total(jnp.where(self.copies.push == c, a, 0) for c, a in enumerate(beside))
 
     @cached_property
@@ -75,6 +77,7 @@ class Pushes:
         assert push is not None
         if push.shape != self.relation.places.shape:
             return None  # iterations of an inner loop
+        # If all rows read the pushes in one ascending order of columns, each push is one slice and needs no choice.
         rows = np.moveaxis(push, axis, -1).reshape(-1, push.shape[axis])
         column_of = rows.max(0)
         if ((rows >= 0) & (rows != column_of)).any() or (np.diff(column_of) < 0).any():
@@ -95,5 +98,6 @@ def _transposed(pull: PullBack, site: int, layout: Layout) -> Callable[[Array], 
     def back(cotangents: dict[int, Array]) -> Array:
         return pull(cotangents)[1][site]
 
+    # The pull-back is linear, so its transpose is the push. A step with `custom_vjp` has no JVP of its own.
     _, push = jax.vjp(back, zeros)
     return lambda tangent: push(tangent)[0]

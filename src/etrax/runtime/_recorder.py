@@ -115,6 +115,7 @@ class Recorder:
         read_all = without_zeros(read_step, leaves, list(window.weights), none)
         blocks, read = jax.tree.map(jnp.asarray, read_all)
         rows = dict(zip(narrow, read, strict=True))
+        # F = f · c: the gain c is multiplied with the credit, and f, which is one here, makes the trace.
         gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in structure.gains.items()}
         for k, (gained, _) in structure.gains.items():
             rows[k] = [jnp.ones_like(f) if s == gained else f for s, f in enumerate(rows[k])]
@@ -129,6 +130,7 @@ class Recorder:
         return Step(blocks, {k: self._row(fixed, record, k) for k in unshared})
 
     def _block(self, fixed: FixedParts, record: Step, g: int) -> Block:
+        # A block that is fixed throughout, or changes throughout, stands in one of the two alone.
         if g not in fixed.blocks or g not in record.blocks:
             return record.blocks.get(g, fixed.blocks.get(g))
         pairs = zip(fixed.blocks[g], record.blocks[g], strict=True)

@@ -130,6 +130,7 @@ def copies_added(copies: Copies, g: Array, column_axis: int) -> Array:
         columns = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
         columns = columns.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
     else:
+        # Copies in no regular order are added by number, which is a scatter.
         columns = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
         columns = jnp.moveaxis(columns, 0, axis)
     return columns.squeeze(axis) if copies.columns.new else columns
@@ -171,6 +172,7 @@ def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:
     trail = int(np.argmax(np.append(np.diff(of) != 1, True))) + 1
     if count % trail:
         return None
+    # Columns stand as (lead, trail) and are repeated in between; whether that is so is checked against all numbers.
     lead = count // trail
     tiled = np.broadcast_to(np.arange(count).reshape(lead, 1, trail), (lead, times, trail))
     return (lead, times, trail) if np.array_equal(tiled.reshape(-1), of) else None
