@@ -91,6 +91,9 @@ class _Presynaptic:
         one = jnp.zeros(shape, jnp.finfo(common_dtype(*self.plan.dtypes)).dtype) if elementwise else ()
         return PresynapticTrace(data, one, self.reached.init())
 
+    def begin(self, trace: PresynapticTrace) -> Flags:
+        return trace.reached
+
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Vector]:
         return self.plan.reader(leaves, weights, ys)[1]
 
@@ -148,7 +151,7 @@ def presynaptic_transport(
     plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), trace_dtype)
     traces = _Presynaptic(plan, decay)
     reached = traces.reached
-    each = EachStep(traces.record, lambda trace: trace.reached, reached.advance, reached.restart)
+    each = EachStep(traces.record, traces.begin, reached.advance, reached.restart)
     return plan, Transport(
         traces.init,
         traces.credit,

@@ -136,6 +136,8 @@ class _Factors:
             if self.shared[k] not in sums:
                 entries = trace.back[self.own.index(self.shared[k])]
                 signal = self._seen(k, entries, g[r.group])
+                # With lanes, samples have begun at different times: each signal is divided before copies are summed at
+                # y.
                 if trace.steps.ndim and r.site in self.factored:
                     signal = signal / self._begun(trace.steps[plan.lanes_at(k)], signal)
                 sums[self.shared[k]] = plan.of_output(k, signal)
@@ -175,6 +177,7 @@ class _Factors:
         n, data, steps, taken = window.steps, {}, trace.steps, window.steps
         left = None if window.resets is None else remaining(window.resets)
         if left is not None:
+            # A lane that started again counts the steps since its last reset.
             steps, taken = jnp.where(left[0], steps, 0), left[1:].sum(0, dtype=jnp.int32)
         for j, old in trace.data.items():
             features = site_math.features(self.plan.facts.sites[j], window.fixed[j], window.data(j))

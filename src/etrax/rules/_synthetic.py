@@ -53,6 +53,7 @@ class Rows(NamedTuple):
         parts = []
         for i in self.leaves:
             flat = states[i].reshape(self.samples, -1)
+            # Minus the imaginary part makes JAX's cotangent (Re, −Im) the gradient by both parts.
             parts += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
         return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in parts], -1)
 

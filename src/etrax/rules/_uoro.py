@@ -103,11 +103,13 @@ class _Estimate:
         signs = _signs(now, trace.back)
         if is_steep(self.facts):
             signs = self._where_reached(pull, signs, window)
+        # A cotangent of a complex state is conjugate in JAX.
         _, deltas = pull({i: jnp.conj(s).astype(dtypes[i]) for i, s in signs.items()})
         fresh = {j: self._per_sample(r, deltas[j], window) for j, r in self.relations.items()}
         back, theta = dict(trace.back), dict(trace.theta)
         for g in self.groups:
             sites = self._sites(g)
+            # ρ makes both factors of a product equally long, which makes its variance smallest.
             keep = balance(_norm(g, pushed), self._norm(theta, sites, g.num_positions))
             new = balance(_norm(g, signs), self._norm(fresh, sites, g.num_positions))
             for i in g.leaves:
@@ -172,6 +174,7 @@ class _Estimate:
         if count == 1:
             return site_math.grad(site, fixed, data, delta)[None].astype(self.dtypes[j])
         outer = site_math.outer(site, fixed, data, delta)
+        # For each sample, ones at its elements of y: applied to the summed outer product, they pick the sample's share.
         by_sample = jnp.asarray(
             relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype
         )
@@ -226,6 +229,8 @@ def _at_zero(facts: Facts, pull: PullBack) -> PullBack:
     """The derivative of a pull-back at cotangents of zero, a linear map."""
 
     def linear(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
+        # A derivative rule of the user's may make the pull-back non-linear; its tangent at zero is linear, and can be
+        # transposed.
         zero = {i: jnp.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in cotangents}
         return jax.jvp(pull, (zero,), (dict(cotangents),))[1]
 

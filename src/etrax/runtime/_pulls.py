@@ -248,7 +248,7 @@ def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
 def _chosen(stack: Array, place: np.ndarray | None, which: np.ndarray) -> Array:
     """Per element of y, what the pull of its position gave."""
     if place is None:
-        # Without places each element of y is read by one pull at most, and is zero in the others.
+        # Without places, elements of y reach several positions: what all pulls gave adds up.
         return stack.sum(0)
     at = np.broadcast_to(place, stack.shape[1:])
     # Place −1 (no position) reads any pull and is set to zero below.

@@ -111,6 +111,7 @@ def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, .
 
     for a, b, _ in edges:
         ra, rb = find(a), find(b)
+        # The smallest number stays the root, so that clusters come in the order of their first leaf.
         root[max(ra, rb)] = min(ra, rb)
     clusters: dict[int, list[int]] = {}
     for i in leaves:
@@ -147,6 +148,7 @@ def _try(
     count = int(labels.max()) + 1 if labels.size else 0
     per_leaf = []
     for part in parts:
+        # Every position has equally many elements of a leaf, else blocks would differ in size.
         counts = np.bincount(part, minlength=count)
         if count == 0 or counts.min() != counts.max():
             return None
@@ -157,8 +159,11 @@ def _try(
         return None
     if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many], whole):
         return None
+    # Positions are numbered in the order of a leaf that has one element at each, so that this leaf is read as it
+    # stands.
     reference = per_leaf.index(1) if 1 in per_leaf else 0
     rank = np.empty(count, np.int32)
+    # Of each position, where it first occurs in the leaf of reference.
     order = np.unique(parts[reference], return_index=True)[1]
     rank[parts[reference][np.sort(order)]] = np.arange(count, dtype=np.int32)
     place = tuple(rank[p].reshape(s) for p, s in zip(parts, shapes, strict=True))
@@ -190,6 +195,7 @@ def _labels(
     for i in cluster:
         if leaves[i].state_axis and leaves[i].aval.shape[-1] > 1:
             rows = numbers[i].reshape(-1, leaves[i].aval.shape[-1])
+            # The model says that its last axis counts states of one position: each row is linked to its first element.
             graph.link(np.repeat(rows[:, :1], rows.shape[1] - 1, 1), rows[:, 1:])
     return graph.components()
 
@@ -227,6 +233,7 @@ def _separate(
             live = np.flatnonzero((flat >= 0) & alone)
             pairs.append(np.stack([place[flat[live]], live]))
             hit[flat[live]] = True
+        # Per position, how many different elements of y drive it; iterations of an inner loop count as one.
         drives = np.bincount(np.unique(np.concatenate(pairs, 1), axis=1)[0]).max(initial=0) // anchor.per_element
         distinct = np.bincount(part[hit[labels]]).max(initial=0)
         if drives > 1 and distinct > 1:
@@ -238,6 +245,7 @@ def _reach_one(dep: Dep, place: np.ndarray, part: np.ndarray) -> np.ndarray:
     """Of each element of a source, whether it reaches elements of one position, `part`, only; `place` is of blocks."""
     labels = dep.part.all_labels()
     several = np.zeros(place.size, bool)
+    # A block of which two elements lie at different positions reaches several.
     several[labels[place[labels] != part]] = True
     first = np.full(dep.maps[0].size, -1, np.int64)
     alone = np.ones(first.size, bool)

@@ -79,6 +79,7 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
             values[p.operand] = lax.concatenate([pieces_of[p.concatenation][k] for k in numbers], axis)
             pieces = [lax.slice_in_dim(weight, int(ends[k]), int(ends[k + 1]), axis=at) for k in numbers]
             values[other] = lax.concatenate(pieces, at)
+            # [a, b] W = a W_a + b W_b: what is known for all steps leaves the loop, and the loop multiplies by less.
             terms.append(run_equation(eqn, values)[0])
         return [terms[0] + terms[1]]
 
@@ -104,6 +105,7 @@ class _Run:
         self.start = list(values[n:m])
         self.stacked.update(zip(self.slices, values[m:], strict=True))
         for old, new, value in zip(self.carried, self.fresh, self.start, strict=True):
+            # A state that is passed on as it was is a constant of the loop.
             if old is new:
                 self.fixed[old] = value
         self.fixed.update(self.run(plan.once, dict(self.fixed)))
@@ -172,6 +174,8 @@ class _Run:
             return [values[v] for v in wanted]
 
         xs = list(outside.values())
+        # A model's own derivative rule may hold what cannot be batched: it then runs step by step, in a loop that has
+        # no carry.
         rules = any(_has_own_derivative(self.jaxpr.eqns[n]) for n in part.equations)
         outs = lax.map(step, xs) if rules and not _maps_back(step, xs) else mapped(step, xs)
         self.stacked.update(zip(wanted, outs, strict=True))
@@ -183,6 +187,7 @@ class _Run:
             return jnp.broadcast_to(value, (self.length, *jnp.shape(value)))
         if v not in self.stacked:
             i = self.carried.index(v)
+            # The state before step k is what step k − 1 made; before the first it is the start.
             first, rest = self.start[i][None], self.all_steps(self.fresh[i])[:-1]
             self.stacked[v] = jnp.concatenate([first, rest.astype(first.dtype)])
         return self.stacked[v]

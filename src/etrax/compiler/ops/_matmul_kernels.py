@@ -105,6 +105,7 @@ def _move_in_groups(
     at_u, at_y = 1 + s.u.index(s.trace[0]), 1 + s.y.index(s.trace[0])  # behind the axis of steps
 
     def group(a: Array, b: Array | int, axis: int = 0) -> Array:
+        # An axis of one stands for all samples.
         return a if a.shape[axis] == 1 else lax.dynamic_slice_in_dim(a, b * n, n, axis)
 
     def factors(b: Array | int) -> _Factors:
