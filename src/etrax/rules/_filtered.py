@@ -85,7 +85,7 @@ class Filtered(OverProbes):
         slots = tuple(layout.slots[s] for s in c.slots)
         return replace(layout, slots=slots, known=links, stacked_as=layout.stacked)
 
-    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]:
         c = self.copied[group]
         both = ((len(c.plain) + n, s) for n, s in enumerate(c.copied) if s in c.plain)
         return {n: (c.plain.index(s), self.kappa) for n, s in both}

@@ -21,7 +21,7 @@ from jax import Array
 
 from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..compiler.analysis import Facts, OpNode, OutputNode, is_steep
-from ..compiler.ir import Detach, Role, Site, detaching_vjp, interpret
+from ..compiler.ir import Address, Detach, Role, detaching_vjp, interpret
 from ..compiler.opened import OpenStep
 from ..runtime import Plan, StepOutputs, with_masked_products
 from ._source import OutputLoss, errors_of
@@ -151,7 +151,7 @@ def _sees(facts: Facts, group: HeldStates) -> tuple[set[int], set[int]]:
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(pulled)(leaves, errors))
     error = object()
 
-    def made_of(_: Site, eqn: JaxprEqn, values: list[object]) -> list[object]:
+    def made_of(_: Address, eqn: JaxprEqn, values: list[object]) -> list[object]:
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
     args = [None] * len(leaves) + [error] * len(errors)

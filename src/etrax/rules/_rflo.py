@@ -74,7 +74,7 @@ class Leaky(OverProbes):
     def drives(self, k: int) -> np.ndarray:
         return self.probes.drives(k)[list(self.driven[self.relations[k].group])]
 
-    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]:
         return {}
 
     def __call__(

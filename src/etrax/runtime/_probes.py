@@ -80,7 +80,7 @@ class Probes:
         """(S,): the slots that the op of relation k acts on within its step."""
         return _drives(self.facts, self.relations[k], self.layouts[self.relations[k].group])
 
-    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]:
         """Slots that are low-pass copies of others: none."""
         return {}
 

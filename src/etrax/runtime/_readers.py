@@ -24,7 +24,7 @@ from .blocks import Algebra, Block, Stacked, Unrolled, Vector
 class Reader(Protocol):
     """Reads D per group and F per relation off a step; `layouts` has the slots of every group.
 
-    `copies(group)` are slots that are low-pass copies of another: that one, and κ.
+    `low_pass(group)` are slots that are low-pass copies of another: that one, and κ.
     """
 
     @property
@@ -40,7 +40,7 @@ class Reader(Protocol):
 
     def drives(self, k: int) -> np.ndarray: ...
 
-    def copies(self, group: int) -> Mapping[int, tuple[int, float]]: ...
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]: ...
 
     def stand_ins(self) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct], dict]: ...
 

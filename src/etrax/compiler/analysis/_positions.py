@@ -78,7 +78,7 @@ def _is_between(edge: Edge) -> bool:
     return _is_fine(edge) and edge[0] != edge[1] and len(edge[2].maps) == 1
 
 
-def _narrow(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
+def _mutual(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
     """Edges but for those by which an element acts on several of a leaf that never acts back."""
     reached = {i: {i} for i in cluster}
     grown = None
@@ -93,7 +93,7 @@ def _narrow(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
 Levels: TypeAlias = Sequence[Callable[[Sequence[int], Sequence[Edge]], Sequence[Edge]]]
 _LEVELS: Levels = (
     lambda cluster, edges: edges,
-    _narrow,
+    _mutual,
     lambda cluster, edges: [e for e in edges if _is_fine(e)],
     lambda cluster, edges: [e for e in edges if _is_between(e)],
     lambda cluster, edges: [],

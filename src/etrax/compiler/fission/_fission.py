@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..._compat import JaxprEqn, Literal, ScanParts, Var, bodies_of, open_jaxpr, run_equation, scan_parts
-from ..ir import PyTree, Site, interpret, mapped
+from ..ir import Address, PyTree, interpret, mapped
 from ._schedule import Part, Parted, Schedule, products_to_part, schedule
 
 Step: TypeAlias = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
@@ -61,7 +61,7 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
     """One step, in which products over concatenated data are sums of products over parts of these."""
     pieces_of: dict[int, list[Array]] = {p.concatenation: [] for p in parted.values()}
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> list[Array]:
+    def handle(site: Address, eqn: JaxprEqn, values: list[Array]) -> list[Array]:
         (n,) = site
         if n in pieces_of:
             pieces_of[n] = values

@@ -17,7 +17,7 @@ from jax import Array
 
 from ..._compat import JaxprEqn, Literal, is_inexact, open_jaxpr
 from ...compiler.analysis import Facts, FanOut, OpNode, lost_from_op, lost_from_reached
-from ...compiler.ir import Detach, Role, Site, detaching_vjp, interpret
+from ...compiler.ir import Address, Detach, Role, detaching_vjp, interpret
 from ...compiler.opened import OpenStep
 from .._dtypes import wide_dtype
 from .._plan import Plan
@@ -94,7 +94,7 @@ def _seen_beside(facts: Facts, group: int, slots: Sequence[int], sites: Sequence
 
     error = object()
 
-    def made_of(_: Site, eqn: JaxprEqn, values: list[object]) -> list[object]:
+    def made_of(_: Address, eqn: JaxprEqn, values: list[object]) -> list[object]:
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
     output_leaves = facts.step.select(Role.OUTPUT)
