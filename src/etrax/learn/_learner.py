@@ -24,13 +24,12 @@ from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._functions import Gradient, Train, gradient_function, step_function, train_function
 from ._memory import Memory, default_budget, fitting_window
 from ._model import Model
-from ._new_losses import NewLosses
 from ._online import Online
 from ._options import Options
 from ._program import LearnerState, Program, check_like, register_for_export
 from ._resets import Resets
 from ._sequence import Losses
-from ._warnings import FirstWarnings
+from ._warnings import FirstWarnings, NewLosses
 from ._watch import watched
 
 if TYPE_CHECKING:
