@@ -128,6 +128,7 @@ class Program:
 
     def hidden_of(self, states: Sequence[jax.Array] | Sequence[jax.sharding.NamedSharding]) -> PyTree:
         """The tree of the states, or of what there is one of for each."""
+        # `_order` leads from the step's states to the tree; here it is inverted.
         placed = dict(zip(self._order, states, strict=True))
         return jax.tree.unflatten(self._hidden_tree, [placed[i] for i in range(len(placed))])
 

@@ -80,6 +80,7 @@ class Filtered(OverProbes):
         if not layout.slots:
             return layout
         links, n = np.zeros((len(c.slots), len(c.slots)), bool), len(c.plain)
+        # A copy is driven by what drives its slot; beside that it acts on itself alone.
         links[:, :n] = layout.links[np.ix_(c.slots, c.plain)]
         links[np.arange(n, len(c.slots)), np.arange(n, len(c.slots))] = True
         slots = tuple(layout.slots[s] for s in c.slots)

@@ -122,6 +122,7 @@ class _Guided:
         at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)
         if self.shown:
             bars = pull_to_ops(facts, sorted(self.shown), leaves, weights, ran.ys)(moment.errors)[0]
+            # Elements that no state reads have no eligibility: they keep the gradient of the loss.
             for j, at in self.shown.items():
                 at_ops[j] = jnp.where(at, bars[j], at_ops.get(j, 0))
         return StepSignal({g: on_groups[g] for g in self.signalled}, at_once, at_ops, memo)
@@ -138,6 +139,7 @@ class _Guided:
         resets = self._resets(window)
         entry, weights = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
         filtered = weighted(plan, activity, weights)
+        # Filtered groups and those that take their signal at once are disjoint, so one recursion serves both.
         every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
         a, c = backward(plan, window, blocks, every)
         for k, r in enumerate(plan.relations):
@@ -164,6 +166,7 @@ class _Guided:
         plan, kappa, n = self.plan, self.kappa, window.steps
         blocks, activity = window.records
         powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
+        # ē moves as if each step had the signal κ^(K−k), so the recursion of credit gives its blocks, too.
         weights = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in activity.r}
         left = {g: remaining(flags) for g, flags in self._resets(window).items()}
         weights = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in weights.items()}

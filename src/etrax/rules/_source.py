@@ -96,6 +96,7 @@ def on_activity(
     facts = visible.facts
     bars = [jnp.zeros_like(a) for a in observed.seen]
     for k, at in visible.place[group].items():
+        # Elements that show no position have place −1; they read position 0 and are set to zero.
         value = (
             errors[visible.readers[k].index] if signal is None else _on_parts(_at(signal, np.maximum(at, 0)), bars[k])
         )
@@ -137,6 +138,7 @@ def moment_of(
 
 def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
     """The loss of a step, and its derivative in each output leaf that has one."""
+    # Whole numbers and keys have no cotangent, so they are held constant.
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
     def loss(moving: Mapping[int, Array]) -> Array:
@@ -153,6 +155,7 @@ def _activity(facts: Facts, visible: Visible, values: Sequence[Array]) -> list[A
         total = jnp.zeros(group.num_positions)
         for k, at in place.items():
             flat, value = at.reshape(-1), jnp.real(values[k]).reshape(-1).astype(total.dtype)
+            # Each position is shown by one reader (`find_visible`), so its value is set, not added up.
             total = total.at[flat[flat >= 0]].set(value[flat >= 0])
         activity.append(total)
     return activity

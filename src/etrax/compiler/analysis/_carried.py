@@ -63,8 +63,10 @@ def partly_carried(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[PartlyCa
         made_of, factors = factors_of(facts)
         for pair in pairs:
             z, other = pair.relation.group, pair.beside
+            # The first and the third condition above: neither is made of the other, and they meet in a product.
             if other not in made_of[z] and z not in made_of[other] and frozenset((z, other)) in factors:
                 left_out.append(pair)
+    # One entry for each relation; of several reasons the first is told, which a dictionary built backwards leaves.
     return tuple({(h.relation.site, h.relation.group): h for h in reversed(left_out)}.values())
 
 
