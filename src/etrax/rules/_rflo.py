@@ -53,7 +53,7 @@ from ._rule import Rule
 
 @dataclass(frozen=True, eq=False)
 class Leaky(OverProbes):
-    """λ in the place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
+    """λ in place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
 
     decay: float
     driven: tuple[tuple[int, ...], ...]
@@ -114,7 +114,7 @@ class LeakyTrace(NamedTuple):
 def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> tuple[Plan, Transport[LeakyTrace]]:
-    """The traces of D-RTRL, with λ in the place of D, and their plan."""
+    """The traces of D-RTRL, with λ in place of D, and their plan."""
     plan = chosen_plan(
         facts, sites, trace_dtype, CHEAP_FAN_OUT, whole_view(facts), lambda probes: leaky_reader(probes, decay)
     )
