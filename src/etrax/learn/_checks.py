@@ -307,15 +307,15 @@ def check_optimizer(optimizer: object) -> None:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _WithLossValue:
     init: Callable[[PyTree], PyTree]
     update: Callable[..., tuple[PyTree, PyTree]]
 
 
-def told(optimizer: Optimizer, loss: jax.Array) -> Optimizer:
+def with_loss_value(optimizer: Optimizer, loss: jax.Array) -> Optimizer:
     """The optimizer; one that takes more than gradients (Polyak steps, plateaus) is told the loss."""
     takes_more = any(p.kind is p.VAR_KEYWORD for p in signature(optimizer.update).parameters.values())
-    return _Told(optimizer.init, partial(optimizer.update, value=loss)) if takes_more else optimizer
+    return _WithLossValue(optimizer.init, partial(optimizer.update, value=loss)) if takes_more else optimizer
 
 
 def check_opt_state(optimizer: Optimizer, params: PyTree, opt_state: PyTree) -> None:

@@ -42,7 +42,7 @@ def step_of(program: Program) -> Run:
         xs = [x[None] for x in program.inputs_of_step(inputs)]
         flags, start = program.resets(reset, initial, None)
         flags = None if flags is None else flags[None]
-        w = program.prepared(p)
+        w = program.with_kernels(p)
         end, trace, outs = evolve(program.facts, program.transport, p, w, states, state.trace, xs, flags, start)
         return {"state": program.state_after(state, end, trace, 1), "outputs": [o[0] for o in outs]}
 

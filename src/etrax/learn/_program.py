@@ -182,7 +182,7 @@ class Program:
     def weights(self, params: Sequence[jax.Array]) -> Weights:
         return weights(self.facts.step, self.facts.sites, params)
 
-    def prepared(self, params: Sequence[jax.Array]) -> Weights:
+    def with_kernels(self, params: Sequence[jax.Array]) -> Weights:
         """The weights, with faster ways to compute their ops where there are any."""
         return with_kernels(self.facts, self.weights(params))
 

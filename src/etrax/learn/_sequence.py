@@ -206,7 +206,7 @@ def run_sequence(
     """
     step_data = targets, arguments.weight
     length = steps_of(arguments.inputs, (step_data, arguments.reset))
-    w = program.prepared(arguments.params)
+    w = program.with_kernels(arguments.params)
     scale = losses.total(step_data, length)
     loss_weight = 1 / jnp.asarray(scale, losses.dtype(step_data))  # as fine as the loss, however coarse a mask may be
 
@@ -250,7 +250,7 @@ def train_sequence(
         # Those of all windows but the first depend on targets, mask, and whatever loss and optimizer close over.
         params = without_derivatives(facts.step, params)
         p = program.params(params)
-        w = program.prepared(p)
+        w = program.with_kernels(p)
         scale = losses.total(window_data, span.steps)
         loss_weight = 1 / jnp.asarray(scale, losses.dtype(window_data))
         run = WindowRun(p, w, states, trace, (), (), losses, loss_weight, initial=arguments.initial)
