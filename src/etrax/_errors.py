@@ -84,7 +84,7 @@ def need(package: str, what: str, extra: str) -> ModuleType:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """A question to end a message with, if a names name is near; else nothing.
+    """A question to end a message with, if a known name is near; else nothing.
 
     >>> did_you_mean("hiden", ["hidden", "params"])
     ' Did you mean `hidden`?'

@@ -64,8 +64,8 @@ def find_rows(facts: Facts, layout: Layout, relation: Relation, links: np.ndarra
 def scalar_links(facts: Facts, layout: Layout) -> np.ndarray:
     """(S, S): whether the state scalar of the row ever acts on that of the column, in any sample; each on itself."""
     nodes, count = find_nodes(facts), layout.group.num_positions
-    whole = np.arange(count)
-    node = np.stack([nodes.of[s.leaf][whole if s.index is None else s.index] for s in layout.slots])
+    all_positions = np.arange(count)
+    node = np.stack([nodes.of[s.leaf][all_positions if s.index is None else s.index] for s in layout.slots])
     step, visited = one_step(facts).tocsr(), set()
     total = np.eye(layout.size, dtype=bool)
     for sample in node.T:
@@ -77,7 +77,7 @@ def scalar_links(facts: Facts, layout: Layout) -> np.ndarray:
 
 
 def _closure(links: np.ndarray) -> np.ndarray:
-    """What leads where in any number of steps. Products of floats, since numpy multiplies whole numbers slowly."""
+    """What leads where in any number of steps. Products of floats, since numpy multiplies all_positions numbers slowly."""
     closed = links
     while True:
         further = closed.astype(np.float32) @ closed.astype(np.float32) > 0

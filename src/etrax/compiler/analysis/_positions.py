@@ -129,16 +129,16 @@ def _split(
     parts = _clusters(cluster, carried)
     if len(parts) > 1:
         return [g for part in parts for g in _split(leaves, part, _within(part, carried), every, anchors, levels)]
-    group = _try(leaves, cluster, carried, anchors, whole=len(carried) == len(_within(cluster, every)))
+    group = _try(leaves, cluster, carried, anchors, complete=len(carried) == len(_within(cluster, every)))
     return [group] if group is not None else _split(leaves, cluster, edges, every, anchors, rest)
 
 
 def _try(
-    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], whole: bool
+    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], complete: bool
 ) -> Group | None:
     """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons.
 
-    `whole` says that no edge between these leaves is left out.
+    `complete` says that no edge between these leaves is left out.
     """
     shapes = [leaves[i].aval.shape for i in cluster]
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
@@ -157,7 +157,7 @@ def _try(
     many = states > MAX_STATES
     if many and sum(_links(dep) for *_, dep in edges) > MAX_LINKS * count:
         return None
-    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many], whole):
+    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many], complete):
         return None
     # Positions are numbered in the order of a leaf that has one element at each, so that this leaf is read as it
     # stands.
@@ -210,7 +210,7 @@ def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bo
 
 def _separate(
     leaves: Sequence[Leaf], cluster: Sequence[int], parts: Sequence[np.ndarray], per_leaf: Sequence[int],
-    anchors: Sequence[Anchor], whole: bool,
+    anchors: Sequence[Anchor], complete: bool,
 ) -> bool:  # fmt: skip
     """No position joins elements of a leaf that one weight op drives separately: those are neurons, not states.
 
@@ -226,7 +226,7 @@ def _separate(
         part, labels = parts[i], anchor.dep.part.all_labels()
         place = np.zeros(int(labels.max()) + 1, np.int64)  # of each block one of its positions
         place[labels] = part
-        alone = _reach_one(anchor.dep, place, part) if whole else np.ones(anchor.dep.maps[0].size, bool)
+        alone = _reach_one(anchor.dep, place, part) if complete else np.ones(anchor.dep.maps[0].size, bool)
         pairs, hit = [], np.zeros(place.size, bool)
         for m in anchor.dep.maps:
             flat = m.reshape(-1)
