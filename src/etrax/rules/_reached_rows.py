@@ -77,7 +77,7 @@ def scalar_links(facts: Facts, layout: Layout) -> np.ndarray:
 
 
 def _closure(links: np.ndarray) -> np.ndarray:
-    """What leads where in any number of steps. Products of floats, since numpy multiplies all_positions numbers slowly."""
+    """What leads where in any number of steps. Products of floats, since numpy multiplies whole numbers slowly."""
     closed = links
     while True:
         further = closed.astype(np.float32) @ closed.astype(np.float32) > 0
