@@ -37,12 +37,11 @@ from ..runtime.traces import (
     wider_transport,
 )
 from ._depth import Depth, chosen_depth, depth_notes, depth_verdict, reached_transport
-from ._hops import chosen_hops, hop_verdict
+from ._hops import chosen_hops, chosen_spreads, hop_verdict
 from ._kinds import CHEAP_BYTES, CHEAP_FAN_OUT, fan_out_limit, structure_notes
 from ._partition import combined_transport
 from ._rule import Rule
 from ._series import in_series
-from ._spreads import chosen_spreads
 from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_traced_window
 

@@ -6,7 +6,6 @@ The algebra of blocks is in `blocks`, the kinds of trace are in `traces`.
 from . import _site_math as site_math  # noqa: F401
 from ._count import LAST_STEP as LAST_STEP
 from ._count import count_on as count_on
-from ._dtypes import trace_dtype_of as trace_dtype_of
 from ._layout import Gather as Gather
 from ._layout import Layout as Layout
 from ._layout import gather_of as gather_of
@@ -33,6 +32,7 @@ from ._resets import parts_of_data as parts_of_data
 from ._resets import remaining as remaining
 from ._resets import restarted as restarted
 from ._resets import without_past as without_past
+from ._site_math import trace_dtype_of as trace_dtype_of
 from ._transport import EachStep as EachStep
 from ._transport import FusedCredit as FusedCredit
 from ._transport import Future as Future

@@ -21,14 +21,13 @@ from .._compat import common_dtype, promotes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
 from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
-from ._dtypes import trace_dtype_of, widened
 from ._even import EvenGather, even_gather, pack_of
 from ._layout import Gather, Layout, closure, gather_of
 from ._pulls import Pack
 from ._readers import Reader, plain_algebra
 from ._recorder import FixedParts, Recorder
 from ._resets import LaneMap, at_lanes, lanes_of_data, lanes_of_group
-from ._site_math import Operands
+from ._site_math import Operands, trace_dtype_of, widened
 from ._structure import Structure, Uniforms, known_structure, products
 from ._transport import WindowData
 from .blocks import (

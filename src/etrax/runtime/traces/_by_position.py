@@ -21,9 +21,9 @@ from jax import Array
 from ..._compat import is_concrete, materialised
 from ..._machine import machine
 from .. import _site_math as site_math
-from .._dtypes import wide_dtype
 from .._plan import Plan
 from .._recorder import FixedParts
+from .._site_math import wide_dtype
 from .._transport import EachStep, FusedCredit, SeenThrough, Transport, WindowData, add_to, by_site
 from .._view import in_view
 from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from .. import _site_math as site_math
-from .._dtypes import wide_dtype, widened
 from .._plan import Plan
+from .._site_math import wide_dtype, widened
 from .._transport import WindowData
 from ..blocks import Matrix, Vector, row_times, shortened
 

@@ -24,8 +24,8 @@ from ...compiler.ir import Detach, detaching_vjp
 from ...compiler.opened import OpenStep
 from ...compiler.ops import ALIGNED
 from .. import _site_math as site_math
-from .._dtypes import trace_dtype_of, wide_dtype, widened
 from .._layout import Gather, gather_of
+from .._site_math import trace_dtype_of, wide_dtype, widened
 from .._transport import EachStep, FusedCredit, Transport, WindowData, add_to
 from .._view import reduced_view
 from .._zeros import times

@@ -19,8 +19,8 @@ from ..._compat import JaxprEqn, Literal, is_inexact, open_jaxpr
 from ...compiler.analysis import Facts, FanOut, OpNode, lost_from_op, lost_from_reached
 from ...compiler.ir import Address, Detach, Role, detaching_vjp, interpret
 from ...compiler.opened import OpenStep
-from .._dtypes import wide_dtype
 from .._plan import Plan
+from .._site_math import wide_dtype
 from .._transport import SeenThrough
 
 
