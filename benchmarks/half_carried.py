@@ -26,7 +26,8 @@ from etrax.compiler.analysis import Facts, StateNode  # noqa: E402
 from etrax.compiler.analysis._carried import partly_carried  # noqa: E402
 from etrax.compiler.ir import Role  # noqa: E402
 from etrax.rules._verdicts import by_position_verdict  # noqa: E402
-from etrax.runtime import Transport, by_position_transport, plan_of, plan_probes, reduced_view  # noqa: E402
+from etrax.runtime import Transport, plan_of, plan_probes, reduced_view  # noqa: E402
+from etrax.runtime.traces import by_position_transport  # noqa: E402
 
 T, SEEDS, WINDOWS = 24, 16, (1, 2, 4)
 

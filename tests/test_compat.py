@@ -302,13 +302,6 @@ def test_programs_are_compared_without_their_constants():
     assert not compat.same_program(of(2.0), of(3.0))
 
 
-def test_the_abstract_value_of_an_array():
-    assert (
-        compat.shaped_array([2, 3], jnp.dtype(jnp.float32))
-        == jax.make_jaxpr(lambda x: x)(jnp.ones((2, 3), jnp.float32)).in_avals[0]
-    )
-
-
 def test_dead_code_goes_and_inputs_stay():
     jaxpr, _ = compat.open_jaxpr(jax.make_jaxpr(lambda x, y: (jnp.sin(y), x + 1)[1])(1.0, 2.0))
     found = compat.without_dead_code(jaxpr)

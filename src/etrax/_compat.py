@@ -151,8 +151,8 @@ def expanded(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any] | None:
     """
     if _is_marker(eqn):
         with source_of(eqn):
-            found = eqn.primitive.impl(*values, **eqn.params)
-        return list(found) if eqn.primitive.multiple_results else [found]
+            values_out = eqn.primitive.impl(*values, **eqn.params)
+        return list(values_out) if eqn.primitive.multiple_results else [values_out]
     if eqn.primitive.name != "polynomial":
         return None
     x, *coefficients = values
@@ -221,17 +221,18 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
 
     Loops and branches lose what the output does not need.
     """
-    given = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+    operands = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
     like = bodies_of(eqn)[0]
-    whole = build_jaxpr(given, [eqn.outvars[output]], [eqn], like)
-    pruned, used = _partial_eval.dce_jaxpr(whole, [True])
-    read = {v for v, u in zip(given, used, strict=True) if u}
-    seen: set[Any] = set()
-    return pruned, [not isinstance(v, Literal) and v in read and not (v in seen or seen.add(v)) for v in eqn.invars]
+    alone = build_jaxpr(operands, [eqn.outvars[output]], [eqn], like)
+    pruned, used = _partial_eval.dce_jaxpr(alone, [True])
+    read = {v for v, u in zip(operands, used, strict=True) if u}
+    counted: set[Any] = set()
+    first = lambda v: not (v in counted or counted.add(v))  # noqa: E731
+    return pruned, [not isinstance(v, Literal) and v in read and first(v) for v in eqn.invars]
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program over the same inputs, without equations that no output needs."""
+    """Remove the equations that no output needs; the inputs stay as they are."""
     return _partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
@@ -339,7 +340,7 @@ def _files_of(packages: Sequence[str]) -> tuple[str | None, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _stands_in(file: str, modules: tuple[str | None, ...]) -> bool:
-    return any(file.startswith(os.path.dirname(found) + os.sep) for found in modules if found)
+    return any(file.startswith(os.path.dirname(module) + os.sep) for module in modules if module)
 
 
 def is_installed(file: str) -> bool:
@@ -484,17 +485,12 @@ def staged_copy(x: Any) -> Any:
     return _copy_p.bind(jax.numpy.asarray(x))
 
 
-def shaped_array(shape: Sequence[int], dtype: Any) -> Any:
-    """The abstract value of an array, as primitives give it."""
-    return _core.ShapedArray(tuple(shape), dtype)
-
-
 def zeros_of(aval: Any) -> Any:
     return jax.numpy.zeros(aval.shape, aval.dtype)
 
 
 def materialised(tree: Any) -> Any:
-    """The same values, which XLA writes down once: it does not compute them again wherever they are read.
+    """Let XLA write values down once, so that it does not compute them again wherever they are read.
 
     Up to JAX 0.10, XLA drops an optimization barrier on a CPU before it fuses. There the values pass a branch whose
     condition, that one of them is greater than infinity, XLA does not see to be never true.

@@ -24,7 +24,7 @@ def visible(text: object) -> str:
     >>> print(visible("w\x1b[2J and \u202e"))
     w\x1b[2J and \u202e
     """
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
 # Names of types stand behind an article in messages: "is an int".
@@ -83,12 +83,12 @@ def need(package: str, what: str, extra: str) -> ModuleType:
         ) from error
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """A question to end a message with, if a known name is near; else nothing.
 
-    >>> meant("hiden", ["hidden", "params"])
+    >>> did_you_mean("hiden", ["hidden", "params"])
     ' Did you mean `hidden`?'
     """
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(word.lower(), by_lower, 1)
     return f" Did you mean `{by_lower[near[0]]}`?" if near else ""

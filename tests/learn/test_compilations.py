@@ -151,9 +151,9 @@ def test_a_loop_compiles_once_and_holds_no_more(driver, tmp_path):
 
 @pytest.mark.parametrize("how", ["value_and_grad", "train"])
 def test_a_loss_defined_in_a_loop_is_told_of(how, monkeypatch):
-    from etrax.learn import _new_losses
+    from etrax.learn import _warnings
 
-    monkeypatch.setattr(_new_losses, "MANY", 3)
+    monkeypatch.setattr(_warnings, "MANY", 3)
     learner, _ = plain()
     sgd = optax.sgd(0.1)
 

@@ -95,7 +95,7 @@ def check_all_lanes(s, windows=(1, 3, T)):
 
 
 def check_lane_by_lane(s, windows=(1, 3, T)):
-    lanes = s.learner.by_lane.facts.lanes
+    lanes = s.learner.resets.by_lane.facts.lanes
     for window in windows_of(s.learner.rule, windows):
         flags = np.stack([np.roll(flags_for(s.learner.rule, window), window * (b % 2)) for b in range(lanes)], 1)
         flags[:, lanes - 1] &= lanes < 3  # the last of several lanes never starts again
@@ -122,7 +122,7 @@ def test_zoo(name, rule):
     if rule.name in ("uoro", "kf_rtrl") and any(g.num_positions == 1 for g in find_samples(s.learner.facts).groups):
         return  # lanes share random factors: they are apart on average
     try:
-        lanes = s.learner.by_lane
+        lanes = s.learner.resets.by_lane
     except etrax.EtraxError as error:
         lanes = None
         assert "`reset` has a flag for each lane" in str(error)  # a model without lanes

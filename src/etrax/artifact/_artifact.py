@@ -39,9 +39,9 @@ def save_artifact(
     check_optimizer(optimizer)
     window = check_whole("window", window, "steps")  # the length of an axis of its inputs
     _check_platforms(platforms)
-    by_lane = learner.lanes_for(None, reset, rank=1)
+    by_lane = learner.resets.lanes_for(None, reset, rank=1)
     learner = learner if by_lane is None else by_lane
-    flags, initial = check_reset(reset, None, learner.facts.lanes), learner.start_of(reset, None)
+    flags, initial = check_reset(reset, None, learner.facts.lanes), learner.resets.start_of(reset, None)
     structs: tuple[PyTree, ...] = _structs(learner, optimizer, loss_fn, window, target)
     structs, parts = (structs, PARTS) if flags is None else ((*structs, _stacked(flags, window)), (*PARTS, RESET))
     flat, tree = jax.tree.flatten(structs)

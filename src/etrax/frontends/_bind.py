@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from .._errors import ArgumentError, ArgumentTypeError, CompilationError, meant
+from .._errors import ArgumentError, ArgumentTypeError, CompilationError, did_you_mean
 from ..compiler.ir import Bound, Layer, Path, PyTree, Step, explained
 from . import registered
 from ._front_end import FrontEnd, Values, refuse
@@ -41,7 +41,7 @@ def bind(model: object, inputs: tuple[object, ...], **options: Any) -> Bound:
     for name in (name for name in options if name not in names):
         raise ArgumentTypeError(
             f"`compile` has no option `{name}=` for a model of this kind ({type(model).__name__})."
-            f"{meant(f'{name}=', OPTIONS)}"
+            f"{did_you_mean(f'{name}=', OPTIONS)}"
         )
     values, front_end = Values(**options), front_end_of(model)
     check_batch_size(values.batch_size)
@@ -131,9 +131,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def check_batch_size(batch_size: object) -> None:
-    whole = batch_size if isinstance(batch_size, int) and not isinstance(batch_size, bool) else None
-    if batch_size is not None and not (whole is not None and 0 < whole < 2**31):
-        passed = f"a {type(batch_size).__name__}" if whole is None else whole
+    number = batch_size if isinstance(batch_size, int) and not isinstance(batch_size, bool) else None
+    if batch_size is not None and not (number is not None and 0 < number < 2**31):
+        passed = f"a {type(batch_size).__name__}" if number is None else number
         raise ArgumentError(f"`batch_size` is {passed}; expected a whole number from 1 to 2**31, or None.")
 
 

@@ -194,13 +194,13 @@ def short_paths(model: Module, of_module: Mapping[Path, State]) -> dict[int, tup
     """
     full = {id(state): path for path, state in of_module.items()}
     shorter: dict[int, tuple[Path, Path]] = {}
-    seen, level = {id(model)}, [((), model)]
+    visited, level = {id(model)}, [((), model)]
     while level:
         deeper = []
         for path, thing in level:
             for key, value in _parts(thing):
-                if id(value) not in seen:
-                    seen.add(id(value))
+                if id(value) not in visited:
+                    visited.add(id(value))
                     deeper.append(((*path, key), value))
         for path, thing in deeper:
             if id(thing) in full and len(path) < len(full[id(thing)]):

@@ -47,13 +47,13 @@ def bind_equinox(
     stateful = isinstance(hidden, eqx.nn.State)
 
     def fn(params: PyTree, hidden: PyTree, other: PyTree, *inputs: object) -> tuple[Any, Any, Any]:
-        whole = eqx.combine(params, module)
+        model = eqx.combine(params, module)
         if call is not None:
-            hidden, output = pair_of(call(whole, hidden, *inputs), "`call`", CALL)
+            hidden, output = pair_of(call(model, hidden, *inputs), "`call`", CALL)
         elif stateful:
-            output, hidden = pair_of(whole(*inputs, hidden), f"`{type(module).__name__}`", "module(*inputs, state)")
+            output, hidden = pair_of(model(*inputs, hidden), f"`{type(module).__name__}`", "module(*inputs, state)")
         else:
-            hidden = output = _new_hidden(type(module).__name__, hidden, whole(*inputs, hidden))
+            hidden = output = _new_hidden(type(module).__name__, hidden, model(*inputs, hidden))
         return hidden, other, output
 
     called = CALL if call is not None else "module(*inputs, state)" if stateful else "module(*inputs, hidden)"

@@ -125,9 +125,9 @@ class _Variables:
     def split(self, state: PyTree) -> tuple[PyTree, PyTree]:
         """An `nnx.State` as its hidden and its other variables."""
         flat = dict(self.nnx.to_flat_state(state))
-        made = self.nnx.from_flat_state
+        state_of = self.nnx.from_flat_state
         apart = {p: v for p, v in flat.items() if p in self.carried}
-        return made([(p, v) for p, v in flat.items() if p not in apart]), made(list(apart.items()))
+        return state_of([(p, v) for p, v in flat.items() if p not in apart]), state_of(list(apart.items()))
 
     def read(self) -> Trees:
         nnx = self.nnx

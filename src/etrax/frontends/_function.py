@@ -68,7 +68,7 @@ def bind_trees(
         encode=_inputs,
         decode_output=lambda out: out,
         encode_state=lambda path, value: jax.tree.leaves(value),
-        decode_state=lambda path, found: next(iter(found)),
+        decode_state=lambda path, hidden: next(iter(hidden)),
         join=join,
     )
 

@@ -30,11 +30,11 @@ def renew_states(module: Module, *args: object, **kwargs: object) -> set[tuple[A
             if state._value is not before[path]:
                 state.value = before[path]
         raise
-    made = {path: state for path, state in module.states().items() if path in old and state is not old[path]}
+    new_states = {path: state for path, state in module.states().items() if path in old and state is not old[path]}
     _put_back(module, old)
-    for path, state in made.items():
+    for path, state in new_states.items():
         old[path].value = state.value
-    return set(made) | {path for path, state in old.items() if state._value is not before[path]}
+    return set(new_states) | {path for path, state in old.items() if state._value is not before[path]}
 
 
 def _put_back(module: Module, old: Mapping[tuple[Any, ...], State]) -> None:

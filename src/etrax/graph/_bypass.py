@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._compat import INLINED, JaxprEqn, Var, is_inexact, open_jaxpr, run_equation
-from ..compiler.ir import Path, Site, interpret
+from ..compiler.ir import Address, Path, interpret
 from ._module_info import ModuleInfo
 
 # A loop without a reverse derivative, and an explicit stop: no derivative passes them.
@@ -74,7 +74,7 @@ class Bypass:
         start = {v: frozenset([path]) for path, vs in self.info.weight_path_to_invars.items() for v in vs}
         start |= {v: frozenset([v]) for v in self.info.hidden_path_to_invar.values()}
 
-        def handle(site: Site, eqn: JaxprEqn, operands: list[frozenset]) -> list[frozenset] | None:
+        def handle(site: Address, eqn: JaxprEqn, operands: list[frozenset]) -> list[frozenset] | None:
             crossed = [len(site) == 1 and v in cut for v in eqn.outvars]  # new states are made by the step itself
             if eqn.primitive.name in INLINED and not any(crossed):
                 return None
@@ -101,7 +101,7 @@ class Bypass:
         # All that is no copy is a constant here, so that only the paths asked for have a derivative.
         args = [copies.get(v, lax.stop_gradient(x)) for v, x in zip(jaxpr.invars, inputs, strict=True)]
 
-        def handle(site: Site, eqn: JaxprEqn, operands: list[jax.Array]) -> list[jax.Array] | None:
+        def handle(site: Address, eqn: JaxprEqn, operands: list[jax.Array]) -> list[jax.Array] | None:
             stopped = [len(site) == 1 and v in cut for v in eqn.outvars]
             if eqn.primitive.name in _STOPS:
                 return run_equation(eqn, [lax.stop_gradient(x) for x in operands])

@@ -19,7 +19,8 @@ from jax.typing import DTypeLike
 from .._compat import common_dtype
 from ..compiler.analysis import Group
 from ..compiler.ir import Leaf
-from ..runtime import Block, Layout, layout_with, plain_algebra
+from ..runtime import Layout, layout_with, plain_algebra
+from ..runtime.blocks import Block
 
 
 class StateObject(Protocol):

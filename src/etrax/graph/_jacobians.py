@@ -14,7 +14,8 @@ from .._errors import ArgumentError
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, Step
 from ..compiler.opened import OpenStep, WeightSite, weights
-from ..runtime import Probes, View, plan_probes, site_math, total
+from ..runtime import Probes, View, plan_probes, site_math
+from ..runtime.blocks import total
 from ._columns import Columns
 from ._group import HiddenGroup
 

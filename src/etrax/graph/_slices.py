@@ -23,7 +23,7 @@ from .._compat import (
 )
 from .._errors import CompilationError
 from ..compiler.analysis import Facts
-from ..compiler.ir import Handler, Role, Site, Step, interpret
+from ..compiler.ir import Address, Handler, Role, Step, interpret
 from ..compiler.opened import OpenStep
 
 
@@ -64,7 +64,7 @@ class Slicer:
             return Slice(part, constvars)
         opened = OpenStep(self.facts.step, self.facts.sites, self.facts.cut)
 
-        def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+        def handle(site: Address, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
             number = numbers[site[0]]  # the part numbers its equations anew; the opened step knows the step's own
             return opened.inside(eqn, values, number) if number in self.cut_inside else None
 
@@ -84,7 +84,7 @@ class Slicer:
         inner = {s.at[0] for s in facts.sites if len(s.at) > 1}
 
         def run(*args: jax.Array) -> list[jax.Array]:
-            def handle(at: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+            def handle(at: Address, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
                 number = numbers[at[0]]
                 outputs = {op: args[-1]} if number == first else {}
                 return opened.inside(eqn, values, number, outputs) if number in inner else None
@@ -149,7 +149,7 @@ def _traced(run: Callable[..., list[jax.Array]], avals: Sequence[jax.ShapeDtypeS
     return build_jaxpr(jaxpr.invars[num_inputs:], jaxpr.outvars, jaxpr.eqns, jaxpr, jaxpr.invars[:num_inputs])
 
 
-def inner_equation(jaxpr: Jaxpr, at: Site) -> JaxprEqn:
+def inner_equation(jaxpr: Jaxpr, at: Address) -> JaxprEqn:
     """The equation at an address, which may lie inside loops, branches and calls."""
     eqn = jaxpr.eqns[at[0]]
     rest = at[1:]

@@ -15,7 +15,7 @@ from jax import lax
 from .._compat import JaxprEqn, bodies_of, is_inexact, run_equation, while_parts
 from .._errors import NotSupportedError
 from ..compiler.analysis import Facts, analyse
-from ..compiler.ir import Site, Step, equations, interpret
+from ..compiler.ir import Address, Step, equations, interpret
 from ._slices import retraced
 
 
@@ -50,7 +50,7 @@ def with_stand_ins(step: Step) -> Step:
     if not any(loops(step)):
         return step
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
+    def handle(site: Address, eqn: JaxprEqn, values: list[jax.Array]) -> Sequence[jax.Array] | None:
         return _stand_in(eqn, values) if _holds_while(eqn) else None
 
     return retraced(step, lambda args: interpret(step.jaxpr, (), args, handle), "standing in for a loop")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import _at, check_whole, struct_of
-from .._compat import ArrayImpl, is_extended, is_inexact
+from .._compat import is_extended, is_inexact
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.analysis import Facts, lanes_meet
 from ..compiler.ir import Leaf, PyTree, Step, TreeDef, describe, format_path, leaves_with_paths, units_of
@@ -23,7 +23,7 @@ from ..runtime import Transport
 
 
 class Optimizer(Protocol):
-    """What optax makes."""
+    """An optimizer as optax defines it."""
 
     @property
     def init(self) -> Callable[[PyTree], PyTree]: ...
@@ -259,77 +259,6 @@ def check_lanes(facts: Facts) -> int:
     return first
 
 
-Result = TypeVar("Result")
-# Kinds of arguments that passed their checks and are remembered, for each function.
-_REMEMBERED = 8
-Signature = tuple[TreeDef, list[object]]
-
-
-class CheckedOnce:
-    """`check(*args)`, which gives the arguments as arrays or raises; left out for arguments like some that passed.
-
-    A loop passes arrays of the same structure, shapes and types at each turn. Looking at all of them again would take
-    longer than a small step does.
-    """
-
-    def __init__(self, check: Callable[..., tuple[PyTree, ...]]):
-        self._check = check
-        self._passed: tuple[Signature, ...] = ()
-
-    def __call__(self, *args: PyTree) -> tuple[PyTree, ...]:
-        signature = signature_of(args)
-        if signature is not None and signature in self._passed:
-            return args
-        args = self._check(*args)
-        if signature is not None:
-            self._passed = (*self._passed[1 - _REMEMBERED :], signature)
-        return args
-
-
-def checked_by_tracing(check: Callable[..., object], compiled: Callable[..., Result]) -> Callable[..., Result]:
-    """`compiled(*args)`, for a function that checks its arguments while it is traced.
-
-    JAX compares structures, shapes and types at every call, and traces anew for those that it has not seen: comparing
-    them here, too, would take longer than a small step does. `check(*args)` sees what JAX does not trace (text in place
-    of an array, one that was given away): at the first call, and to say in words why a later one failed.
-    """
-    passed = False
-
-    def call(*args: PyTree) -> Result:
-        nonlocal passed
-        if not passed:
-            check(*args)
-            passed = True
-        try:
-            return compiled(*args)
-        except jax.errors.JaxRuntimeError:  # of the program while it ran: a callback for one, or too little memory
-            raise
-        except Exception as error:
-            failure = error
-        check(*args)
-        raise failure
-
-    return call
-
-
-def signature_of(tree: PyTree) -> Signature | None:
-    """Structure, shapes and types of arrays; None where a leaf is no array, or one that was given away.
-
-    Results of one compiled function share their abstract values from call to call, so that comparing two signatures
-    mostly compares addresses.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    types: list[object] = []
-    for leaf in leaves:
-        if type(leaf) is ArrayImpl and not leaf.is_deleted():
-            types.append(leaf.aval)
-        elif type(leaf) is np.ndarray:
-            types.append((leaf.shape, leaf.dtype))
-        else:
-            return None
-    return structure, types
-
-
 def as_arrays(tree: PyTree, leaves: Sequence[Leaf]) -> PyTree:
     """A tree in which Python numbers are arrays of the types that the leaves have."""
     values, structure = jax.tree.flatten(tree)
@@ -378,15 +307,15 @@ def check_optimizer(optimizer: object) -> None:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _WithLossValue:
     init: Callable[[PyTree], PyTree]
     update: Callable[..., tuple[PyTree, PyTree]]
 
 
-def told(optimizer: Optimizer, loss: jax.Array) -> Optimizer:
+def with_loss_value(optimizer: Optimizer, loss: jax.Array) -> Optimizer:
     """The optimizer; one that takes more than gradients (Polyak steps, plateaus) is told the loss."""
     takes_more = any(p.kind is p.VAR_KEYWORD for p in signature(optimizer.update).parameters.values())
-    return _Told(optimizer.init, partial(optimizer.update, value=loss)) if takes_more else optimizer
+    return _WithLossValue(optimizer.init, partial(optimizer.update, value=loss)) if takes_more else optimizer
 
 
 def check_opt_state(optimizer: Optimizer, params: PyTree, opt_state: PyTree) -> None:

@@ -16,7 +16,9 @@ import numpy as np
 from .._errors import ArgumentError
 from .._sums import watched
 from ..compiler.ir import PyTree
+from ..rules import Rule
 from ._memory import Memory, predict
+from ._options import Options
 from ._program import Program
 
 # Takes values by position, and gives results by name: the names say where values lie on a mesh.
@@ -92,3 +94,11 @@ class OneDevice:
 def donated(run: Run, name: str) -> tuple[int, ...]:
     """The number of the argument that is used up, if one is."""
     return (list(signature(run).parameters).index(name),) if name else ()
+
+
+def on_mesh(program: Program, rule: Rule, options: Options) -> Devices:
+    """The devices of the mesh that a model is compiled for."""
+    from ..mesh import meshed
+
+    assert options.mesh is not None and options.shard is not None
+    return meshed(program, rule, options.mesh, options.shard)

@@ -11,7 +11,8 @@ import numpy as np
 from .._errors import EtraxError
 from ..compiler.analysis import Facts
 from ..compiler.ir import PyTree, Role, format_path
-from ..runtime import LAST_STEP, Watched, is_finite
+from ..runtime import LAST_STEP
+from ._watch import Watched, is_finite
 
 
 class NonFiniteError(EtraxError, FloatingPointError):
@@ -102,8 +103,9 @@ def raise_if_bad_sample(facts: Facts, flags: jax.Array, step: int) -> None:
 def _steps(a: jax.Array) -> list[int]:
     """First bad steps of things, over all streams if there are several."""
     rows = np.asarray(jax.device_get(a)).reshape(-1, np.shape(a)[-1]).astype(np.int64)
-    late = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)
-    return [int(t) if t != np.iinfo(np.int64).max else -1 for t in late]
+    # −1 (never) must not win against the steps of other streams.
+    first_steps = np.where(rows < 0, np.iinfo(np.int64).max, rows).min(0)
+    return [int(t) if t != np.iinfo(np.int64).max else -1 for t in first_steps]
 
 
 def _shown(step: int) -> str:

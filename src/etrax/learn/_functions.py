@@ -13,7 +13,8 @@ from .._arguments import check_arrays
 from .._errors import ArgumentTypeError
 from ..compiler.ir import PyTree, Role
 from ..runtime import evolve
-from ._checks import CheckedOnce, Optimizer, as_arrays, check_opt_state, checked_by_tracing
+from ._checked_once import CheckedOnce, checked_by_tracing
+from ._checks import Optimizer, as_arrays, check_opt_state
 from ._devices import Run
 from ._program import LearnerState, Program
 from ._sequence import Losses, steps_of, train_call, train_sequence
@@ -41,7 +42,7 @@ def step_of(program: Program) -> Run:
         xs = [x[None] for x in program.inputs_of_step(inputs)]
         flags, start = program.resets(reset, initial, None)
         flags = None if flags is None else flags[None]
-        w = program.prepared(p)
+        w = program.with_kernels(p)
         end, trace, outs = evolve(program.facts, program.transport, p, w, states, state.trace, xs, flags, start)
         return {"state": program.state_after(state, end, trace, 1), "outputs": [o[0] for o in outs]}
 
@@ -71,10 +72,10 @@ def step_function(learner: Learner) -> Step:
     def step(
         params: PyTree, state: LearnerState, inputs: tuple[PyTree, ...], reset: PyTree = None, initial: PyTree = None
     ) -> tuple[LearnerState, PyTree]:
-        by_lane = learner.lanes_for(state, reset, rank=1)
+        by_lane = learner.resets.lanes_for(state, reset, rank=1)
         if by_lane is not None:
-            return by_lane.step(params, by_lane.in_lanes(state), *inputs, reset=reset, initial=initial)
-        initial = learner.start_of(reset, initial)
+            return by_lane.step(params, by_lane.resets.in_lanes(state), *inputs, reset=reset, initial=initial)
+        initial = learner.resets.start_of(reset, initial)
         state, outs = compiled(*checked(params, state, inputs, reset, initial))
         learner.raise_if_not_finite(state)
         return state, program.output_of(outs)
@@ -114,11 +115,11 @@ def gradient_function(learner: Learner, losses: Losses, k: int, donate: bool, re
         params: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None, mask: jax.Array | None = None,
         reset: jax.Array | None = None, *, initial: PyTree = None,
     ) -> tuple[tuple[jax.Array, PyTree], LearnerState]:  # fmt: skip
-        by_lane = learner.lanes_for(state, reset)
+        by_lane = learner.resets.lanes_for(state, reset)
         if by_lane is not None:
             f = by_lane.value_and_grad(losses.loss_fn, k, losses.reduction, donate=donate, remat=remat)
-            return f(params, by_lane.in_lanes(state), inputs, targets, mask, reset, initial=initial)
-        initial = learner.start_of(reset, initial)
+            return f(params, by_lane.resets.in_lanes(state), inputs, targets, mask, reset, initial=initial)
+        initial = learner.resets.start_of(reset, initial)
         loss, grads, state = compiled(params, state, inputs, targets, mask, reset, initial)
         learner.raise_if_not_finite(state, loss, grads)
         return (loss, grads), state
@@ -180,11 +181,11 @@ def train_function(
         params: PyTree, opt_state: PyTree, state: LearnerState, inputs: PyTree, targets: PyTree = None,
         mask: jax.Array | None = None, reset: jax.Array | None = None, *, initial: PyTree = None,
     ) -> tuple[PyTree, PyTree, LearnerState, jax.Array]:  # fmt: skip
-        by_lane = learner.lanes_for(state, reset)
+        by_lane = learner.resets.lanes_for(state, reset)
         if by_lane is not None:
             f = by_lane.train(optimizer, losses.loss_fn, k, losses.reduction, donate=donate, remat=remat)
-            return f(params, opt_state, by_lane.in_lanes(state), inputs, targets, mask, reset, initial=initial)
-        initial = learner.start_of(reset, initial)
+            return f(params, opt_state, by_lane.resets.in_lanes(state), inputs, targets, mask, reset, initial=initial)
+        initial = learner.resets.start_of(reset, initial)
         args = (params, opt_state, state, inputs, targets, mask, reset, initial)
         params, opt_state, state, loss, _ = compiled(*args)
         learner.raise_if_not_finite(state, loss, params=params)

@@ -20,7 +20,7 @@ from .._compat import shape_struct
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, digest_of, digest_of_function, format_path
 from ..rules import Rule
-from ._checks import Optimizer, told
+from ._checks import Optimizer, with_loss_value
 
 if TYPE_CHECKING:
     from ._learner import Learner
@@ -99,7 +99,7 @@ def digest_of_optimizer(optimizer: Optimizer, params: PyTree) -> str:
     opt_state = jax.eval_shape(optimizer.init, shapes)
 
     def update(grads: PyTree, opt_state: PyTree, params: PyTree, loss: jax.Array) -> PyTree:
-        return told(optimizer, loss).update(grads, opt_state, params)
+        return with_loss_value(optimizer, loss).update(grads, opt_state, params)
 
     loss = jax.ShapeDtypeStruct((), jnp.result_type(float))
     programs = jax.make_jaxpr(optimizer.init)(shapes), jax.make_jaxpr(update)(shapes, opt_state, shapes, loss)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -16,20 +15,22 @@ import numpy as np
 from .._arguments import check_flag, check_whole, shown_by_treescope
 from .._compat import is_concrete, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
-from ..compiler.ir import Bound, LossFunction, PyTree, Role
-from ..rules import Candidates, Rule, RuleWarning, Sample, as_rule, without_credit
-from ..runtime import watched
-from ._checks import Optimizer, check_lanes, check_optimizer, check_remat, check_weights, check_window
-from ._devices import Devices, OneDevice
+from ..compiler.ir import Bound, LossFunction, PyTree
+from ..rules import Rule, Sample, as_rule
+from ._checks import Optimizer, check_optimizer, check_remat, check_weights, check_window
+from ._choice import cosines, projected
+from ._devices import Devices, OneDevice, on_mesh
 from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._functions import Gradient, Train, gradient_function, step_function, train_function
 from ._memory import Memory, default_budget, fitting_window
 from ._model import Model
-from ._new_losses import NewLosses
 from ._online import Online
 from ._options import Options
 from ._program import LearnerState, Program, check_like, register_for_export
+from ._resets import Resets
 from ._sequence import Losses
+from ._warnings import FirstWarnings, NewLosses
+from ._watch import watched
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -54,90 +55,29 @@ class Learner:
     def __init__(self, model: Model, rule: Rule, options: Options):
         rule = resolved(model, rule, options)
         self.facts = facts = rule.facts_for(model.facts)
-        self._model, self.rule, self.options = model, rule, options
+        self.model, self.rule, self.options = model, rule, options
         transport = rule.transport(facts, None, options.trace_dtype)
         transport = watched(facts, transport) if options.check_finite else transport
         bound = model.bound
         program = Program(
             facts, transport, str(rule), rule.frozen(facts), self.hidden, bound.encode, bound.decode_output,
-            by_call=None if rule.candidates is None else _projected(model, rule, rule.candidates, options),
+            by_call=projected(model, rule, options, lambda member: Learner(model, member, options).program),
         )  # fmt: skip
-        self.devices: Devices = OneDevice(program) if options.mesh is None else _on_mesh(program, rule, options)
+        self.devices: Devices = OneDevice(program) if options.mesh is None else on_mesh(program, rule, options)
         self.program = program = self.devices.program
         check_weights(facts.step, lambda params: program.weights(params).weight, facts.sites, program.frozen)
         register_for_export(jax.eval_shape(lambda: LearnerState(None, program.transport.init(), jnp.zeros(()))))
         self._once = lru_cache(96)(lambda make, *key: make(self, *key))
-        self._warned = self._warned_of_window = False
-        self._wider_leaf: int | None = None
-        self._start: tuple[PyTree, PyTree] | None = None
-        self.new_losses = NewLosses()
+        self.resets, self.warn, self.new_losses = Resets(self), FirstWarnings(facts, rule), NewLosses()
         self._step = step_function(self)
 
     def with_rule(self, rule: Rule | str) -> Learner:
-        """This model under another rule; nothing is traced or analysed again."""
-        return Learner(self._model, as_rule(rule), self.options)
+        """Put this model under another rule; nothing is traced or analysed again."""
+        return Learner(self.model, as_rule(rule), self.options)
 
-    @cached_property
-    @transfers_meant()
-    def by_lane(self) -> Learner:
-        """This learner with a trace of which no part is equal for several lanes: each may start again on its own.
-
-        The first `reset` of shape (T, B) asks for it. Raises for a model without lanes.
-        """
-        other = Learner(self._model.with_lanes(check_lanes(self.facts)), self.rule, self.options)
-        pairs = zip(*(jax.tree.leaves(x.program.trace_struct) for x in (self, other)), strict=True)
-        self._wider_leaf = next((n for n, (a, b) in enumerate(pairs) if a.shape != b.shape), None)
-        return other
-
-    def lanes_for(self, state: PyTree, reset: PyTree, rank: int = 2) -> Learner | None:
-        """The learner by lane, if resets are by lane (arrays of so many axes) or the trace is; else None."""
-        if self.facts.lanes is not None:
-            return None
-        if getattr(reset, "ndim", 0) == rank:
-            return self.by_lane
-        if self._wider_leaf is None or not isinstance(state, LearnerState):
-            return None
-        leaves, structs = jax.tree.leaves(state.trace), jax.tree.leaves(self.by_lane.program.trace_struct)
-        at = self._wider_leaf
-        return self.by_lane if len(leaves) == len(structs) and np.shape(leaves[at]) == structs[at].shape else None
-
-    def in_lanes(self, state: LearnerState) -> LearnerState:
-        """A state whose trace is that of a learner by lane: what was equal for all lanes is there for each of them."""
-        struct = self.program.trace_struct
-        is_state = isinstance(state, LearnerState)
-        if self.facts.lanes is None or not is_state or jax.tree.structure(state.trace) != jax.tree.structure(struct):
-            return state  # which is refused where it is used, if it does not fit
-
-        def one(a: PyTree, like: jax.ShapeDtypeStruct) -> PyTree:
-            shape = np.shape(a)
-            ones = [(1, n) for n in like.shape] if shape else []
-            wider = shape != like.shape and len(shape) == len(ones)
-            fits = wider and all(n in sizes for n, sizes in zip(shape, ones, strict=True))
-            return jnp.broadcast_to(a, like.shape) if fits else a
-
-        return state._replace(trace=jax.tree.map(one, state.trace, struct))
-
-    def start_of(self, reset: PyTree, initial: PyTree) -> PyTree:
-        """The hidden state that resets return to: what was given, or what `learner.init()` has."""
-        if reset is None:
-            if initial is not None:
-                raise ArgumentError("`initial` is the hidden state that resets return to: pass `reset`, too.")
-            return None
-        if initial is not None:
-            return initial
-        hidden = self.hidden
-        if any(isinstance(a, jax.ShapeDtypeStruct) for a in jax.tree.leaves(hidden)):
-            raise ArgumentError(
-                "the model was compiled with shapes only, without values for `hidden`, to which a `reset` returns: "
-                "pass them, `initial=hidden`."
-            )
-        if not is_concrete(hidden):
-            return hidden
-        if self._start is None or self._start[0] is not hidden:
-            # As arrays, once: numbers of Python would be sent to the device at every call.
-            with transfers_meant():
-                self._start = hidden, self.program.hidden_of([jnp.asarray(a) for a in self.program.states(hidden)])
-        return self._start[1]
+    def with_model(self, model: Model) -> Learner:
+        """Put this rule, with the same options, over another form of the model."""
+        return Learner(model, self.rule, self.options)
 
     def once(self, make: Callable[..., _T], *key: Hashable) -> _T:
         """`make(learner, *key)`, made the first time that it is asked for.
@@ -159,17 +99,17 @@ class Learner:
     @property
     def params(self) -> PyTree:
         """The parameters that the model was compiled with."""
-        return self._model.initial()[0]
+        return self.model.initial()[0]
 
     @property
     def hidden(self) -> PyTree:
         """The states that the model was compiled with."""
-        return self._model.initial()[1]
+        return self.model.initial()[1]
 
     @property
     def bound(self) -> Bound:
         """The way between the model's own values and plain arrays."""
-        return self._model.bound
+        return self.model.bound
 
     @property
     def mesh(self) -> Mesh | None:
@@ -186,7 +126,7 @@ class Learner:
         """The `ETraceGraph`: groups, relations, diagnostics."""
         from ..graph import build_graph
 
-        return build_graph(self.bound, self._model.facts, include_hidden_perturb=True)
+        return build_graph(self.bound, self.model.facts, include_hidden_perturb=True)
 
     @cached_property
     def report(self) -> Any:
@@ -206,7 +146,7 @@ class Learner:
         loop that carries the state (`lax.scan`) wants its shapes from the start.
         """
         if check_flag("lanes", lanes) and self.facts.lanes is None:
-            return self.by_lane.init(params, hidden, learned)
+            return self.resets.by_lane.init(params, hidden, learned)
         program, transport = self.program, self.program.transport
         if params is not None:
             self._refuse_swapped(params, hidden)
@@ -284,9 +224,8 @@ class Learner:
         check_flag("donate", donate)
         if batch is not None:
             check_whole("batch", batch, "samples")
-            return Learner(self._model.at_batch(batch), self.rule, self.options).memory(
-                window, steps=steps, donate=donate, remat=remat
-            )
+            other = self.with_model(self.model.at_batch(batch))
+            return other.memory(window, steps=steps, donate=donate, remat=remat)
         return self.devices.memory(window, window if steps is None else steps, donate, self._remat(remat))
 
     def value_and_grad(
@@ -384,20 +323,6 @@ class Learner:
                 "`learner.train` or `learner.value_and_grad` over whole sequences, or another rule."
             )
 
-    def warn(self, inputs: PyTree, window: int, stacklevel: int = 3) -> None:
-        """What the rule has to say of the first sequence, and of the first one with windows that are too short."""
-        leaves = jax.tree.leaves(inputs)
-        if not self._warned and is_concrete(leaves):
-            self._warned = True
-            for text in self.rule.warns(self.facts, leaves):
-                warnings.warn(text, RuleWarning, stacklevel=stacklevel)
-        if not self._warned_of_window:
-            steps = [a.shape[0] for a in leaves if getattr(a, "shape", ())]
-            text = without_credit(self.facts, self.rule, min([window, *steps]))
-            if text:
-                self._warned_of_window = True
-                warnings.warn(text, RuleWarning, stacklevel=stacklevel)
-
     def place(self, params: PyTree, opt_state: PyTree = ()) -> tuple[PyTree, PyTree]:
         """Parameters and the state of their optimizer on the devices of the mesh, if there is one."""
         values = self.devices.place(params=params, opt_state=opt_state)
@@ -434,41 +359,13 @@ class Learner:
 def resolved(model: Model, rule: Rule, options: Options) -> Rule:
     """The rule that a model is compiled with: of a choice among rules, the one that is chosen."""
 
-    def cosines(candidate: Rule, sample: Sample) -> dict[int, float]:
-        """By number of the parameter; nothing of a rule whose trace does not fit into memory."""
-        plain = replace(options, mesh=None, shard=None, check_finite=False)
+    def measure(candidate: Rule, sample: Sample) -> dict[int, float]:
+        # Nothing is measured of a rule whose trace does not fit into memory.
         if candidate.size(model.facts, options.trace_dtype) > default_budget():
             return {}
-        learner = Learner(model, candidate, plain)
-        meter = learner.meter(sample.loss_fn, sample.window, probes=16)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuleWarning)  # what a rule says of its data, the cosine says in numbers
-            reading = meter.measure(
-                learner.params, learner.init(), sample.inputs, sample.targets, key=jax.random.key(0)
-            )  # fmt: skip
-        numbers = {leaf.path: i for i, leaf in enumerate(model.facts.step.select(Role.PARAM))}
-        return {numbers[path]: measured.cosine for path, measured in reading.parameters.items()}
+        return cosines(Learner(model, candidate, replace(options, mesh=None, shard=None, check_finite=False)), sample)
 
-    return rule if rule.resolve is None else rule.resolve(rule.facts_for(model.facts), options.trace_dtype, cosines)
-
-
-def _projected(model: Model, rule: Rule, candidates: Candidates, options: Options) -> Callable[..., PyTree]:
-    """The gradient of a call, projected on candidates: those of learners under each of the rules."""
-    from ..meter import projected_gradient
-
-    if options.mesh is not None or options.check_finite:
-        option = "check_finite=True" if options.check_finite else "mesh"
-        raise ArgumentError(f"`directional` runs on one device and watches no numbers: compile without `{option}`.")
-    members = [Learner(model, member, options).program for member in candidates.rules]
-    facts = rule.facts_for(model.facts)
-    return projected_gradient(facts.step, members, candidates, rule.frozen(facts))
-
-
-def _on_mesh(program: Program, rule: Rule, options: Options) -> Devices:
-    from ..mesh import meshed
-
-    assert options.mesh is not None and options.shard is not None
-    return meshed(program, rule, options.mesh, options.shard)
+    return rule if rule.resolve is None else rule.resolve(rule.facts_for(model.facts), options.trace_dtype, measure)
 
 
 def check_learner(learner: object) -> None:

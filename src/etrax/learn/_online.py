@@ -15,7 +15,8 @@ from .._compat import shape_struct, staged_copy, transfers_meant
 from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree, describe
 from ..runtime import restarted
-from ._checks import Optimizer, Signature, check_opt_state, check_optimizer, check_window, signature_of, strong
+from ._checked_once import Signature, signature_of
+from ._checks import Optimizer, check_opt_state, check_optimizer, check_window, strong
 from ._finite import flag_sample, raise_if_bad_sample
 from ._functions import sample_function, steps_function
 from ._program import LearnerState
@@ -112,7 +113,7 @@ class Online:
         self, learner: Learner, optimizer: Optimizer, loss_fn: LossFunction, window: int, params: PyTree,
         state: LearnerState | None, opt_state: PyTree, donate: bool,
     ):  # fmt: skip
-        by_lane = None if state is None else learner.lanes_for(state, None)
+        by_lane = None if state is None else learner.resets.lanes_for(state, None)
         learner = learner if by_lane is None else by_lane
         self.learner, self.window = learner, check_window(window)
         check_optimizer(optimizer)
@@ -145,8 +146,8 @@ class Online:
     def _go_by_lane(self) -> None:
         """From now on each lane may start again on its own: the trace has numbers for each."""
         if self.learner.facts.lanes is None:
-            self.learner = self.learner.by_lane
-            self._held = self._held._replace(state=self.learner.in_lanes(self._held.state))
+            self.learner = self.learner.resets.by_lane
+            self._held = self._held._replace(state=self.learner.resets.in_lanes(self._held.state))
             self._compile()
 
     def __repr__(self) -> str:
@@ -203,9 +204,9 @@ class Online:
 
     def _own_state(self, params: PyTree, state: LearnerState) -> LearnerState:
         """A copy of a state that fits."""
-        if self.learner.lanes_for(state, None) is not None:
+        if self.learner.resets.lanes_for(state, None) is not None:
             self._go_by_lane()
-        state = self.learner.in_lanes(state)
+        state = self.learner.resets.in_lanes(state)
         self.learner.program.check_both(params, state)
         self.learner.program.states(state.hidden)
         return jax.tree.map(staged_copy, strong(state))
@@ -231,7 +232,7 @@ class Online:
             if seen and (reset is False or self._has_seen(reset)):
                 # The program checks a sample of another kind while it is traced.
                 sample = sample._replace(reset=self._flags(reset))
-                return self._learn_at_once(self._held, sample, self.learner.start_of(sample.reset, None))
+                return self._learn_at_once(self._held, sample, self.learner.resets.start_of(sample.reset, None))
             self._check(self._held, sample.inputs, target)
             if sample.reset is not None or initial is not None:
                 sample, initial = self._with_reset(sample, initial)
@@ -254,8 +255,8 @@ class Online:
     @transfers_meant()  # a flag is mostly a number of Python
     def _with_reset(self, sample: Sample, initial: PyTree) -> tuple[Sample, PyTree]:
         """A sample whose flags are an array, and the hidden state that they return to; checked."""
-        initial = self.learner.start_of(sample.reset, initial)
-        by_lane = self.learner.lanes_for(self._held.state, sample.reset, rank=1)
+        initial = self.learner.resets.start_of(sample.reset, initial)
+        by_lane = self.learner.resets.lanes_for(self._held.state, sample.reset, rank=1)
         flags, _ = (self.learner if by_lane is None else by_lane).program.resets(sample.reset, initial, None)
         if any(s.reset is not None for s in self._held.waiting) and not _is_same(initial, self._held.initial):
             raise ArgumentError("the resets of one window return to one `initial` state: `flush()` before another one.")

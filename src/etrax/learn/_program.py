@@ -128,6 +128,7 @@ class Program:
 
     def hidden_of(self, states: Sequence[jax.Array] | Sequence[jax.sharding.NamedSharding]) -> PyTree:
         """The tree of the states, or of what there is one of for each."""
+        # `_order` leads from the step's states to the tree; here it is inverted.
         placed = dict(zip(self._order, states, strict=True))
         return jax.tree.unflatten(self._hidden_tree, [placed[i] for i in range(len(placed))])
 
@@ -181,7 +182,7 @@ class Program:
     def weights(self, params: Sequence[jax.Array]) -> Weights:
         return weights(self.facts.step, self.facts.sites, params)
 
-    def prepared(self, params: Sequence[jax.Array]) -> Weights:
+    def with_kernels(self, params: Sequence[jax.Array]) -> Weights:
         """The weights, with faster ways to compute their ops where there are any."""
         return with_kernels(self.facts, self.weights(params))
 

@@ -12,7 +12,7 @@ from .._arguments import check_arrays
 from .._compat import shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import PyTree, describe, explain, explained
-from ._checks import Optimizer, told
+from ._checks import Optimizer, with_loss_value
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Projected:
         if params is None:
             raise ArgumentError("an optimizer with a projection needs the parameters: `update(grads, state, params)`.")
         loss = more.get("value")
-        inner = self.optimizer if loss is None else told(self.optimizer, loss)  # type: ignore[arg-type]
+        inner = self.optimizer if loss is None else with_loss_value(self.optimizer, loss)  # type: ignore[arg-type]
         updates, state = inner.update(grads, state, params)
         new = self.projected(_moved(params, updates))
         return jax.tree.map(lambda a, b: a - b, new, params), state
@@ -58,7 +58,7 @@ def updated(
 ) -> tuple[PyTree, PyTree]:
     """New parameters and the new state of the optimizer; a projection has the last word, to the last bit."""
     inner = optimizer.optimizer if isinstance(optimizer, Projected) else optimizer
-    updates, opt_state = told(inner, loss).update(grads, opt_state, params)
+    updates, opt_state = with_loss_value(inner, loss).update(grads, opt_state, params)
     new = _moved(params, updates)
     return optimizer.projected(new) if isinstance(optimizer, Projected) else new, opt_state
 

@@ -13,9 +13,10 @@ from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import Pieces, WindowResult, WindowRun, live_sites, run_in_pieces, run_window
+from ..runtime import WindowResult, WindowRun, live_sites, run_window
 from ._checks import Optimizer
 from ._masks import differentiated_where, weighed, without_masked_nans
+from ._pieces import Pieces, run_in_pieces
 from ._project import updated
 from ._surrogates import without_derivatives
 
@@ -205,7 +206,7 @@ def run_sequence(
     """
     step_data = targets, arguments.weight
     length = steps_of(arguments.inputs, (step_data, arguments.reset))
-    w = program.prepared(arguments.params)
+    w = program.with_kernels(arguments.params)
     scale = losses.total(step_data, length)
     loss_weight = 1 / jnp.asarray(scale, losses.dtype(step_data))  # as fine as the loss, however coarse a mask may be
 
@@ -249,7 +250,7 @@ def train_sequence(
         # Those of all windows but the first depend on targets, mask, and whatever loss and optimizer close over.
         params = without_derivatives(facts.step, params)
         p = program.params(params)
-        w = program.prepared(p)
+        w = program.with_kernels(p)
         scale = losses.total(window_data, span.steps)
         loss_weight = 1 / jnp.asarray(scale, losses.dtype(window_data))
         run = WindowRun(p, w, states, trace, (), (), losses, loss_weight, initial=arguments.initial)
@@ -278,7 +279,7 @@ def train_call(
     k: int,
     remat: int | None = None,
 ) -> tuple[PyTree, jax.Array, list[jax.Array]]:
-    """As `train_sequence`, of a rule that has the gradient of a whole call: one update at its end, and one loss."""
+    """Train under a rule whose gradient is that of a whole call: one update at its end, and one loss."""
     params, opt_state, trace = start
     params = jax.tree.map(jnp.asarray, params)
     loss, grads, states, trace = program.gradient(arguments, trace, targets, losses, k, remat)

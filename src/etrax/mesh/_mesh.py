@@ -40,6 +40,7 @@ from ..learn import (
     sum_of_squares,
 )  # fmt: skip
 from ..rules import Rule
+from ._explicit import call_with_types
 from ._processes import check_same_model, place_batch
 from ._shard import Dims, layout, mesh_axes, trace_dims
 from ._traffic import Traffic, read_traffic
@@ -177,9 +178,9 @@ class Meshed:
         ]
         return jax.tree.unflatten(tree, placed)
 
-    def _beside(self, known: NamedSharding, by_compiler: NamedSharding, shape: Sequence[int]) -> NamedSharding:
+    def _beside(self, by_data: NamedSharding, by_compiler: NamedSharding, shape: Sequence[int]) -> NamedSharding:
         """Cuts that are known, and those of the compiler along other axes of the mesh."""
-        cuts = [*known.spec]
+        cuts = [*by_data.spec]
         for d, axis in enumerate(by_compiler.spec):
             fits = axis in self.mesh.shape and shape[d] % self.mesh.shape[axis] == 0
             if cuts[d] is None and fits and axis not in cuts:
@@ -305,42 +306,9 @@ class Meshed:
         def call(*args: PyTree) -> list[PyTree]:
             if check:
                 self.check_devices(dict(zip(names, args, strict=True)))
-            return self.called(placed, *args)
+            return call_with_types(self.mesh, placed, *args)
 
         return call
-
-    def called(self, run: Callable[..., PyTree], *args: PyTree) -> PyTree:
-        """What `run` gives. If shardings are part of types where it is called, or of what it is given (axes of the kind
-        that `jax.make_mesh` makes), they are of what it gives, so that both can be mixed."""
-        types = self._explicit_types(args)
-        if types is None:
-            return run(*args)
-        if not is_concrete(args):
-            raise ArgumentError(
-                "a learner on a mesh is called inside `jax.jit` under `jax.set_mesh` with explicit axes, where each "
-                "operation must say how its result is cut. Make the mesh with `jax.make_mesh(shape, names, axis_types="
-                "(jax.sharding.AxisType.Auto,) * len(names))`, or call the learner outside `jit`."
-            )
-        theirs = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=types)
-
-        def on(mesh: Mesh, tree: PyTree) -> PyTree:
-            cut = lambda a: isinstance(a, jax.Array) and isinstance(a.sharding, NamedSharding)  # noqa: E731
-            return jax.tree.map(
-                lambda a: jax.device_put(a, NamedSharding(mesh, a.sharding.spec)) if cut(a) else a, tree
-            )
-
-        with use_abstract_mesh(self.mesh.abstract_mesh):
-            return on(theirs, run(*on(self.mesh, args)))
-
-    def _explicit_types(self, args: PyTree) -> tuple[AxisType, ...] | None:
-        """Types of the axes of a mesh like this one, in force or of an array, if any is explicit."""
-        meshes = [
-            a.sharding.mesh for a in jax.tree.leaves(args) if isinstance(getattr(a, "sharding", None), NamedSharding)
-        ]
-        for mesh in (jax.sharding.get_abstract_mesh(), *meshes):
-            if AxisType.Explicit in mesh.axis_types and dict(mesh.shape) == dict(self.mesh.shape):
-                return mesh.axis_types
-        return None
 
     def trace_bytes_per_device(self) -> int:
         """Bytes of the trace that one device holds."""
@@ -360,8 +328,8 @@ class Meshed:
                 notes.append(f"{when} a device receives {kinds} (read off the compiled program)")
         params = list(zip(self._step.select(Role.PARAM), self.param_specs, strict=True))
         if any(any(s) for _, s in params):
-            whole = ", ".join(format_path(leaf.path, "params") for leaf, s in params if not any(s))
-            notes += [f"whole on every device: {whole}"] * bool(whole)
+            uncut = ", ".join(format_path(leaf.path, "params") for leaf, s in params if not any(s))
+            notes += [f"whole on every device: {uncut}"] * bool(uncut)
         return notes
 
     def memory(self, window: int, steps: int, donate: bool, remat: int | None = None) -> Memory:

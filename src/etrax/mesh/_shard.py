@@ -189,7 +189,7 @@ def _devices_of_params(facts: Facts, dims: Sequence[Dims], count: int, neuron: s
         if numbers is None:
             continue
         site, there = facts.sites[r.site], ~np.isnan(numbers)
-        data = [jnp.ones(a.shape, a.dtype) for a in site_math.data_structs(site, 1)]
+        data = [jnp.ones(a.shape, a.dtype) for a in site_math.data_structs(site)]
         for power, of_site in enumerate(sums):
             bar = jnp.asarray(np.where(there, numbers, 0) ** power * there, site.call.out.dtype)
             bar = jnp.broadcast_to(site_math.beside_loops(site, bar)[None], (1, *site.y_shape))

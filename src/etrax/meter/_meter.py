@@ -124,7 +124,7 @@ class Meter:
         `direction` is like the parameters: the last update, for its slope along the true gradient of this stretch.
         """
         program, learner = self.learner.program, self.learner
-        by_lane = learner.lanes_for(state, None)
+        by_lane = learner.resets.lanes_for(state, None)
         (learner if by_lane is None else by_lane).program.check_both(params, state)
         leaves = program.params(params)
         keys = jax.random.split(check_key("key", key), len(leaves))
@@ -156,7 +156,7 @@ class Meter:
         if not isinstance(measured, MeterState):
             raise ArgumentTypeError(f"`measured` is {short(measured)}; pass what `meter.init` returned.")
         (_, grads), state = self._gradient(measured.params, measured.state, inputs, targets, mask, reset)
-        data = (inputs, targets, mask, reset, self.learner.start_of(reset, None))
+        data = (inputs, targets, mask, reset, self.learner.resets.start_of(reset, None))
         tangents, products, weight = self._push(
             measured.params, measured.state.hidden, measured.directions, measured.tangents, *data
         )
@@ -170,7 +170,7 @@ class Meter:
         self, params: PyTree, hidden: PyTree, values: list[list[Array]], tangents: list[list[Array]], inputs: PyTree,
         targets: PyTree, mask: PyTree, reset: PyTree, initial: PyTree,
     ) -> tuple[list[list[Array]], list[Array], Array]:  # fmt: skip
-        by_lane = self.learner.lanes_for(None, reset)
+        by_lane = self.learner.resets.lanes_for(None, reset)
         program = (self.learner if by_lane is None else by_lane).program
         arguments = program.arguments(params, hidden, inputs, targets, mask, self._losses, reset, initial)
         return push_arguments(program.facts.step, self._losses, arguments, targets, self._directions(values), tangents)
@@ -218,7 +218,7 @@ class Meter:
                     for r, e in zip(measured.directions, exact, strict=False)], measured.directions[-1]]  # fmt: skip
         states = self.learner.program.states(state.hidden)
         tangents = zero_tangents(states, self._directions(values))
-        data = (inputs, targets, mask, reset, self.learner.start_of(reset, None))
+        data = (inputs, targets, mask, reset, self.learner.resets.start_of(reset, None))
         _, products, weight = self._push(params, state.hidden, values, tangents, *data)
         total = max(float(weight), np.finfo(float).tiny)
         parts = []
@@ -237,12 +237,12 @@ class Meter:
         self, params: PyTree, before: LearnerState, now: LearnerState, data: tuple[PyTree, ...], reset: PyTree
     ) -> dict[Path, Stale]:
         self.learner.refuse_by_call("staleness")
-        by_lane = self.learner.lanes_for(now, reset)
+        by_lane = self.learner.resets.lanes_for(now, reset)
         learner = self.learner if by_lane is None else by_lane
-        now = learner.in_lanes(now)
+        now = learner.resets.in_lanes(now)
         learner.program.check_both(params, now)
         _, replayed = self._gradient(params, before, *data, reset)
-        pair = (learner.in_lanes(replayed), last_window(data, self.window))
+        pair = (learner.resets.in_lanes(replayed), last_window(data, self.window))
         return staleness(learner, self._gradient, params, now, *pair)
 
 

@@ -99,8 +99,8 @@ def shortest_names(paths: Sequence[Path]) -> dict[str, str]:
     shortest = {}
     for path in called:
         alone = (n for n in range(1, len(path)) if shared[path[:n]] == 1)
-        whole = format_path(path, "params")[1:-1]
-        shortest[whole] = format_path(path[: next(alone, len(path))], "params")[1:-1]
+        name = format_path(path, "params")[1:-1]
+        shortest[name] = format_path(path[: next(alone, len(path))], "params")[1:-1]
     return shortest
 
 

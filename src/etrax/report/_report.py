@@ -12,7 +12,7 @@ from typing import overload
 from jax.typing import DTypeLike
 
 from .._arguments import format_bytes, short
-from .._errors import ArgumentError, ArgumentTypeError, meant
+from .._errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..compiler.analysis import Facts
 from ..compiler.ir import Path, Role, explained, format_path, is_at
 from ..rules import Rule, Verdict, compared_rules
@@ -60,7 +60,7 @@ class Verdicts(dict[Path, Verdict]):
             if is_at(path, asked):
                 return verdict
         names = [format_path(path, "params") for path in self]
-        near = meant(asked, [name[1:-1] for name in names]) if isinstance(asked, str) else ""
+        near = did_you_mean(asked, [name[1:-1] for name in names]) if isinstance(asked, str) else ""
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         text = f"there is no parameter {short(asked)}; there are {', '.join(names[:_LISTED])}{more}.{near}"
         raise explained(ArgumentError, KeyError(asked), text)

@@ -42,24 +42,24 @@ def live_in_gymnax(
     start, first, others = jax.random.split(check_key("key", key), 3)
     observation, world = env.reset(first, env_params)
     state = agent.init(start, params)
-    seen = observations.init(observation) if observations is not None else ()
+    normaliser = observations.init(observation) if observations is not None else ()
     scaled = rewards.init() if rewards is not None else ()
 
     def one(carry: Any, key: Array) -> tuple[Any, Life]:
-        state, world, observation, reward, done, (seen, scaled) = carry
-        shown, given = observation, reward
+        state, world, observation, reward, done, (normaliser, scaled) = carry
+        shown, scaled_reward = observation, reward
         if observations is not None:
-            seen, shown = observations.update(seen, observation)
+            normaliser, shown = observations.update(normaliser, observation)
         if rewards is not None:
-            scaled, given = rewards.update(scaled, reward, done)
-        state, info = agent.step(state, see(shown), given, done)
+            scaled, scaled_reward = rewards.update(scaled, reward, done)
+        state, info = agent.step(state, see(shown), scaled_reward, done)
         observation, world, reward, done, _ = env.step(key, world, info.action, env_params)
         reward = jnp.asarray(reward, jnp.zeros(()).dtype)
-        carry = state, world, observation, reward, jnp.asarray(done, bool), (seen, scaled)
+        carry = state, world, observation, reward, jnp.asarray(done, bool), (normaliser, scaled)
         return carry, Life(reward, carry[4], info.error, info.step_size)
 
     with transfers_meant():
-        begin = state, world, observation, jnp.zeros(()), jnp.array(False), (seen, scaled)
+        begin = state, world, observation, jnp.zeros(()), jnp.array(False), (normaliser, scaled)
     (state, *_), life = jax.lax.scan(one, begin, jax.random.split(others, steps))
     return state, life
 
@@ -77,7 +77,7 @@ def live_in_gymnasium(
     key = check_key("key", key)
     state = agent.init(key, params)
     observation, _ = env.reset(seed=int(jax.random.randint(key, (), 0, 2**31 - 1)))
-    seen = observations.init(observation) if observations is not None else ()
+    normaliser = observations.init(observation) if observations is not None else ()
     scaled = rewards.init() if rewards is not None else ()
     reward, done, rows = 0.0, False, []
     for number in range(steps):
@@ -86,12 +86,12 @@ def live_in_gymnasium(
                 f"the environment gave an observation or a reward that is not finite at step {number}; the agent's "
                 "parameters are those of the step before."
             )
-        shown, given = jnp.asarray(observation), jnp.asarray(reward)
+        shown, scaled_reward = jnp.asarray(observation), jnp.asarray(reward)
         if observations is not None:
-            seen, shown = observations.update(seen, shown)
+            normaliser, shown = observations.update(normaliser, shown)
         if rewards is not None:
-            scaled, given = rewards.update(scaled, given, done)
-        state, info = agent.step(state, see(shown), given, done)
+            scaled, scaled_reward = rewards.update(scaled, scaled_reward, done)
+        state, info = agent.step(state, see(shown), scaled_reward, done)
         observation, reward, ended, cut_short, _ = env.step(int(info.action))
         done = bool(ended or cut_short)
         if done:

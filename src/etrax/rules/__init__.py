@@ -17,6 +17,8 @@ from ._rule import Rule as Rule
 from ._rule import RuleWarning as RuleWarning
 from ._rule import without_credit as without_credit
 from ._signals import guided_transport as guided_transport
+from ._source import Moment as Moment
+from ._source import Source as Source
 from ._uoro import next_keys as next_keys
 from ._uoro import numbers_of as numbers_of
 from ._verdicts import Kind as Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import signature
 
-from .._errors import CompilationError, meant
+from .._errors import CompilationError, did_you_mean
 from . import registered
 from ._rule import Rule
 
@@ -30,7 +30,7 @@ def as_rule(rule: object) -> Rule:
         )
     if rule not in RULES:
         raise CompilationError(
-            f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.{meant(rule, RULES)}"
+            f"there is no rule {rule!r}; the rules are {', '.join(sorted(RULES))}.{did_you_mean(rule, RULES)}"
         )
     needed = [p.name for p in signature(RULES[rule]).parameters.values() if p.default is p.empty]
     if needed:

@@ -26,27 +26,22 @@ from jax.typing import DTypeLike
 from .._arguments import format_bytes, parse_bytes, short
 from .._errors import ArgumentError
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, traced_elements
-from ..runtime import (
+from ..runtime import Plan, SeenThrough, Transport, carried_relations, reduced_view
+from ..runtime.traces import (
     Hopped,
-    Plan,
-    SeenThrough,
     SpreadOut,
-    Transport,
     by_position_transport,
-    carried_relations,
     chosen_plan,
     memoryless_transport,
-    reduced_view,
     seen_through_states,
     wider_transport,
 )
 from ._depth import Depth, chosen_depth, depth_notes, depth_verdict, reached_transport
-from ._hops import chosen_hops, hop_verdict
+from ._hops import chosen_hops, chosen_spreads, hop_verdict
 from ._kinds import CHEAP_BYTES, CHEAP_FAN_OUT, fan_out_limit, structure_notes
 from ._partition import combined_transport
 from ._rule import Rule
 from ._series import in_series
-from ._spreads import chosen_spreads
 from ._state_credit import check_credit, state_credit, state_rule
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_traced_window
 
@@ -182,8 +177,8 @@ def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
         return chosen_plan(facts, sites, trace_dtype, limit, reduced_view(facts))
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
-        own = plan(facts, sites, trace_dtype)
-        return state_credit(own, by_position_transport(own))
+        state_plan = plan(facts, sites, trace_dtype)
+        return state_credit(state_plan, by_position_transport(state_plan))
 
     return state_rule(
         "d_rtrl",

@@ -39,9 +39,7 @@ from jax.typing import DTypeLike
 from .._arguments import check_decay, check_key, check_number, short
 from .._errors import ArgumentError
 from ..compiler.analysis import Facts, traced_elements
-from ..runtime import (
-    Transport,
-)
+from ..runtime import Transport
 from ._d_rtrl import d_rtrl
 from ._feedback import feedback_source
 from ._filtered import filtered_transport

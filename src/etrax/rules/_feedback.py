@@ -22,7 +22,7 @@ from jax import Array
 from .._compat import common_dtype
 from ..compiler.analysis import Facts, Group, find_visible
 from ..compiler.ir import Role
-from ..runtime import Moment, Source
+from ._source import Moment, Source
 
 
 class Pair(NamedTuple):
@@ -48,28 +48,28 @@ def feedback_source(facts: Facts, key: Array, rate: float | None = None, decay: 
     with jax.ensure_compile_time_eval():
         start = [np.asarray(_draw(key, n, p.shape), p.dtype) for n, p in enumerate(pairs)]
 
-    def signal(own: list[Array], moment: Moment) -> tuple[dict[int, Array], tuple]:
-        matrices = own if rate is not None else start
-        found = {g.index: jnp.zeros(g.num_positions) for g in facts.groups if g.index not in direct}
+    def signal(trained: list[Array], moment: Moment) -> tuple[dict[int, Array], tuple]:
+        matrices = trained if rate is not None else start
+        signals = {g.index: jnp.zeros(g.num_positions) for g in facts.groups if g.index not in direct}
         errors = [_by_sample(moment.errors[p.output], p) for p in pairs]
         for p, e, b in zip(pairs, errors, matrices, strict=True):
-            found[p.group] = (
-                found[p.group].at[p.positions].add((e @ jnp.asarray(b, e.dtype)).astype(found[p.group].dtype))
+            signals[p.group] = (
+                signals[p.group].at[p.positions].add((e @ jnp.asarray(b, e.dtype)).astype(signals[p.group].dtype))
             )
         activity = [moment.activity[p.group][p.positions] for p in pairs]
-        return found, (errors, activity) if rate is not None else ()
+        return signals, (errors, activity) if rate is not None else ()
 
-    def move(own: list[Array], memos: tuple[list[Array], list[Array]]) -> list[Array]:
+    def move(trained: list[Array], memos: tuple[list[Array], list[Array]]) -> list[Array]:
         if rate is None:
-            return own
+            return trained
         grads = [jnp.einsum("kbo,kbp->op", e, z.astype(e.dtype)) / e.shape[0] for e, z in zip(*memos, strict=True)]
-        return [(1 - decay) * b - rate * g.astype(b.dtype) for b, g in zip(own, grads, strict=True)]
+        return [(1 - decay) * b - rate * g.astype(b.dtype) for b, g in zip(trained, grads, strict=True)]
 
     return Source(signal, direct, (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple, move)
 
 
 def _draw(key: Array, number: int, shape: tuple[int, int]) -> Array:
-    """As a readout of that many inputs would be drawn; the same numbers whatever the precision of the model."""
+    """Draw a matrix as a readout of that many inputs is drawn; its numbers are equal in any precision of the model."""
     return jax.random.normal(jax.random.fold_in(key, number), shape, jnp.float32) / max(shape[1], 1) ** 0.5
 
 
@@ -83,15 +83,15 @@ def _by_sample(error: Array, p: Pair) -> Array:
 
 
 def _pairs(facts: Facts, direct: frozenset[int]) -> list[Pair]:
-    found = []
+    pairs = []
     for group in (g for g in facts.groups if g.index not in direct):
         for k, leaf in enumerate(facts.step.select(Role.OUTPUT)):
             if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
                 outputs, positions = _samples(facts, group, leaf.aval)
                 complex_valued = jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating)
                 real = jnp.finfo(common_dtype(leaf.aval.dtype, jnp.float32)).dtype
-                found.append(Pair(k, group.index, outputs, positions, complex_valued, real))
-    return found
+                pairs.append(Pair(k, group.index, outputs, positions, complex_valued, real))
+    return pairs
 
 
 def _samples(facts: Facts, group: Group, output: jax.ShapeDtypeStruct) -> tuple[np.ndarray, np.ndarray]:
@@ -108,13 +108,13 @@ def sample_of_position(facts: Facts, group: Group) -> np.ndarray | None:
     shapes = [facts.states[i].aval.shape for i in group.leaves]
     if any(len(s) < 2 for s in shapes) or len({s[0] for s in shapes}) != 1:
         return None
-    found = np.full(group.num_positions, -1, np.int64)
+    rows = np.full(group.num_positions, -1, np.int64)
     for place, shape in zip(group.place, shapes, strict=True):
         row = np.broadcast_to(np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)), shape)
-        if ((found[place] >= 0) & (found[place] != row)).any():
+        if ((rows[place] >= 0) & (rows[place] != row)).any():
             return None
-        found[place] = row
-        if (found[place] != row).any():  # a position with members in two rows
+        rows[place] = row
+        if (rows[place] != row).any():  # a position with members in two rows
             return None
-    counts = np.bincount(found[found >= 0], minlength=shapes[0][0])
-    return found if (found >= 0).all() and counts.min() == counts.max() else None
+    counts = np.bincount(rows[rows >= 0], minlength=shapes[0][0])
+    return rows if (rows >= 0).all() and counts.min() == counts.max() else None

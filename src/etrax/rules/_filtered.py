@@ -17,36 +17,97 @@ Both traces are one, that of D-RTRL for states with a low-pass copy beside them:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
 from ..compiler.analysis import Facts
 from ..runtime import (
-    Copied,
     EachStep,
-    Filtered,
     FusedCredit,
-    OwnLoss,
-    PositionTrace,
+    Layout,
+    OverProbes,
     Probes,
     Signal,
     StepOutputs,
-    Traces,
     Transport,
-    Vector,
     WindowData,
     add_to,
     by_site,
-    chosen_plan,
     following_view,
-    plan_own_loss,
+    plain_algebra,
     site_math,
 )
+from ..runtime.blocks import Block, Vector
+from ..runtime.traces import PositionTrace, Traces, chosen_plan
 from ._kinds import CHEAP_FAN_OUT
+from ._own_loss import OwnLoss, plan_own_loss
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The slots of a group that are kept as they are, and those that have a low-pass copy."""
+
+    plain: tuple[int, ...]
+    copied: tuple[int, ...]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (*self.plain, *self.copied)
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered(OverProbes):
+    """Blocks [[D, 0], [D, κ I]] and [F; F]: of some slots a copy x̄ ← κ x̄ + x' is carried, behind the others."""
+
+    kappa: float
+    copied: tuple[Copied, ...]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        return tuple(self._wider(layout, c) for layout, c in zip(self.probes.layouts, self.copied, strict=True))
+
+    def _wider(self, layout: Layout, c: Copied) -> Layout:
+        if not layout.slots:
+            return layout
+        links, n = np.zeros((len(c.slots), len(c.slots)), bool), len(c.plain)
+        # A copy is driven by what drives its slot; beside that it acts on itself alone.
+        links[:, :n] = layout.links[np.ix_(c.slots, c.plain)]
+        links[np.arange(n, len(c.slots)), np.arange(n, len(c.slots))] = True
+        slots = tuple(layout.slots[s] for s in c.slots)
+        return replace(layout, slots=slots, known=links, stacked_as=layout.stacked)
+
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]:
+        c = self.copied[group]
+        both = ((len(c.plain) + n, s) for n, s in enumerate(c.copied) if s in c.plain)
+        return {n: (c.plain.index(s), self.kappa) for n, s in both}
+
+    def drives(self, k: int) -> np.ndarray:
+        return self.probes.drives(k)[list(self.copied[self.relations[k].group].slots)]
+
+    def __call__(
+        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> tuple[list[Block], list[Vector]]:
+        blocks, rows = self.probes(leaves, weights, ys)
+        algebras = [plain_algebra(layout, False) for layout in self.probes.layouts]
+        wider = [
+            a.with_copies(d, c.plain, c.copied, self.kappa) if layout.slots else d
+            for a, d, c, layout in zip(algebras, blocks, self.copied, self.probes.layouts, strict=True)
+        ]
+        acts = [self.probes.drives(k) for k in range(len(rows))]
+        groups = [r.group for r in self.relations]
+        return wider, [
+            algebras[g].chosen(f, act, self.copied[g].slots) for g, f, act in zip(groups, rows, acts, strict=True)
+        ]
 
 
 class _Signals(NamedTuple):
@@ -81,11 +142,11 @@ class _Filter:
             return {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
         new = {g: self.on_copies(g, v, 1) for g, v in losses.new.items()}
         old = {g: self.on_copies(g, v, 1, zero=True) for g, v in losses.old.items()}
-        entry, late = plan.pulled_rows(window, window.records, new, old)
+        entry, suffix_rows = plan.pulled_rows(window, window.records, new, old)
         out = {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
         for k, r in enumerate(plan.relations):
             if window.steps > 1:
-                add_to(out, r.site, plan.grad(k, late[k], window))
+                add_to(out, r.site, plan.grad(k, suffix_rows[k], window))
         for j, term in self.traces.credit(trace, entry, window).items():
             add_to(out, j, term)
         return out
@@ -96,8 +157,8 @@ class _Filter:
 
     def _through_states(self, k: int, new: Vector, window: WindowData) -> Array:
         """F · s at y, of a window of one step."""
-        plan, fixed = self.traces.plan, self.traces.plan.fixed(window)
-        step = plan.reads(fixed, jax.tree.map(lambda a: a[0], window.records))
+        plan, fixed = self.traces.plan, self.traces.plan.recorder.fixed(window)
+        step = plan.recorder.read(fixed, jax.tree.map(lambda a: a[0], window.records))
         s = self.on_copies(plan.relations[k].group, jax.tree.map(lambda a: a[0], new), 0)
         bar = plan.driven_dot(k, s, step, fixed)
         return bar[None].astype(window.signals.ops[plan.relations[k].site].dtype)
@@ -116,7 +177,7 @@ class _Filter:
 
 
 def _copied(own_loss: OwnLoss, probes: Probes, group: int) -> Copied:
-    """What no state reads needs no plain trace, and what no loss of a step sees needs no filtered one."""
+    """Slots that some state reads are carried as they are, those that the loss of a step sees have a low-pass copy."""
     layout = probes.layouts[group]
     every = tuple(range(layout.size))
     if layout.stacked:
@@ -145,7 +206,7 @@ def filtered_transport(
         traces.init,
         f.credit,
         lambda trace, window: traces.move(trace, window, window.records),
-        EachStep(plan.record),
+        EachStep(plan.recorder.record),
         Signal(f.signal, frozenset(r.site for r in plan.relations), own_loss.seen),
         fused=FusedCredit(at_exit=f.at_exit),
         parts=lambda trace: by_site([r.site for r in plan.relations], trace.entries),

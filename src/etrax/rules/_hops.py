@@ -1,15 +1,29 @@
-"""Which hops are worth carrying, and what they make of a verdict: `runtime/_hop.py` has the mathematics."""
+"""Which states are worth adding to a step, so that more is exact: filtered data (hops), copies of coarse states.
+
+`runtime/traces/_hop.py` and `runtime/traces/_spread.py` have the mathematics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
+import jax
 import numpy as np
 
-from ..compiler.analysis import Facts, FanOut, LostKind, LostPath, OpNode, memoised, traced_elements
+from ..compiler.analysis import (
+    Facts,
+    FanOut,
+    LostKind,
+    LostPath,
+    OpNode,
+    memoised,
+    possible_spreads,
+    reached_elements,
+    traced_elements,
+)
 from ..compiler.ir import Role
-from ..runtime import Hopped, hopped_with, possible_hops
+from ..runtime.traces import Hopped, SpreadOut, hopped_with, possible_hops, spread_out
 from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths, relations_of, with_least_window
 from ._words import in_words
 
@@ -49,12 +63,12 @@ def hop_verdict(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Ve
 def _traced(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> dict[int, np.ndarray]:
     """Elements of states that have a trace: those of the layer below, and of leaky layers that a hop leads to."""
     traced = traced_elements(hopped.wider, relations_of(hopped.wider, param, fan_out))
-    own = {i: mask for i, mask in traced.items() if i < len(facts.step.select(Role.HIDDEN))}
+    elements = {i: mask for i, mask in traced.items() if i < len(facts.step.select(Role.HIDDEN))}
     for hop, relation in zip(hopped.hops, hopped.relations, strict=True):
         if any(traced[i].any() for i in hop.states if i in traced):
             for i, mask in traced_elements(facts, [relation]).items():
-                own[i] = own[i] | mask if i in own else mask
-    return own
+                elements[i] = elements[i] | mask if i in elements else mask
+    return elements
 
 
 def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) -> Verdict:
@@ -95,10 +109,36 @@ def _ops_of(path: LostPath) -> list[int]:
 
 def _without(paths: Iterable[LostPath], ops: set[int]) -> list[LostPath]:
     """Paths but for what leads through some ops."""
-    found = []
+    remaining = []
     for path in paths:
         met = _ops_of(path)
         targets = tuple(n for n in path.targets if not (isinstance(n, OpNode) and n.index in ops))
         if not met or targets:
-            found.append(replace(path, targets=targets) if met else path)
-    return found
+            remaining.append(replace(path, targets=targets) if met else path)
+    return remaining
+
+
+@memoised
+def chosen_spreads(facts: Facts, fan_out: FanOut) -> SpreadOut | None:
+    """The copies by which some parameter becomes exact; None if there are none."""
+    waiting = [p for p in range(len(facts.step.select(Role.PARAM))) if lost_paths(facts, p, fan_out)]
+    spreads = possible_spreads(facts) if waiting else ()
+    if not spreads or not _can_push(spread_out(facts, spreads)):
+        return None
+    wider = spread_out(facts, spreads).wider
+    gained = [p for p in waiting if not lost_paths(wider, p, fan_out)]
+    reached = {i for p in gained for i in reached_elements(facts, tuple(facts.live_sites_of(p)))}
+    used = tuple(s for s in spreads if not reached.isdisjoint(s.coarse.leaves))
+    return spread_out(facts, used) if used else None
+
+
+def _can_push(spread: SpreadOut) -> bool:
+    """Whether the way back can be transposed; a `while_loop` in a derivative rule cannot."""
+    facts = spread.facts
+    sites = {j: site.y_struct for j, site in enumerate(facts.sites)}
+    leaves = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in facts.step.ins]
+    try:
+        jax.eval_shape(lambda leaves, ys: spread.rates(leaves, None, ys), leaves, sites)
+    except (ValueError, NotImplementedError):
+        return False
+    return True

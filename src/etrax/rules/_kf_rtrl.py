@@ -163,7 +163,7 @@ def kronecker_transport(
     """KF-RTRL where a weight meets data in a product, RTRL elsewhere."""
     samples, constants = find_samples(facts), fixed_operands(facts.step, facts.sites)
     layouts = [layout_of(facts, g) for g in samples.groups]
-    own = frozenset(range(len(facts.sites)) if sites is None else sites)
+    traced_sites = frozenset(range(len(facts.sites)) if sites is None else sites)
     products = {
         r.site: _Product(
             facts.sites[r.site],
@@ -174,7 +174,7 @@ def kronecker_transport(
             is_steep(facts),
         )
         for r in samples.relations
-        if r.site in own and _is_product(facts.sites[r.site])
+        if r.site in traced_sites and _is_product(facts.sites[r.site])
     }
     kronecker = _Estimate(products, key)
     estimate = Transport(
@@ -185,7 +185,7 @@ def kronecker_transport(
         parts=lambda trace: by_site([*trace.data, *trace.back], [*trace.data.values(), *trace.back.values()]),
         moves_in_pieces=False,
     )
-    return combined_transport([estimate, dense_transport(facts, own - products.keys(), trace_dtype)])
+    return combined_transport([estimate, dense_transport(facts, traced_sites - products.keys(), trace_dtype)])
 
 
 def _is_product(site: WeightSite) -> bool:

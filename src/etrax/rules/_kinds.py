@@ -7,7 +7,8 @@ from numbers import Real
 
 from .._arguments import format_bytes, parse_bytes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut
-from ..runtime import Plan, Traces, site_math
+from ..runtime import Plan, site_math
+from ..runtime.traces import Traces
 
 # By default pairs are carried where they are cheap: a trace of this size per op and group, that many pushes a step.
 # These bounds decide what is exact, so they are the same on every device.
@@ -27,7 +28,7 @@ def fan_out_limit(fan_out: object) -> FanOut:
 
 
 def structure_notes(plan: Plan) -> list[str]:
-    """What makes the traces of a plan smaller, in words, with the bytes that it saves."""
+    """Say in words what makes the traces of a plan smaller, and how many bytes it saves."""
     facts, traces, out = plan.facts, Traces(plan), []
     narrow = [*plan.structure.rows, *(k for k in plan.even_gathers if plan.even_along(k) is not None)]
     for k in narrow:

@@ -19,19 +19,8 @@ from jax.typing import DTypeLike
 
 from ..compiler.analysis import ElementGraph, Elements, Facts, Node, Relation, StateNode, traced_elements, uncut_edges
 from ..compiler.primitives import Dep
-from ..runtime import (
-    Plan,
-    PositionTrace,
-    Probe,
-    Probes,
-    Transport,
-    by_position_transport,
-    carried_relations,
-    layout_of,
-    linked,
-    plan_of,
-    whole_view,
-)
+from ..runtime import Plan, Probe, Probes, Transport, carried_relations, layout_of, linked, plan_of, whole_view
+from ..runtime.traces import PositionTrace, by_position_transport
 from ._rule import Rule
 from ._series import in_series
 from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window
@@ -65,9 +54,9 @@ def _colours(facts: Facts, group: int, relations: list[Relation]) -> list[np.nda
     traced = {r.site: r.places.reshape(-1) for r in relations if r.group == group}
     graph = ElementGraph(g.num_positions)
     for (source, target), dep in facts.edges.dep.items():
-        own = _own(facts, group, source, traced, dep)
-        if isinstance(target, StateNode) and target.index in g.leaves and own is not None:
-            graph.join(own, g.place_of(target.index), dep)
+        dep_of_source = _own(facts, group, source, traced, dep)
+        if isinstance(target, StateNode) and target.index in g.leaves and dep_of_source is not None:
+            graph.join(dep_of_source, g.place_of(target.index), dep)
     rank = graph.ranks()
     return [None] if rank.max(initial=0) == 0 else [rank == c for c in range(int(rank.max()) + 1)]
 

@@ -15,6 +15,8 @@ Xiao, Meng, Zhang, He and Lin, "Online training through time for spiking neural 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import jax
@@ -28,12 +30,9 @@ from ..compiler.analysis import NO_FAN_OUT, Facts
 from ..compiler.ops import ALIGNED
 from ..runtime import (
     EachStep,
-    Flags,
     LaneMap,
     Plan,
-    Reached,
     Transport,
-    Vector,
     WindowData,
     add_to,
     at_lanes,
@@ -46,7 +45,9 @@ from ..runtime import (
     times,
     whole_view,
 )
+from ..runtime.blocks import Vector
 from ._leak import leak_rule, with_leak
+from ._reached import Flags, Reached
 from ._rule import Rule
 
 
@@ -61,71 +62,101 @@ class PresynapticTrace(NamedTuple):
     reached: Flags
 
 
-def presynaptic_transport(
-    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
-) -> tuple[Plan, Transport[PresynapticTrace]]:
-    """Traces of data, and the plan of the relations that they serve."""
-    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), trace_dtype)
-    reached = Reached(plan)
-    dtypes = {
-        r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
-    }
-    elementwise = len(dtypes) < len({r.site for r in plan.relations})
-    lanes = plan.lanes_of_data(dtypes)
+@dataclass(frozen=True, eq=False)
+class _Presynaptic:
+    """x̂ of every op that a plan has a relation of, and the credit that is taken of it."""
 
-    def init() -> PresynapticTrace:
-        data = {j: site_math.feature_zeros(facts.sites[j], d) for j, d in dtypes.items()}
+    plan: Plan
+    decay: float
+
+    @cached_property
+    def reached(self) -> Reached:
+        return Reached(self.plan)
+
+    @cached_property
+    def dtypes(self) -> dict[int, np.dtype]:
+        """By site, the type of the trace of its data; elementwise weights have no data."""
+        sites, pairs = self.plan.facts.sites, zip(self.plan.relations, self.plan.dtypes, strict=True)
+        return {r.site: dtype for r, dtype in pairs if sites[r.site].rule is not ALIGNED}
+
+    @cached_property
+    def lanes(self) -> dict[int, LaneMap]:
+        return self.plan.lanes_of_data(self.dtypes)
+
+    def init(self) -> PresynapticTrace:
+        facts, dtypes = self.plan.facts, self.dtypes
+        data = {j: site_math.feature_zeros(facts.sites[j], dtype) for j, dtype in dtypes.items()}
         shape = () if facts.lanes is None else (facts.lanes,)
-        one = jnp.zeros(shape, jnp.finfo(common_dtype(*plan.dtypes)).dtype) if elementwise else ()
-        return PresynapticTrace(data, one, reached.init())
+        elementwise = len(dtypes) < len({r.site for r in self.plan.relations})
+        one = jnp.zeros(shape, jnp.finfo(common_dtype(*self.plan.dtypes)).dtype) if elementwise else ()
+        return PresynapticTrace(data, one, self.reached.init())
 
-    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Vector]:
-        return plan.reader(leaves, weights, ys)[1]
+    def begin(self, trace: PresynapticTrace) -> Flags:
+        return trace.reached
 
-    def credit(trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+    def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> list[Vector]:
+        return self.plan.reader(leaves, weights, ys)[1]
+
+    def credit(self, trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        plan, facts = self.plan, self.plan.facts
         out: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
-            site, first = facts.sites[r.site], jax.tree.map(lambda f: f[0], window.records[k])
-            signal = reached.met(k, trace.reached, plan.signals(k, g), range(plan.layout(k).size))
-            term = jnp.zeros((), plan.dtypes[k])
-            for s, f in plan.algebra(k).driven(first, plan.drives[k]):
-                f = site_math.sum_loops(plan.site(k), f[None])[0].astype(plan.dtypes[k])
-                term = term + times(f, signal[s], plan.steep)
-            if r.site not in dtypes and facts.lanes is not None:
+            term = self._signal_at_y(k, trace, g, window)
+            if r.site not in self.dtypes and facts.lanes is not None:
                 term = term * jnp.asarray(trace.one, jnp.real(term).dtype)[plan.lanes_at(k)]
             term = plan.of_output(k, term)
-            if r.site in dtypes:
-                term = site_math.feature_grad(site, window.fixed[r.site], trace.data[r.site], term)
+            if r.site in self.dtypes:
+                data, fixed = trace.data[r.site], window.fixed[r.site]
+                term = site_math.feature_grad(facts.sites[r.site], fixed, data, term)
             elif facts.lanes is None:
                 term = term * jnp.asarray(trace.one, jnp.real(term).dtype)
             add_to(out, r.site, term)
         return out
 
-    def move(trace: PresynapticTrace, window: WindowData) -> PresynapticTrace:
-        left = None if window.resets is None else remaining(window.resets)
+    def _signal_at_y(
+        self, k: int, trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData
+    ) -> Array:  # fmt: skip
+        """Σ_s F_s ∂L/∂h_s at the elements of relation k's y, with F of the first step of the window."""
+        plan, first = self.plan, jax.tree.map(lambda f: f[0], window.records[k])
+        signal = self.reached.met(k, trace.reached, plan.signals(k, g), range(plan.layout(k).size))
+        term = jnp.zeros((), plan.dtypes[k])
+        for s, f in plan.algebra(k).driven(first, plan.drives[k]):
+            f = site_math.sum_loops(plan.site(k), f[None])[0].astype(plan.dtypes[k])
+            term = term + times(f, signal[s], plan.steep)
+        return term
 
-        def moved(old: Array, u: Array, of: LaneMap) -> Array:
-            if left is not None:
-                stays = at_lanes(left, of, old.ndim, 1)
-                old, u = jnp.where(stays[0], old, 0), jnp.where(stays[1:], u, 0)
-            return decay**window.steps * old + with_leak(u, decay, old.dtype).sum(0)
-
-        data = {}
+    def move(self, trace: PresynapticTrace, window: WindowData) -> PresynapticTrace:
+        facts, data = self.plan.facts, {}
         for j, old in trace.data.items():
-            data[j] = moved(old, site_math.features(facts.sites[j], window.fixed[j], window.data(j)), lanes[j])
+            features = site_math.features(facts.sites[j], window.fixed[j], window.data(j))
+            data[j] = self._moved(old, features, self.lanes[j], window)
         one = trace.one
         if isinstance(one, Array):
             each = None if facts.lanes is None else np.arange(facts.lanes)
-            one = moved(one, jnp.ones((window.steps, *one.shape)), each)
+            one = self._moved(one, jnp.ones((window.steps, *one.shape)), each, window)
         return PresynapticTrace(data, one, window.carry)
 
+    def _moved(self, old: Array, u: Array, lanes: LaneMap, window: WindowData) -> Array:
+        """λ^K x̂_0 + Σ_k λ^{K−k} u_k, where nothing passes a reset."""
+        if window.resets is not None:
+            stays = at_lanes(remaining(window.resets), lanes, old.ndim, 1)
+            old, u = jnp.where(stays[0], old, 0), jnp.where(stays[1:], u, 0)
+        return self.decay**window.steps * old + with_leak(u, self.decay, old.dtype).sum(0)
+
+
+def presynaptic_transport(
+    facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
+) -> tuple[Plan, Transport[PresynapticTrace]]:
+    """Traces of data, and the plan of the relations that they serve."""
+    plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), trace_dtype)
+    traces = _Presynaptic(plan, decay)
+    reached = traces.reached
+    each = EachStep(traces.record, traces.begin, reached.advance, reached.restart)
     return plan, Transport(
-        init,
-        credit,
-        move,
-        EachStep(record, lambda trace: trace.reached, reached.advance, reached.restart)
-        if plan.relations
-        else EachStep(),
+        traces.init,
+        traces.credit,
+        traces.move,
+        each if plan.relations else EachStep(),
         parts=lambda trace: by_site(trace.data, trace.data.values()),
     )
 

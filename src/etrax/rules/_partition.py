@@ -49,37 +49,37 @@ def combined_transport(
     def init() -> list[Any]:
         return [p.init() for p in parts]
 
-    own = [_at_place(p, k, init) for k, p in enumerate(parts)]
+    placed = [_at_place(p, k, init) for k, p in enumerate(parts)]
 
     def move(trace: list[Any], window: WindowData) -> list[Any]:
-        for p in own:
+        for p in placed:
             trace = p.move(trace, window)
         return trace
 
     def renew(fresh: list[Any], learned: list[Any]) -> list[Any]:
-        for p, from_before in zip(own, learned, strict=True):
+        for p, from_before in zip(placed, learned, strict=True):
             fresh = p.persistent.renew(fresh, from_before)
         return fresh
 
     return Transport(
         init,
-        lambda trace, g, window: _summed(p.credit(trace, g, window) for p in own),
+        lambda trace, g, window: _summed(p.credit(trace, g, window) for p in placed),
         move,
         EachStep(
-            lambda *step: [p.each_step.record(*step) for p in own],
-            lambda trace: [p.each_step.begin(trace) for p in own],
-            lambda carry, *step: [p.each_step.advance(c, *step) for p, c in zip(own, carry, strict=True)],
-            lambda carry, flags: [p.each_step.restart(c, flags) for p, c in zip(own, carry, strict=True)],
+            lambda *step: [p.each_step.record(*step) for p in placed],
+            lambda trace: [p.each_step.begin(trace) for p in placed],
+            lambda carry, *step: [p.each_step.advance(c, *step) for p, c in zip(placed, carry, strict=True)],
+            lambda carry, flags: [p.each_step.restart(c, flags) for p, c in zip(placed, carry, strict=True)],
         ),
-        _signals([p.signal for p in own]),
-        _future([p.future for p in own], without_gradient),
-        Persistent(lambda trace: [p.persistent.learned(trace) for p in own], renew),
+        _signals([p.signal for p in placed]),
+        _future([p.future for p in placed], without_gradient),
+        Persistent(lambda trace: [p.persistent.learned(trace) for p in placed], renew),
         FusedCredit(
-            lambda trace, g, window: _union(p.fused.in_product(trace, g, window) for p in own),
-            lambda trace, window: _summed(p.fused.at_exit(trace, window) for p in own),
-            lambda: _seen_through([p.fused.through_states() for p in own]),
+            lambda trace, g, window: _union(p.fused.in_product(trace, g, window) for p in placed),
+            lambda trace, window: _summed(p.fused.at_exit(trace, window) for p in placed),
+            lambda: _seen_through([p.fused.through_states() for p in placed]),
         ),
-        lambda trace: _listed(p.parts(trace) for p in own),
+        lambda trace: _listed(p.parts(trace) for p in placed),
         without_gradient,
         all(p.moves_in_pieces for p in parts),
     )
@@ -105,40 +105,40 @@ def _seen_through(parts: Sequence[SeenThrough]) -> SeenThrough:
 
 def _signals(signals: Sequence[Signal[list[Any]] | None]) -> Signal[list[Any]] | None:
     """The signals of all; () for those that follow the gradient of the loss."""
-    given = [s for s in signals if s is not None]
-    if not given:
+    present = [s for s in signals if s is not None]
+    if not present:
         return None
     return Signal(
         lambda trace, *step: [() if s is None else s.of_step(trace, *step) for s in signals],
-        frozenset().union(*(s.replaces for s in given)),
+        frozenset().union(*(s.replaces for s in present)),
     )
 
 
 def _future(futures: Sequence[Future[list[Any]] | None], without_gradient: frozenset[int]) -> Future[list[Any]] | None:
-    given = [f for f in futures if f is not None]
-    assert len(given) <= 1, "one estimate of the future"
-    return Future(given[0].estimate, given[0].sites - without_gradient) if given else None
+    present = [f for f in futures if f is not None]
+    assert len(present) <= 1, "one estimate of the future"
+    return Future(present[0].estimate, present[0].sites - without_gradient) if present else None
 
 
-def _summed(found: Iterable[dict[int, Array]]) -> dict[int, Array]:
-    """By site: one may act on two groups, and have traces in two transports."""
+def _summed(by_transport: Iterable[dict[int, Array]]) -> dict[int, Array]:
+    """Collect arrays by site: one that acts on two groups may have traces in two transports."""
     out: dict[int, Array] = {}
-    for own in found:
-        for j, value in own.items():
+    for of_one in by_transport:
+        for j, value in of_one.items():
             add_to(out, j, value)
     return out
 
 
-def _listed(found: Iterable[dict[int, list[Array]]]) -> dict[int, list[Array]]:
+def _listed(by_transport: Iterable[dict[int, list[Array]]]) -> dict[int, list[Array]]:
     out: dict[int, list[Array]] = {}
-    for own in found:
-        for j, arrays in own.items():
+    for of_one in by_transport:
+        for j, arrays in of_one.items():
             out.setdefault(j, []).extend(arrays)
     return out
 
 
-def _union(found: Iterable[dict[int, T]]) -> dict[int, T]:
-    return {j: value for own in found for j, value in own.items()}
+def _union(by_transport: Iterable[dict[int, T]]) -> dict[int, T]:
+    return {j: value for of_one in by_transport for j, value in of_one.items()}
 
 
 # A prefix of a parameter's path as a tuple or as reports write it, or a function that says whether it applies to one.
@@ -157,8 +157,8 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
     """
     from ._by_name import as_rule  # which knows this one, too
 
-    given = [*rules.values(), tbptt() if default is None else default] if isinstance(rules, Mapping) else [None]
-    if not all(isinstance(r, Rule | str) for r in given):
+    listed = [*rules.values(), tbptt() if default is None else default] if isinstance(rules, Mapping) else [None]
+    if not all(isinstance(r, Rule | str) for r in listed):
         raise ArgumentError(
             "`partition` takes a dictionary from path prefixes (or functions of a path) to rules such as "
             "`etrax.rtrl()`, or their names."
@@ -189,9 +189,9 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
         owner = {j: _rule_of(facts, j, choose) for j in range(len(facts.sites)) if sites is None or j in sites}
         parts = []
         for rule in dict.fromkeys(entries.values()):
-            own = frozenset(j for j, r in owner.items() if r == rule)
-            if own:
-                parts.append(rule.transport(facts, own, trace_dtype))
+            owned = frozenset(j for j, r in owner.items() if r == rule)
+            if owned:
+                parts.append(rule.transport(facts, owned, trace_dtype))
         return combined_transport(parts, frozenset(j for j, r in owner.items() if r is None))
 
     def verdict(facts: Facts, param: int) -> Verdict:
@@ -281,11 +281,11 @@ def _rule_of(facts: Facts, site: int, choose: Callable[[Facts, int], Rule]) -> R
     """The rule of a weight op; None if all of its parameters are frozen."""
     leaves = facts.step.select(Role.PARAM)
     asked = {p: choose(facts, p) for p in sorted(facts.sites[site].params) if is_inexact(leaves[p].aval)}
-    found = list(dict.fromkeys(r for p, r in asked.items() if p not in r.frozen(facts)))
-    if len(found) > 1 and facts.remembers(OpNode(site)):
+    rules = list(dict.fromkeys(r for p, r in asked.items() if p not in r.frozen(facts)))
+    if len(rules) > 1 and facts.remembers(OpNode(site)):
         listed = ", ".join(f"{format_path(leaves[p].path, 'params')} by {r}" for p, r in asked.items())
         raise CompilationError(
             f"the weight of {facts.sites[site].label} is made of parameters with different rules ({listed}), and one "
             "trace cannot follow two rules. Give them the same rule, or freeze all but one."
         )
-    return found[0] if found else None
+    return rules[0] if rules else None

@@ -34,14 +34,12 @@ from ..compiler.opened import WeightSite
 from ..compiler.ops import ALIGNED
 from ..compiler.primitives import ANY
 from ..runtime import (
-    Block,
     EachStep,
     FusedCredit,
     LaneMap,
     Plan,
     Probes,
     Transport,
-    Vector,
     WindowData,
     add_to,
     at_lanes,
@@ -55,8 +53,8 @@ from ..runtime import (
     reduced_view,
     remaining,
     site_math,
-    total,
 )
+from ..runtime.blocks import Block, Vector, total
 from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._series import in_series
@@ -137,10 +135,12 @@ class _Factors:
                 continue
             if self.shared[k] not in sums:
                 entries = trace.back[self.own.index(self.shared[k])]
-                seen = self._seen(k, entries, g[r.group])
+                signal = self._seen(k, entries, g[r.group])
+                # With lanes, samples have begun at different times: each signal is divided before copies are summed at
+                # y.
                 if trace.steps.ndim and r.site in self.factored:
-                    seen = seen / self._begun(trace.steps[plan.lanes_at(k)], seen)
-                sums[self.shared[k]] = plan.of_output(k, seen)
+                    signal = signal / self._begun(trace.steps[plan.lanes_at(k)], signal)
+                sums[self.shared[k]] = plan.of_output(k, signal)
             term = sums[self.shared[k]]
             if r.site in self.factored and not trace.steps.ndim:
                 term = term / self._begun(trace.steps, term)
@@ -161,14 +161,14 @@ class _Factors:
     def in_product(
         self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData
     ) -> dict[int, tuple[Array, Array]]:
-        found = self.signals(trace, g, window, plain=True)
-        return {j: (trace.data[j][None], term[None]) for j, term in found.items()}
+        signals = self.signals(trace, g, window, plain=True)
+        return {j: (trace.data[j][None], term[None]) for j, term in signals.items()}
 
     def credit(self, trace: FactoredTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        found, sites = self.signals(trace, g, window, plain=False), self.plan.facts.sites
+        signals, sites = self.signals(trace, g, window, plain=False), self.plan.facts.sites
         return {
             j: site_math.feature_grad(sites[j], window.fixed[j], trace.data[j], term) if j in self.factored else term
-            for j, term in found.items()
+            for j, term in signals.items()
         }
 
     def move(self, trace: FactoredTrace, window: WindowData) -> FactoredTrace:
@@ -177,6 +177,7 @@ class _Factors:
         n, data, steps, taken = window.steps, {}, trace.steps, window.steps
         left = None if window.resets is None else remaining(window.resets)
         if left is not None:
+            # A lane that started again counts the steps since its last reset.
             steps, taken = jnp.where(left[0], steps, 0), left[1:].sum(0, dtype=jnp.int32)
         for j, old in trace.data.items():
             features = site_math.features(self.plan.facts.sites[j], window.fixed[j], window.data(j))

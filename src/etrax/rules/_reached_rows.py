@@ -64,14 +64,14 @@ def find_rows(facts: Facts, layout: Layout, relation: Relation, links: np.ndarra
 def scalar_links(facts: Facts, layout: Layout) -> np.ndarray:
     """(S, S): whether the state scalar of the row ever acts on that of the column, in any sample; each on itself."""
     nodes, count = find_nodes(facts), layout.group.num_positions
-    whole = np.arange(count)
-    node = np.stack([nodes.of[s.leaf][whole if s.index is None else s.index] for s in layout.slots])
-    step, seen = one_step(facts).tocsr(), set()
+    all_positions = np.arange(count)
+    node = np.stack([nodes.of[s.leaf][all_positions if s.index is None else s.index] for s in layout.slots])
+    step, visited = one_step(facts).tocsr(), set()
     total = np.eye(layout.size, dtype=bool)
     for sample in node.T:
         links = step[sample][:, sample].toarray() | (sample[:, None] == sample[None])
-        if links.tobytes() not in seen:  # samples are mostly alike
-            seen.add(links.tobytes())
+        if links.tobytes() not in visited:  # samples are mostly alike
+            visited.add(links.tobytes())
             total |= _closure(links)
     return total
 

@@ -18,32 +18,90 @@ Murray, "Local online learning in recurrent networks with random feedback", eLif
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
 from jax.typing import DTypeLike
 
+from .._compat import common_dtype
 from ..compiler.analysis import Facts
 from ..runtime import (
     EachStep,
-    Flags,
     FusedCredit,
-    Leaky,
+    Layout,
+    OverProbes,
     Plan,
-    PositionTrace,
-    Reached,
-    Traces,
+    Probes,
     Transport,
-    Vector,
     by_site,
-    chosen_plan,
-    leaky_reader,
+    plain_algebra,
     plan_of,
     whole_view,
 )
+from ..runtime.blocks import Block, Vector
+from ..runtime.traces import PositionTrace, Traces, chosen_plan
 from ._kinds import CHEAP_FAN_OUT
 from ._leak import leak_rule
+from ._reached import Flags, Reached
 from ._rule import Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Leaky(OverProbes):
+    """λ in place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
+
+    decay: float
+    driven: tuple[tuple[int, ...], ...]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return self._layouts
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        pairs = zip(self.probes.layouts, self.driven, strict=True)
+        return tuple(self._of_driven(layout, driven) if layout.slots else layout for layout, driven in pairs)
+
+    def _of_driven(self, layout: Layout, driven: Sequence[int]) -> Layout:
+        slots, alone = tuple(layout.slots[s] for s in driven), np.eye(len(driven), dtype=bool)
+        return replace(layout, slots=slots, known=alone, stacked_as=False)
+
+    def drives(self, k: int) -> np.ndarray:
+        return self.probes.drives(k)[list(self.driven[self.relations[k].group])]
+
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]:
+        return {}
+
+    def __call__(
+        self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
+    ) -> tuple[list[Block], list[Vector]]:
+        _, rows = self.probes(leaves, weights, ys)
+        blocks = [self._block(layout) for layout in self.layouts]
+        return blocks, [self._row(k, f) for k, f in enumerate(rows)]
+
+    def _block(self, layout: Layout) -> Block:
+        wide = common_dtype(*(jnp.finfo(a.dtype).dtype for a in layout.avals.values()), jnp.float32)
+        leak, n = jnp.full((1,) * len(layout.shape), self.decay, wide), layout.size
+        return [[leak if s == t else None for t in range(n)] for s in range(n)]
+
+    def _row(self, k: int, f: Vector) -> Vector:
+        group = self.relations[k].group
+        acts = self.probes.drives(k)
+        values = dict(plain_algebra(self.probes.layouts[group], False).driven(f, acts))
+        return [values.get(s) for s in self.driven[group]]
+
+
+def leaky_reader(probes: Probes, decay: float) -> Leaky:
+    """One leak for every recurrence, for the relations of some probes."""
+    driven = [np.zeros(layout.size, bool) for layout in probes.layouts]
+    for k, r in enumerate(probes.relations):
+        driven[r.group] = driven[r.group] | probes.drives(k)
+    return Leaky(probes, decay, tuple(tuple(np.flatnonzero(d).tolist()) for d in driven))
 
 
 class LeakyTrace(NamedTuple):
@@ -56,7 +114,7 @@ class LeakyTrace(NamedTuple):
 def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> tuple[Plan, Transport[LeakyTrace]]:
-    """The traces of D-RTRL, with λ in the place of D, and their plan."""
+    """The traces of D-RTRL, with λ in place of D, and their plan."""
     plan = chosen_plan(
         facts, sites, trace_dtype, CHEAP_FAN_OUT, whole_view(facts), lambda probes: leaky_reader(probes, decay)
     )
@@ -72,7 +130,7 @@ def leaky_transport(
         lambda: LeakyTrace(traces.init(), reached.init()),
         lambda trace, g, window: traces.credit(trace.plain, plan.vectors(g), window, True, meets(trace)),
         lambda trace, window: LeakyTrace(traces.move(trace.plain, window, window.records), window.carry),
-        EachStep(plan.record, lambda trace: trace.reached, reached.advance, reached.restart)
+        EachStep(plan.recorder.record, lambda trace: trace.reached, reached.advance, reached.restart)
         if plan.relations
         else EachStep(),
         fused=FusedCredit(

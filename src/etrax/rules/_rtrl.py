@@ -39,7 +39,6 @@ from ..runtime import (
     gather_of,
     layout_of,
     site_math,
-    slot_count,
     times,
     trace_dtype_of,
 )
@@ -71,7 +70,7 @@ def dense_transport(
         return sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
 
     def init() -> DenseTrace:
-        widths = [slot_count(facts, samples.groups[r.group]) for r in relations]
+        widths = [layout(r.group).size for r in relations]
         shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
         return DenseTrace([jnp.zeros((n, *s), d) for n, s, d in zip(widths, shapes, dtypes, strict=True)])
 
@@ -136,6 +135,7 @@ def pull_stacked(layout: Layout, stacked: Mapping[int, Array], window: WindowDat
 def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None, steep: bool) -> Array:
     """Σ_t A[s, t, p] J[t, … at p …]; in a steep step without what is not finite for states that owe nothing."""
     if axis is None:  # one sample
+        # One sample: every column of J meets the same block.
         gains = across[:, :, 0]
         if steep:
             gains = finite_unless(gains, (influence != 0).reshape(influence.shape[0], -1).any(1))
@@ -146,6 +146,7 @@ def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None, s
             gain, old = xs
             return total + times(gain[:, axis].astype(total.dtype), old[None], steep), None
 
+        # A sum over the old states in a loop: all terms at once would be S times the influence matrix.
         start = jnp.zeros((across.shape[0], *influence.shape[1:]), influence.dtype)
         return lax.scan(term, start, (jnp.moveaxis(across, 1, 0), influence))[0]
     moved = jnp.moveaxis(influence, axis + 1, 1)
@@ -171,6 +172,7 @@ def sample_axis(facts: Facts, relation: Relation, fixed: Sequence[Array | np.nda
     if positions <= 1:
         return None
     with jax.ensure_compile_time_eval():
+        # The sample of each element of y is spread over the trace by the op itself, on numbers in place of values.
         spread = np.asarray(site_math.spread(site, fixed, jnp.asarray(relation.places)))
     return axis_of(np.broadcast_to(spread, site_math.trace_shape(site)), positions)
 

@@ -104,20 +104,23 @@ class Rule:
 def _least_windows(facts: Facts, rule: Rule) -> dict[str, int | None]:
     """Parameters, by name, that get no credit in windows of one step, and the least window in which they do."""
     params, frozen = facts.step.select(Role.PARAM), rule.frozen(facts)
-    found = {i: rule.verdict(facts, i).least_window for i in range(len(params)) if i not in frozen}
-    return {format_path(params[i].path, "params"): least for i, least in found.items() if least != 1}
+    windows = {i: rule.verdict(facts, i).least_window for i in range(len(params)) if i not in frozen}
+    return {format_path(params[i].path, "params"): least for i, least in windows.items() if least != 1}
 
 
 def without_credit(facts: Facts, rule: Rule, window: int) -> str:
     """A warning if no credit reaches some parameters in windows of so many steps; else nothing."""
-    late = {name: least for name, least in _least_windows(facts, rule).items() if least is None or least > window}
-    if not late:
+    uncredited = {name: least for name, least in _least_windows(facts, rule).items() if least is None or least > window}
+    if not uncredited:
         return ""
-    names = ", ".join(list(late)[:5]) + (f" and {len(late) - 5} more" if len(late) > 5 else "")
-    many, one = "s" * (len(late) > 1), f"{'windows' if window > 1 else 'a window'} of {window} step{'s' * (window > 1)}"
-    needed = [least for least in late.values() if least is not None]
+    names = ", ".join(list(uncredited)[:5]) + (f" and {len(uncredited) - 5} more" if len(uncredited) > 5 else "")
+    many, one = (
+        "s" * (len(uncredited) > 1),
+        f"{'windows' if window > 1 else 'a window'} of {window} step{'s' * (window > 1)}",
+    )
+    needed = [least for least in uncredited.values() if least is not None]
     advice = f" Take windows of at least {max(needed)} steps." if needed else ""
-    advice += " Under this rule no window is long enough for some of them." if len(needed) < len(late) else ""
+    advice += " Under this rule no window is long enough for some of them." if len(needed) < len(uncredited) else ""
     return (
         f"`{rule.name}`: no credit reaches the parameter{many} {names} in {one}, so that the gradient is zero: an "
         f"output shows what {'they do' if many else 'it does'} only later.{advice} The report says more."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..compiler.analysis import Facts, analyse, is_steep_by_row, memoised
 from ..compiler.ir import Role, Step
 from ..compiler.opened import Chain, Rows, find_chains, with_chains
-from ..runtime import by_position_transport, chosen_plan
+from ..runtime.traces import by_position_transport, chosen_plan
 from ._kinds import CHEAP_BYTES, CHEAP_FAN_OUT
 from ._verdicts import carried_groups, lost_paths
 

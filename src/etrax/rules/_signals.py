@@ -26,38 +26,29 @@ from jax.typing import DTypeLike
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, OpNode, Visible, elements_without_memory, find_visible
 from ..runtime import (
     EachStep,
-    Eligibility,
     Persistent,
     Plan,
-    PositionTrace,
     Signal,
-    Source,
     StepOutputs,
-    Traces,
     Transport,
     WindowData,
     add_to,
     at_lanes,
-    backward,
     by_site,
     carried_relations,
-    chosen_plan,
-    eligibility,
     live_sites,
-    moment_of,
-    observe_cut_step,
-    observe_step,
-    on_activity,
     plan_of,
     plan_probes,
-    pull_to_ops,
     reduced_view,
     remaining,
-    reverse_leak,
     site_math,
-    weighted,
 )
+from ..runtime.blocks import reverse_leak
+from ..runtime.traces import PositionTrace, Traces, chosen_plan
+from ._eligibility import Eligibility, backward, eligibility, observe_cut_step, weighted
 from ._kinds import CHEAP_FAN_OUT
+from ._own_loss import pull_to_ops
+from ._source import Source, moment_of, observe_step, on_activity
 
 
 class GuidedTrace(NamedTuple):
@@ -111,7 +102,7 @@ class _Guided:
         return GuidedTrace(self.traces.init(), zeros, self.source.init())
 
     def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> StepRecord:
-        blocks = self.plan.record(leaves, weights, ys)
+        blocks = self.plan.recorder.record(leaves, weights, ys)
         if not self.signalled:
             return StepRecord(blocks, Eligibility({}, {}))
         observed = observe_cut_step(self.visible, self.plan, leaves, weights, ys)
@@ -131,6 +122,7 @@ class _Guided:
         at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)
         if self.shown:
             bars = pull_to_ops(facts, sorted(self.shown), leaves, weights, ran.ys)(moment.errors)[0]
+            # Elements that no state reads have no eligibility: they keep the gradient of the loss.
             for j, at in self.shown.items():
                 at_ops[j] = jnp.where(at, bars[j], at_ops.get(j, 0))
         return StepSignal({g: on_groups[g] for g in self.signalled}, at_once, at_ops, memo)
@@ -143,10 +135,11 @@ class _Guided:
             add_to(out, j, site_math.grad(sites[j], window.fixed[j], window.data(j), bar))
         if not plan.relations:
             return out
-        blocks, seen = window.records
+        blocks, activity = window.records
         resets = self._resets(window)
-        entry, late = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
-        filtered = weighted(plan, seen, late)
+        entry, weights = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
+        filtered = weighted(plan, activity, weights)
+        # Filtered groups and those that take their signal at once are disjoint, so one recursion serves both.
         every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
         a, c = backward(plan, window, blocks, every)
         for k, r in enumerate(plan.relations):
@@ -171,12 +164,13 @@ class _Guided:
         if not self.filtered:
             return trace.filtered
         plan, kappa, n = self.plan, self.kappa, window.steps
-        blocks, seen = window.records
+        blocks, activity = window.records
         powers = jnp.asarray(kappa ** np.arange(n - 1, -1, -1, dtype=np.float64))[:, None]
-        late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
+        # ē moves as if each step had the signal κ^(K−k), so the recursion of credit gives its blocks, too.
+        weights = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in activity.r}
         left = {g: remaining(flags) for g, flags in self._resets(window).items()}
-        late = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in late.items()}
-        a, c = backward(plan, window, blocks, weighted(plan, seen, late))
+        weights = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in weights.items()}
+        a, c = backward(plan, window, blocks, weighted(plan, activity, weights))
         moved = []
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             group = plan.relations[k].group

@@ -35,6 +35,7 @@ from ..compiler.analysis import (
     find_nodes,
     find_samples,
     is_steep,
+    lane_of_elements,
     nearby_elements,
     reach_of,
     steps_to_fill,
@@ -43,25 +44,22 @@ from ..compiler.ir import mapped
 from ..compiler.opened import OpenStep
 from ..runtime import (
     EachStep,
-    HeldStates,
+    LaneMap,
     Layout,
-    PositionTrace,
-    StepGradients,
     Transport,
     WindowData,
     add_to,
-    by_position_transport,
     by_site,
     cleared,
     differentiable,
-    lanes_of_slots,
     layout_of,
-    own_loss_of,
     site_math,
     times,
     trace_dtype_of,
 )
+from ..runtime.traces import PositionTrace, by_position_transport
 from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
+from ._own_loss import HeldStates, StepGradients, own_loss_of
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
 from ._series import in_series
@@ -99,12 +97,12 @@ def reaching_transport(
     samples = find_samples(facts)
     layouts = [layout_of(facts, g) for g in samples.groups]
     relations = [r for r in samples.relations if sites is None or r.site in sites]
-    found = [
+    patterns = [
         Reached(r, _index(facts, layouts[r.group], r, n), trace_dtype_of(facts, r, trace_dtype)) for r in relations
     ]
-    if found and all(k.index.shape[0] == layouts[k.relation.group].size and (k.index >= 0).all() for k in found):
+    if patterns and all(k.index.shape[0] == layouts[k.relation.group].size and (k.index >= 0).all() for k in patterns):
         return dense_transport(facts, sites, trace_dtype)
-    return _sparse_transport(facts, layouts, [k for k in found if k.index.shape[0]])
+    return _sparse_transport(facts, layouts, [k for k in patterns if k.index.shape[0]])
 
 
 def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence[Reached]) -> Transport[SparseTrace]:
@@ -119,8 +117,11 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
     def record(
         leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
     ) -> list[tuple[Array, dict[int, Array]]]:
-        own = [{k.relation.site for k in reached if k.relation.group == g} for g in used]
-        return [_jacobians(facts, layouts[g], sorted(ops), leaves, weights) for g, ops in zip(used, own, strict=True)]
+        sites_of_group = [{k.relation.site for k in reached if k.relation.group == g} for g in used]
+        return [
+            _jacobians(facts, layouts[g], sorted(ops), leaves, weights)
+            for g, ops in zip(used, sites_of_group, strict=True)
+        ]
 
     def credit(trace: SparseTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
@@ -140,12 +141,14 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
         def step(
             trace: SparseTrace, xs: tuple[list, dict[int, tuple[Array, ...]], Array | None]
         ) -> tuple[SparseTrace, None]:
-            found, now, reset = xs
+            jacobians, now, reset = xs
             if reset is not None:
-                found = [(cleared(reset, lanes[g], a, 2), fresh) for g, (a, fresh) in zip(used, found, strict=True)]
+                jacobians = [
+                    (cleared(reset, lanes[g], a, 2), fresh) for g, (a, fresh) in zip(used, jacobians, strict=True)
+                ]
             moved = []
             for k, influence in zip(reached, trace.influence, strict=True):
-                j, (across, fresh) = k.relation.site, found[used.index(k.relation.group)]
+                j, (across, fresh) = k.relation.site, jacobians[used.index(k.relation.group)]
                 moved.append(_advance(facts, k, influence, across, fresh[j], now[j], window.fixed[j]))
             return SparseTrace(moved), None
 
@@ -158,6 +161,17 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
         EachStep(record) if reached else EachStep(),
         parts=lambda trace: by_site([k.relation.site for k in reached], trace.influence),
     )
+
+
+def lanes_of_slots(facts: Facts, layout: Layout) -> LaneMap:
+    """(S, positions): the lane of every state scalar of a group, whose positions may hold several lanes."""
+    if facts.lanes is None:
+        return None
+    slots = []
+    for slot in layout.slots:
+        lanes = lane_of_elements(facts.states[slot.leaf].aval.shape).reshape(-1)
+        slots.append(lanes if slot.index is None else lanes[slot.index])
+    return np.stack(slots)
 
 
 def _index(facts: Facts, layout: Layout, relation: Relation, n: int) -> np.ndarray:
@@ -194,15 +208,15 @@ def _jacobians(
 ) -> tuple[Array, dict[int, Array]]:
     """A as (S, S, samples), and per site (S, …y): one pull of the whole step for each state scalar of a sample."""
     opened, states = OpenStep(facts.step, facts.sites, frozenset()), facts.step.states_of(leaves)
-    own = [i for i in differentiable(facts) if i in layout.group.leaves]
+    group_leaves = [i for i in differentiable(facts) if i in layout.group.leaves]
 
     def run(h: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
         outs, _ = opened(leaves, deltas, weights, states=h)
-        return {i: outs[i] for i in own}
+        return {i: outs[i] for i in group_leaves}
 
-    _, pull = jax.vjp(run, {i: states[i] for i in own}, opened.no_deltas(sites))
+    _, pull = jax.vjp(run, {i: states[i] for i in group_leaves}, opened.no_deltas(sites))
     probes = [layout.probe(s) for s in range(layout.size)]
-    stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in own}
+    stacked = {i: jnp.stack([jnp.asarray(p[i], layout.avals[i].dtype) for p in probes]) for i in group_leaves}
 
     def one(cotangents: dict[int, Array]) -> tuple[Array, dict[int, Array]]:
         h_bar, d_bar = pull(cotangents)

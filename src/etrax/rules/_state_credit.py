@@ -24,19 +24,8 @@ from jax import Array
 from .._arguments import short
 from .._errors import ArgumentError
 from ..compiler.analysis import Elements, Facts
-from ..runtime import (
-    FusedCredit,
-    OwnLoss,
-    Plan,
-    Signal,
-    StepGradients,
-    Transport,
-    WindowData,
-    add_to,
-    plan_own_loss,
-    site_math,
-    without_past,
-)
+from ..runtime import FusedCredit, Plan, Signal, Transport, WindowData, add_to, site_math, without_past
+from ._own_loss import OwnLoss, StepGradients, plan_own_loss
 from ._rule import Rule
 from ._verdicts import Verdict, with_own_step
 
@@ -69,8 +58,8 @@ def state_credit(plan: Plan, transport: Transport[T]) -> Transport[T]:
         return transport
 
     def through(gradients: StepGradients, window: WindowData) -> dict[int, Array]:
-        fixed = plan.fixed(window)
-        step = plan.reads(fixed, _only_step(window.records.blocks))
+        fixed = plan.recorder.fixed(window)
+        step = plan.recorder.read(fixed, _only_step(window.records.blocks))
         new, out = plan.vectors(gradients.new), {}
         for k, r in enumerate(plan.relations):
             add_to(out, r.site, plan.driven_dot(k, new[r.group], step, fixed))
@@ -79,7 +68,7 @@ def state_credit(plan: Plan, transport: Transport[T]) -> Transport[T]:
     each = transport.each_step
     recorded = replace(
         transport,
-        each_step=replace(each, record=lambda *step: _Records(each.record(*step), plan.record(*step))),
+        each_step=replace(each, record=lambda *step: _Records(each.record(*step), plan.recorder.record(*step))),
         move=lambda trace, window: transport.move(trace, _inner(window)),
     )
     return on_states(plan.facts, recorded, plan_own_loss(plan), through, _inner)

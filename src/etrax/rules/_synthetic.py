@@ -50,11 +50,12 @@ class Rows(NamedTuple):
 
     def read(self, states: Mapping[int, Array]) -> Array:
         """States, or cotangents by JAX's convention (Re, −Im), as a matrix."""
-        found = []
+        parts = []
         for i in self.leaves:
             flat = states[i].reshape(self.samples, -1)
-            found += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
-        return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in found], -1)
+            # Minus the imaginary part makes JAX's cotangent (Re, −Im) the gradient by both parts.
+            parts += [flat.real, -flat.imag] if _is_complex(flat.dtype) else [flat]
+        return jnp.concatenate([a.astype(common_dtype(a.dtype, jnp.float32)) for a in parts], -1)
 
     def write(self, matrix: Array) -> dict[int, Array]:
         """The inverse of `read`."""
@@ -94,11 +95,11 @@ def synthetic_transport(
 
     def estimate(trace: LearnedFuture, states: Sequence[Array]) -> tuple[Array, Array]:
         assert trace.matrix is not None
-        seen = rows.read({i: states[i] for i in leaves}).astype(dtype)
+        features = rows.read({i: states[i] for i in leaves}).astype(dtype)
         # A running maximum starts at −∞, which M would turn into NaN: it counts as zero. NaN itself stays visible.
-        seen = jnp.where(jnp.isinf(seen), 0, seen)
-        seen = jnp.concatenate([seen, jnp.ones((rows.samples, 1), dtype)], -1)
-        return seen @ trace.matrix.T, seen
+        features = jnp.where(jnp.isinf(features), 0, features)
+        features = jnp.concatenate([features, jnp.ones((rows.samples, 1), dtype)], -1)
+        return features @ trace.matrix.T, features
 
     def at_exit(trace: LearnedFuture, states: Sequence[Array]) -> dict[int, Array]:
         return rows.write(discount * estimate(trace, states)[0])
@@ -106,12 +107,12 @@ def synthetic_transport(
     def move(trace: LearnedFuture, window: WindowData) -> LearnedFuture:
         if window.entry_bar is None or trace.matrix is None:
             return trace
-        guess, seen = estimate(trace, window.entry_states)
-        found = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
-        error = (guess - found) / (seen**2).sum(-1, keepdims=True)
+        guess, features = estimate(trace, window.entry_states)
+        entry_bars = rows.read({i: window.entry_bar[i] for i in leaves}).astype(dtype)
+        error = (guess - entry_bars) / (features**2).sum(-1, keepdims=True)
         if is_steep(facts):  # a slope that is infinite at a state of zero is nothing to learn from
-            error = jnp.where(jnp.isfinite(found), error, 0)
-        return LearnedFuture(trace.matrix - rate * (error.T @ seen) / rows.samples)
+            error = jnp.where(jnp.isfinite(entry_bars), error, 0)
+        return LearnedFuture(trace.matrix - rate * (error.T @ features) / rows.samples)
 
     return Transport(
         init,

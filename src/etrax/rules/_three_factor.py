@@ -24,11 +24,12 @@ from .._arguments import check_decay, short
 from .._errors import ArgumentError
 from ..compiler.analysis import Facts, Group
 from ..compiler.ir import format_path
-from ..runtime import Moment, Source, Transport
+from ..runtime import Transport
 from ._feedback import sample_of_position
 from ._rule import Rule
 from ._series import in_series
 from ._signals import GuidedTrace, guided_fan_out, guided_transport
+from ._source import Moment, Source
 from ._verdicts import Verdict, other_signal_verdict
 
 Modulator = Callable[[Any, Any], Any]
@@ -83,13 +84,13 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
 
 
 def _source(facts: Facts, modulator: Modulator | None) -> Source:
-    def signal(own: tuple[()], moment: Moment) -> tuple[dict[int, Array], tuple[()]]:
+    def signal(state: tuple[()], moment: Moment) -> tuple[dict[int, Array], tuple[()]]:
         if modulator is None:
             return {g.index: jnp.full(g.num_positions, moment.loss) for g in facts.groups}, ()
-        weight, found = moment.step_data[1], moment.read(modulator)
+        weight, modulation = moment.step_data[1], moment.read(modulator)
         weight = jnp.ones(()) if weight is None else weight
-        at = {g.index: (_on_group(facts, g, found), _broadcast(facts, g, weight, "mask")) for g in facts.groups}
-        return {g: _masked(signal, own) for g, (signal, own) in at.items()}, ()
+        at = {g.index: (_on_group(facts, g, modulation), _broadcast(facts, g, weight, "mask")) for g in facts.groups}
+        return {g: _masked(signal, mask) for g, (signal, mask) in at.items()}, ()
 
     return Source(signal)
 
@@ -99,20 +100,20 @@ def _masked(signal: Array, weight: Array) -> Array:
     return jnp.where(weight == 0, jnp.zeros((), signal.dtype), signal * weight)
 
 
-def _on_group(facts: Facts, group: Group, found: Any) -> Array:
-    if not isinstance(found, Mapping):
-        return _broadcast(facts, group, jnp.asarray(found), "the modulator")
+def _on_group(facts: Facts, group: Group, modulation: Any) -> Array:
+    if not isinstance(modulation, Mapping):
+        return _broadcast(facts, group, jnp.asarray(modulation), "the modulator")
     total = jnp.zeros(group.num_positions)
-    known = {leaf.path: i for i, leaf in enumerate(facts.states) if i in facts.group_of_leaf}
-    for key, value in found.items():
+    numbers = {leaf.path: i for i, leaf in enumerate(facts.states) if i in facts.group_of_leaf}
+    for key, value in modulation.items():
         path = key if isinstance(key, tuple) else (key,)
-        if path not in known:
-            names = ", ".join(format_path(p, "hidden") for p in known)
+        if path not in numbers:
+            names = ", ".join(format_path(p, "hidden") for p in numbers)
             raise ArgumentError(
                 f"the modulator returned a signal for the state {format_path(path)}; the states are {names}."
             )
-        if known[path] in group.leaves:
-            place, value = group.place_of(known[path]), jnp.asarray(value)
+        if numbers[path] in group.leaves:
+            place, value = group.place_of(numbers[path]), jnp.asarray(value)
             try:
                 value = jnp.broadcast_to(value, place.shape)
             except ValueError as error:

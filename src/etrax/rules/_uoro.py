@@ -103,17 +103,19 @@ class _Estimate:
         signs = _signs(now, trace.back)
         if is_steep(self.facts):
             signs = self._where_reached(pull, signs, window)
+        # A cotangent of a complex state is conjugate in JAX.
         _, deltas = pull({i: jnp.conj(s).astype(dtypes[i]) for i, s in signs.items()})
         fresh = {j: self._per_sample(r, deltas[j], window) for j, r in self.relations.items()}
         back, theta = dict(trace.back), dict(trace.theta)
         for g in self.groups:
-            own = self._sites(g)
-            keep = balance(_norm(g, pushed), self._norm(theta, own, g.num_positions))
-            new = balance(_norm(g, signs), self._norm(fresh, own, g.num_positions))
+            sites = self._sites(g)
+            # ρ makes both factors of a product equally long, which makes its variance smallest.
+            keep = balance(_norm(g, pushed), self._norm(theta, sites, g.num_positions))
+            new = balance(_norm(g, signs), self._norm(fresh, sites, g.num_positions))
             for i in g.leaves:
                 place = g.place_of(i)
                 back[i] = (keep[0][place] * pushed[i] + new[0][place] * signs[i]).astype(back[i].dtype)
-            for j in own:
+            for j in sites:
                 moved = self._beside(j, keep[1]) * theta[j] + self._beside(j, new[1]) * fresh[j]
                 theta[j] = moved.astype(theta[j].dtype)
         return RankOne(back, theta, numbers_of(later))
@@ -172,10 +174,11 @@ class _Estimate:
         if count == 1:
             return site_math.grad(site, fixed, data, delta)[None].astype(self.dtypes[j])
         outer = site_math.outer(site, fixed, data, delta)
-        own = jnp.asarray(
+        # For each sample, ones at its elements of y: applied to the summed outer product, they pick the sample's share.
+        by_sample = jnp.asarray(
             relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype
         )
-        each = jax.vmap(lambda g: site_math.apply(site, fixed, outer, g.astype(outer.dtype)))(own)
+        each = jax.vmap(lambda g: site_math.apply(site, fixed, outer, g.astype(outer.dtype)))(by_sample)
         return each.astype(self.dtypes[j])
 
 
@@ -226,6 +229,8 @@ def _at_zero(facts: Facts, pull: PullBack) -> PullBack:
     """The derivative of a pull-back at cotangents of zero, a linear map."""
 
     def linear(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
+        # A derivative rule of the user's may make the pull-back non-linear; its tangent at zero is linear, and can be
+        # transposed.
         zero = {i: jnp.zeros(facts.states[i].aval.shape, facts.states[i].aval.dtype) for i in cotangents}
         return jax.jvp(pull, (zero,), (dict(cotangents),))[1]
 
@@ -247,8 +252,8 @@ def _by_rows(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
     for i, t in tangents.items():
         rows = partial(jax.lax.map, partial(product, i))
         units = jnp.eye(t.size, dtype=t.dtype)
-        found = jax.lax.complex(rows(units), -rows(1j * units)) if jnp.iscomplexobj(t) else rows(units)
-        out[i] = found.reshape(t.shape).astype(t.dtype)
+        products = jax.lax.complex(rows(units), -rows(1j * units)) if jnp.iscomplexobj(t) else rows(units)
+        out[i] = products.reshape(t.shape).astype(t.dtype)
     return out
 
 
@@ -274,11 +279,11 @@ def _pushed_from_ops(pull: PullBack, like: Mapping[int, Array], tangents: dict[i
 
 def _signs(key: Array, like: Mapping[int, Array]) -> dict[int, Array]:
     """Independent signs; a complex state has one for each of its parts."""
-    found = {}
+    signs = {}
     for n, (i, a) in enumerate(sorted(like.items())):
         real, imaginary = random_signs(jax.random.fold_in(key, n), (2, *a.shape), jnp.real(a).dtype)
-        found[i] = jax.lax.complex(real, imaginary) if jnp.iscomplexobj(a) else real
-    return found
+        signs[i] = jax.lax.complex(real, imaginary) if jnp.iscomplexobj(a) else real
+    return signs
 
 
 def random_signs(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

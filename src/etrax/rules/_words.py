@@ -70,7 +70,7 @@ def _cause(facts: Facts | None, lost: LostPath) -> str:
 
 
 def _cost_of(lost: LostPath) -> str:
-    """How to have a path over pairs carried, and what for."""
+    """Say how a path over pairs can be carried, and what that costs."""
     if lost.nbytes is None:
         return ""
     return f"; `etrax.d_rtrl(fan_out=None)` carries them all, in a trace of {format_bytes(lost.nbytes)}"

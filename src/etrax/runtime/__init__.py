@@ -1,33 +1,21 @@
-"""Numbers under `jit`: window, weights, Jacobian blocks, layouts. Rules are built of these. See README.md."""
+"""Numbers under `jit`: window, weights, Jacobian blocks, layouts. Rules are built of these. See README.md.
+
+The algebra of blocks is in `blocks`, the kinds of trace are in `traces`.
+"""
 
 from . import _site_math as site_math  # noqa: F401
 from ._count import LAST_STEP as LAST_STEP
 from ._count import count_on as count_on
-from ._eligibility import Eligibility as Eligibility
-from ._eligibility import backward as backward
-from ._eligibility import eligibility as eligibility
-from ._eligibility import observe_cut_step as observe_cut_step
-from ._eligibility import weighted as weighted
 from ._layout import Gather as Gather
 from ._layout import Layout as Layout
 from ._layout import gather_of as gather_of
 from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
-from ._layout import slot_count as slot_count
 from ._ops import kernels_of as kernels_of
 from ._ops import with_kernels as with_kernels
-from ._own_loss import HeldStates as HeldStates
-from ._own_loss import OwnLoss as OwnLoss
-from ._own_loss import StepGradients as StepGradients
-from ._own_loss import own_loss_of as own_loss_of
-from ._own_loss import plan_own_loss as plan_own_loss
-from ._own_loss import pull_to_ops as pull_to_ops
-from ._pieces import Pieces as Pieces
-from ._pieces import run_in_pieces as run_in_pieces
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
 from ._plan import plan_of as plan_of
-from ._plan import trace_dtype_of as trace_dtype_of
 from ._probes import Probes as Probes
 from ._probes import differentiable as differentiable
 from ._probes import linked as linked
@@ -35,26 +23,16 @@ from ._probes import plan_probes as plan_probes
 from ._probes import probes_of as probes_of
 from ._pulls import Probe as Probe
 from ._pulls import Pulls as Pulls
-from ._reached import Flags as Flags
-from ._reached import Reached as Reached
-from ._readers import Copied as Copied
-from ._readers import Filtered as Filtered
-from ._readers import Leaky as Leaky
-from ._readers import leaky_reader as leaky_reader
+from ._readers import OverProbes as OverProbes
 from ._readers import plain_algebra as plain_algebra
 from ._resets import LaneMap as LaneMap
 from ._resets import at_lanes as at_lanes
 from ._resets import cleared as cleared
-from ._resets import lanes_of_slots as lanes_of_slots
 from ._resets import parts_of_data as parts_of_data
 from ._resets import remaining as remaining
 from ._resets import restarted as restarted
 from ._resets import without_past as without_past
-from ._source import Moment as Moment
-from ._source import Source as Source
-from ._source import moment_of as moment_of
-from ._source import observe_step as observe_step
-from ._source import on_activity as on_activity
+from ._site_math import trace_dtype_of as trace_dtype_of
 from ._transport import EachStep as EachStep
 from ._transport import FusedCredit as FusedCredit
 from ._transport import Future as Future
@@ -63,6 +41,7 @@ from ._transport import PullBack as PullBack
 from ._transport import SeenThrough as SeenThrough
 from ._transport import Signal as Signal
 from ._transport import StepOutputs as StepOutputs
+from ._transport import Trace as Trace
 from ._transport import Transport as Transport
 from ._transport import WindowData as WindowData
 from ._transport import add_to as add_to
@@ -73,19 +52,12 @@ from ._view import following_view as following_view
 from ._view import in_view as in_view
 from ._view import reduced_view as reduced_view
 from ._view import whole_view as whole_view
-from ._watch import Watched as Watched
-from ._watch import is_finite as is_finite
-from ._watch import watched as watched
 from ._window import WindowResult as WindowResult
 from ._window import WindowRun as WindowRun
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites
 from ._window import run_window as run_window
+from ._window import unread_states as unread_states
 from ._zeros import finite_unless as finite_unless
 from ._zeros import times as times
 from ._zeros import with_masked_products as with_masked_products
-from .blocks import Block as Block
-from .blocks import Vector as Vector
-from .blocks import reverse_leak as reverse_leak
-from .blocks import total as total
-from .traces import *  # noqa: F403

@@ -32,12 +32,14 @@ class EvenGather:
 
 
 def even_gather(place: np.ndarray, shape: Sequence[int], even: Sequence[bool]) -> EvenGather:
-    """How values that are equal along some axes of positions are read at the elements of y, of any that has none."""
+    """Plan how values per position, equal along some axes, are read at the elements of y."""
     short = [1 if e else n for n, e in zip(shape, even, strict=True)]
+    # Positions that are equal along the even axes share a number, that of the one element which is kept.
     numbers = np.broadcast_to(np.arange(math.prod(short)).reshape(short), shape).reshape(-1)
     index = np.where(place < 0, -1, numbers[np.maximum(place, 0)])
     along = []
     for axis in range(index.ndim):
+        # An axis of y is even if all its elements read one number; those that reach no position (−1) may read any.
         most = index.max(axis, keepdims=True)
         along.append(bool(((index == most) | (index < 0)).all()))
         index = most if along[-1] else index
@@ -52,6 +54,7 @@ def pack_of(shape: Sequence[int], even: Sequence[bool], ops: Mapping[int, tuple[
     """
     positions = _positions_by_place(shape, even)
     place_of = np.empty(positions.size, np.int64)
+    # The place of a position: how far it stands along the even axes, where one pull reads another slot at each place.
     place_of[positions] = np.arange(positions.shape[1])
     outputs = {}
     for site, (places, along) in ops.items():
@@ -76,5 +79,6 @@ def _elements_by_place(
     numbers = np.broadcast_to(np.arange(math.prod(short)).reshape(short), places.shape).reshape(-1)
     there = np.flatnonzero(places.reshape(-1) >= 0)
     elements = np.full((math.prod(short), count), -1)
+    # Any element of those that are equal will do: the last one written stays.
     elements[numbers[there], place_of[places.reshape(-1)[there]]] = there
     return elements if (elements >= 0).all() else None

@@ -89,6 +89,7 @@ class Layout:
         for s in self.slots:
             value = cotangents[s.leaf]
             if jnp.iscomplexobj(value):
+                # JAX's cotangent of a complex state is (∂L/∂Re) − i (∂L/∂Im).
                 value = -jnp.imag(value) if s.imaginary else jnp.real(value)
             out.append(s.take(value).reshape(self.shape))
         return out
@@ -109,8 +110,10 @@ class Layout:
         out = {}
         for leaf in self.group.leaves:
             aval = self.avals[leaf]
+            # numpy has no bfloat16; the probe is cast when it is used.
             value = np.zeros(aval.shape, aval.dtype if aval.dtype.name != "bfloat16" else np.float32)
             if leaf == self.slots[s].leaf:
+                # The imaginary part is read by −i, since JAX pulls back the conjugate.
                 one = -1j if self.slots[s].imaginary else 1.0
                 where = np.ones(self.group.num_positions, bool) if colour is None else colour
                 index = self.slots[s].index
@@ -144,18 +147,19 @@ class Layout:
         """Cotangents per leaf → real values (S, *shape), by one read of each."""
         if self._slot_axes is not None:
             return self._moved_axes(cotangents, self._slot_axes)
-        parts, found, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
+        parts, values, order, at = dict.fromkeys((s.leaf, s.imaginary) for s in self.slots), [], [], {}
         for leaf, imaginary in parts:
             value = cotangents[leaf]
             if jnp.iscomplexobj(value):
                 value = -jnp.imag(value) if imaginary else jnp.real(value)
-            at[leaf, imaginary] = sum(a.size for a in found)
-            found.append(value.reshape(-1))
-        dtype = common_dtype(*(a.dtype for a in found))
-        every = jnp.concatenate([a.astype(dtype) for a in found])
+            at[leaf, imaginary] = sum(a.size for a in values)
+            values.append(value.reshape(-1))
+        dtype = common_dtype(*(a.dtype for a in values))
+        every = jnp.concatenate([a.astype(dtype) for a in values])
         for s in self.slots:
             index = np.arange(self.group.num_positions) if s.index is None else s.index
             order.append(at[s.leaf, s.imaginary] + index)
+        # All leaves are concatenated once and read by one gather; in order, not even that is needed.
         where = np.stack(order)
         if np.array_equal(where.reshape(-1), np.arange(every.size)):
             return every.reshape(self.size, *self.shape)
@@ -185,23 +189,13 @@ class Layout:
         return jnp.concatenate([a.astype(dtype) for a in parts]) if len(parts) > 1 else parts[0]
 
 
-def slot_count(facts: Facts, group: Group, without: Sequence[int] = ()) -> int:
-    """Real state scalars at a position, but for those of some leaves: complex leaves count twice."""
-    per = {
-        leaf: place.size // max(group.num_positions, 1)
-        for leaf, place in zip(group.leaves, group.place, strict=True)
-        if leaf not in without
-    }
-    return sum(n * (2 if np.issubdtype(facts.states[i].aval.dtype, np.complexfloating) else 1) for i, n in per.items())
-
-
 def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
-    """Slots in the group's own order, but for those of some leaves; complex ones twice."""
+    """The layout of a group without some of its leaves: slots in the group's order, two for a complex state."""
     return layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
 
 
 def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without: Sequence[int] = ()) -> Layout:
-    """The same, for states of these shapes and types."""
+    """The layout of a group whose leaves have other shapes and types, `avals`, but for some leaves."""
     slots: list[Slot] = []
     plain = all(p.size == group.num_positions and np.array_equal(p.reshape(-1), np.arange(p.size)) for p in group.place)
     for leaf, place, slot in zip(group.leaves, group.place, group.slot, strict=True):
@@ -275,11 +269,11 @@ class Gather:
                 return p.reshape(self.shape)
             return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
         assert self.index is not None
-        found = self.of_any(p)
-        return jnp.where(self.index >= 0, found, 0) if (self.index < 0).any() else found
+        at_y = self.of_any(p)
+        return jnp.where(self.index >= 0, at_y, 0) if (self.index < 0).any() else at_y
 
     def of_any(self, p: Array) -> Array:
-        """The same, with the value of any position for elements that reach none."""
+        """Read positions at the elements of y; an element that reaches none gets the value of an arbitrary position."""
         return self(p) if self.index is None else p.reshape(-1)[np.maximum(self.index, 0)]
 
 

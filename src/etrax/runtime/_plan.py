@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,23 +19,21 @@ from jax.typing import DTypeLike
 
 from .._compat import common_dtype, promotes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
-from ..compiler.dataflow import Uniform, without_zeros
 from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
 from ._even import EvenGather, even_gather, pack_of
 from ._layout import Gather, Layout, closure, gather_of
 from ._pulls import Pack
 from ._readers import Reader, plain_algebra
-from ._resets import LaneMap, at_lanes, equal_along, lanes_of_data, lanes_of_group
-from ._site_math import Operands
-from ._structure import Structure, Uniforms, even_structure, products, structure_of
+from ._recorder import FixedParts, Recorder
+from ._resets import LaneMap, at_lanes, lanes_of_data, lanes_of_group
+from ._site_math import Operands, trace_dtype_of, widened
+from ._structure import Structure, Uniforms, known_structure, products
 from ._transport import WindowData
 from .blocks import (
     Algebra,
-    Block,
     Entry,
     Matrix,
-    Sparse,
     Stacked,
     Step,
     Unrolled,
@@ -45,14 +42,6 @@ from .blocks import (
     reverse,
     shortened,
 )
-
-
-class FixedParts(NamedTuple):
-    """Entries of D and F that are made of parameters only, and gains that were taken out of F."""
-
-    blocks: Mapping[int, Block]
-    rows: Mapping[int, Vector]
-    gains: Mapping[int, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +80,13 @@ class Plan:
         """Per group, by its layout and by what is known of its blocks."""
         return {g: self._algebra(self.reader.layouts[g], self.structure.blocks.get(g)) for g in self.groups}
 
-    def _algebra(self, layout: Layout, known: Uniforms | None) -> Algebra:
+    def _algebra(self, layout: Layout, uniforms: Uniforms | None) -> Algebra:
         even = self.structure.even_blocks.get(layout.group.index)
         if even is not None:
             return Stacked(layout.size, shortened(layout.shape, even), self.steep, even=True)
-        if known is None:
+        if uniforms is None:
             return plain_algebra(layout, self.steep)
-        evens = products(known, len(layout.shape))
+        evens = products(uniforms, len(layout.shape))
         shapes = [[None if e is None else shortened(layout.shape, e.along) for e in line] for line in evens]
         return Unrolled(shapes, self.steep)
 
@@ -144,6 +133,11 @@ class Plan:
         along = tuple(a and b for a, b in zip(rows, self.even_gathers[k].along, strict=True))
         return along if any(e and n > 1 for e, n in zip(along, self.site(k).call.out.shape, strict=True)) else None
 
+    @cached_property
+    def recorder(self) -> Recorder:
+        """What is read of D and F at each step, and once before a window."""
+        return Recorder(self.reader, self.structure, [self.even_along(k) for k in range(len(self.relations))])
+
     @property
     def packs(self) -> dict[int, Pack]:
         """By group, how many of its slots can be read in one pull, since blocks are equal along axes of positions."""
@@ -189,7 +183,7 @@ class Plan:
         return {g: at_lanes(window.resets, lanes, len(layouts[g].shape), 1) for g, lanes in self.lanes.items()}
 
     def zeros(self, k: int) -> Array:
-        """One slot's share of the trace of relation k."""
+        """Zeros for one slot of the trace of relation k."""
         return jnp.zeros(site_math.trace_shape(self.site(k)), self.dtypes[k])
 
     @promotes
@@ -209,102 +203,6 @@ class Plan:
             return False
         data = site.call.operands[site.rule.varying(site.call)[0]]
         return data.dtype == site.call.out.dtype == entry.dtype and entry.size == math.prod(data.shape)
-
-    # What is read at each step, and before the first.
-
-    @cached_property
-    def _changing(self) -> tuple[list[int], Reader]:
-        """The relations of which something changes from step to step, and their reader."""
-        known = self.structure
-        read = [k for k, r in enumerate(self.relations) if k not in known.shared and not known.is_known(k, r.group)]
-        every = len(read) == len(self.relations)
-        return read, self.reader if every else self.reader.of([self.relations[k] for k in read])
-
-    def record(self, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Step:
-        """The entries of D and F that change from step to step."""
-        read, reader = self._changing
-        if not read:
-            return Step({}, {})
-        blocks, rows = reader(leaves, weights, ys)
-        groups = {self.relations[k].group for k in read}
-        return self._parts({g: blocks[g] for g in groups}, dict(zip(read, rows, strict=True)), fixed=False)
-
-    def _parts(self, blocks: Mapping[int, Block], rows: Mapping[int, Vector], fixed: bool) -> Step:
-        """What is fixed, or what is not; axes are of one where all along them is equal."""
-
-        def part(a: Entry, even: Uniform | None) -> Entry:
-            return None if a is None or even is None or even.fixed is not fixed else narrowed(a, even.along)
-
-        known = self.structure
-        some_blocks: dict[int, Block] = {}
-        some_rows: dict[int, Vector] = {}
-        for g, d in blocks.items():
-            evens = known.blocks.get(g)
-            if evens is not None:
-                pairs = zip(d, evens, strict=True)
-                d = [[part(a, e) for a, e in zip(line, even, strict=True)] for line, even in pairs]
-            if evens is not None or not fixed:
-                some_blocks[g] = d
-        for k, f in rows.items():
-            if k in known.rows:
-                f = [part(a, e) for a, e in zip(f, known.rows[k], strict=True)]
-            if k in known.rows or not fixed:
-                some_rows[k] = f
-        return Step(*self._even_parts(some_blocks, some_rows)) if known.even_blocks else Step(some_blocks, some_rows)
-
-    def _even_parts(
-        self, blocks: Mapping[int, Block], rows: Mapping[int, Vector]
-    ) -> tuple[dict[int, Block], dict[int, Vector]]:
-        """Blocks and rows of groups with many states, with axes of one where all along them is equal."""
-        even, alongs = self.structure.even_blocks, {k: self.even_along(k) for k in rows}
-        narrow = {
-            g: Sparse(narrowed(d.values, (False, *even[g])), d.pattern) if g in even else d for g, d in blocks.items()
-        }
-        return narrow, {k: f if (a := alongs[k]) is None else narrowed(f, (False, *a)) for k, f in rows.items()}
-
-    def fixed(self, window: WindowData) -> FixedParts:
-        """The entries of D and F that are made of parameters only, read with nothing in the place of states."""
-        known = self.structure
-        if not known.blocks:
-            return FixedParts({}, {}, {})
-        leaves, _, ys = self.reader.stand_ins()
-        first, last = self.facts.step.first_state, len(leaves) - len(window.steady)
-        nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[first:last]]  # no entry that is taken reads them
-        none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
-        narrow = list(known.rows)
-        reader = self.reader.of([self.relations[k] for k in narrow])
-        leaves = [*window.params, *nothing, *window.steady]
-
-        # A plain function, for JAX prints what it traces; an entry that is a constant comes as a number.
-        def read_step(
-            leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
-        ) -> tuple[list[Block], list[Vector]]:
-            return reader(leaves, weights, ys)
-
-        read_all = without_zeros(read_step, leaves, list(window.weights), none)
-        blocks, read = jax.tree.map(jnp.asarray, read_all)
-        rows = dict(zip(narrow, read, strict=True))
-        gains = {k: narrowed(rows[k][s], c.along) for k, (s, c) in known.gains.items()}
-        for k, (gained, _) in known.gains.items():
-            rows[k] = [jnp.ones_like(f) if s == gained else f for s, f in enumerate(rows[k])]
-        parts = self._parts({g: blocks[g] for g in known.blocks}, rows, fixed=True)
-        return FixedParts(parts.blocks, parts.rows, gains)
-
-    def reads(self, fixed: FixedParts, record: Step) -> Step:
-        """All of D and F at one step."""
-        rows = {k: self._row(fixed, record, k) for k in range(len(self.relations)) if self.source(k) == k}
-        return Step({g: self._block(fixed, record, g) for g in self.groups}, rows)
-
-    def _block(self, fixed: FixedParts, record: Step, g: int) -> Block:
-        if g not in fixed.blocks or g not in record.blocks:
-            return record.blocks.get(g, fixed.blocks.get(g))
-        pairs = zip(fixed.blocks[g], record.blocks[g], strict=True)
-        return [[a if a is not None else b for a, b in zip(one, two, strict=True)] for one, two in pairs]
-
-    def _row(self, fixed: FixedParts, record: Step, k: int) -> Vector:
-        if k not in fixed.rows or k not in record.rows:
-            return record.rows.get(k, fixed.rows.get(k))
-        return [a if a is not None else b for a, b in zip(fixed.rows[k], record.rows[k], strict=True)]
 
     # From positions to the elements of y.
 
@@ -409,7 +307,7 @@ class Plan:
         `new` and `old` are what acts on the states after and before each step, per group and slot, over the steps; a
         at step k is what comes from later steps. `old` has all slots, `new` may have None for some.
         """
-        fixed, algebras = self.fixed(window), self.algebras
+        fixed, algebras, recorder = self.recorder.fixed(window), self.algebras, self.recorder
         start = {g: algebras[g].row(jax.tree.map(lambda x: jnp.zeros_like(x[0]), v)) for g, v in old.items()}
         new_rows, old_rows = (
             {g: jax.vmap(algebras[g].row, axis_size=window.steps)(v) for g, v in part.items()} for part in (new, old)
@@ -421,8 +319,8 @@ class Plan:
 
         resets = {g: flags for g, flags in self.resets(window).items() if g in start}
         entry, c = reverse(
-            algebras, start, window.steps, lambda record: self.reads(fixed, record), records, emit, new_rows, old_rows,
-            resets,
+            algebras, start, window.steps, lambda record: recorder.read(fixed, record), records, emit, new_rows,
+            old_rows, resets,
         )  # fmt: skip
         return {g: algebras[g].of_row(a) for g, a in entry.items()}, c
 
@@ -441,79 +339,8 @@ def plan_of(reader: Reader, trace_dtype: DTypeLike | None, structured: bool = Fa
     groups = facts.groups
     gathers = [gather_of(r.places, groups[r.group].varshape, groups[r.group].num_positions) for r in reader.relations]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in reader.relations]
-    known = _structure(reader, gathers, dtypes) if structured else Structure()
-    return Plan(facts, reader, tuple(gathers), tuple(dtypes), known)
-
-
-def _structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
-    """What is known of relations and their groups."""
-    # To ask it of each entry of many states would take long; copies are as narrow as they get.
-    few = [
-        k for k, r in enumerate(reader.relations)
-        if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked
-    ]  # fmt: skip
-    return _even_structure(reader, _structure_of_few(reader, gathers, dtypes, few) if few else Structure())
-
-
-def _even_structure(reader: Reader, known: Structure) -> Structure:
-    """What is known besides, where groups have many states: the axes along which their blocks are equal."""
-    facts, layouts = reader.facts, reader.layouts
-    many = [k for k, r in enumerate(reader.relations) if layouts[r.group].stacked]
-    if not many or is_steep(facts):
-        return known
-    blocks, rows = even_structure(reader.of([reader.relations[k] for k in many]))
-    for g in blocks if facts.lanes is not None else ():
-        lanes = lanes_of_group(facts, layouts[g].group, layouts[g].shape)
-        assert lanes is not None
-        blocks[g] = tuple(a and b for a, b in zip(blocks[g], equal_along(lanes), strict=True))
-    blocks = {g: along for g, along in blocks.items() if shortened(layouts[g].shape, along) != layouts[g].shape}
-    narrow = {k: row for k, row in zip(many, rows, strict=True) if can_be_narrow(facts, reader.relations[k])}
-    return replace(known, even_blocks=blocks, even_rows=narrow)
-
-
-def _structure_of_few(
-    reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype], few: Sequence[int]
-) -> Structure:
-    """What is known of those of some relations that gain by it, and of their groups."""
-    some = reader.of([reader.relations[k] for k in few])
-    types = [dtypes[k] for k in few]
-    real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]
-    known = structure_of(some, [gathers[k] for k in few], types).with_gains(real)
-    numbers = {n: k for n, k in enumerate(few) if _gains(some, known, n)}
-    known = known.of(numbers, {reader.relations[k].group for k in numbers.values()})
-    return known if reader.facts.lanes is None else _by_lane(reader, known)
-
-
-def _by_lane(reader: Reader, known: Structure) -> Structure:
-    """What is still known where each lane may start again on its own: blocks, and traces, differ from lane to lane."""
-    layouts, groups, ops = reader.layouts, {}, {}
-    for g in known.blocks:
-        lanes = lanes_of_group(reader.facts, layouts[g].group, layouts[g].shape)
-        assert lanes is not None
-        groups[g] = equal_along(lanes)
-        at = {k: np.maximum(r.places, 0) for k, r in enumerate(reader.relations) if k in known.at_ops and r.group == g}
-        ops |= {k: equal_along(lanes.reshape(-1)[places]) for k, places in at.items()}
-    return known.equal_along(groups, ops)
-
-
-def can_be_narrow(facts: Facts, relation: Relation) -> bool:
-    """Whether the axes of y are those of F and of D, so that what holds along them can be compared."""
-    site = facts.sites[relation.site]
-    plain = site.rule.narrow and not site.loops and relation.copies is None
-    return plain and relation.places.shape == site.call.out.shape
-
-
-def _gains(reader: Reader, known: Structure, k: int) -> bool:
-    """Whether the trace of relation k is smaller, or moved by fewer products, by what is known of D and F."""
-    r = reader.relations[k]
-    shape = reader.facts.sites[r.site].call.out.shape
-    saved = any(e and n > 1 for slot in known.slots(k) for e, n in zip(slot.along, shape, strict=True))
-    return saved or known.is_fixed(r.group)
-
-
-def widened(u: Array, dtype: DTypeLike) -> Array:
-    """Data in at least the trace's precision; indices as they are."""
-    return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u
+    structure = known_structure(reader, gathers, dtypes) if structured else Structure()
+    return Plan(facts, reader, tuple(gathers), tuple(dtypes), structure)
 
 
 def carried_relations(
@@ -521,16 +348,3 @@ def carried_relations(
 ) -> list[Relation]:
     """Relations of the given sites (None: all) that per-position blocks carry."""
     return [r for r in traced_relations(facts, fan_out) if sites is None or r.site in sites]
-
-
-def trace_dtype_of(facts: Facts, relation: Relation, asked: DTypeLike | None) -> np.dtype:
-    """The type of a relation's trace."""
-    return wide_dtype(facts.sites[relation.site].call.out.dtype, asked)
-
-
-def wide_dtype(dtype: np.dtype, asked: DTypeLike | None = None) -> np.dtype:
-    """Traces accumulate in at least float32 unless asked otherwise; complex where the op is complex."""
-    if asked is not None:
-        complex_op = np.issubdtype(dtype, np.complexfloating)
-        return common_dtype(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
-    return common_dtype(dtype, jnp.float32)

@@ -72,7 +72,7 @@ class Probes:
 
     @cached_property
     def pushes(self) -> dict[int, Pushes]:
-        """By the number of the relation."""
+        """Pushes by the number of the relation, for those whose outputs reach several positions."""
         copied = {k: r for k, r in enumerate(self.relations) if _source(r).copies is not None}
         return {k: Pushes(self.facts, r, self.layouts[r.group], self.drives(k)) for k, r in copied.items()}
 
@@ -80,7 +80,7 @@ class Probes:
         """(S,): the slots that the op of relation k acts on within its step."""
         return _drives(self.facts, self.relations[k], self.layouts[self.relations[k].group])
 
-    def copies(self, group: int) -> Mapping[int, tuple[int, float]]:
+    def low_pass(self, group: int) -> Mapping[int, tuple[int, float]]:
         """Slots that are low-pass copies of others: none."""
         return {}
 
@@ -99,6 +99,7 @@ class Probes:
             states = dict(enumerate(old)) | h
             for d in self.derived:  # their values are what they were, their derivatives those of the others
                 for i, value in d({k: states[k] for k in d.kept}).items():
+                    # Adds zero that has a derivative: the value stays what the step had.
                     states[i] = old[i] + (value - detach(value))
             outs, _ = opened(leaves, deltas, weights, ys, states=states, detach=detach)
             return {i: outs[i] for i in moving}
@@ -108,6 +109,7 @@ class Probes:
         rows = iter(pulled)
 
         def from_all(cotangents: Mapping[int, Array]) -> tuple[dict[int, Array], dict[int, Array]]:
+            # A pull-back takes cotangents of all its outputs; those that nobody asked for are zero.
             none = {i: jnp.zeros_like(old[i]) for i in moving}
             return pull({**none, **cotangents})
 
@@ -121,8 +123,8 @@ class Probes:
         facts = self.facts
         structs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in facts.step.ins]
         params = structs[: facts.step.first_state]
-        made = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *params)
-        return structs, made, {j: s.y_struct for j, s in enumerate(facts.sites)}
+        weight_structs = jax.eval_shape(lambda *p: weights(facts.step, facts.sites, p).weight, *params)
+        return structs, weight_structs, {j: s.y_struct for j, s in enumerate(facts.sites)}
 
     def alike(self) -> list[int]:
         """Per relation, the first one whose rows of F are the same values at every step, to the same positions.
@@ -192,7 +194,7 @@ def plan_probes(
             probes = probes_of(g, layouts[g], colours(facts, facts.groups[g]))
             lists.append(together(probes, layouts[g], _drivers(facts, relations, layouts[g])))
         for k in range(max(map(len, lists))):
-            pulls.append(tuple(p for found in lists if k < len(found) for p in found[k]))
+            pulls.append(tuple(p for pulls_of_group in lists if k < len(pulls_of_group) for p in pulls_of_group[k]))
     layouts = tuple(layout if layout.group.index in needed else layout.without_slots() for layout in layouts)
     return Probes(facts, layouts, tuple(relations), tuple(pulls), view, packs)
 
@@ -200,23 +202,23 @@ def plan_probes(
 def _can_pack(facts: Facts, g: int, pack: Pack, relations: Sequence[Relation]) -> bool:
     """Whether positions do not act on each other, and it is known where F of each op that is pulled back is read."""
     pulled = [r for r in relations if r.group == g and _source(r).copies is None]
-    known = all(r.site in pack.outputs and r.copies is None for r in pulled)
-    return known and colours(facts, facts.groups[g]) is None
+    outputs_are_read = all(r.site in pack.outputs and r.copies is None for r in pulled)
+    return outputs_are_read and colours(facts, facts.groups[g]) is None
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
-    """One probe per colour of the positions of group g, and state scalar; None: one colour is enough."""
+    """Probes of group g: one for each state scalar and each colour of its positions. Without colours, one reads all."""
     masks = [None] if colour is None else [colour.reshape(-1) == c for c in range(int(colour.max()) + 1)]
     return [Probe(g, s, mask) for mask in masks for s in range(layout.size)]
 
 
 def linked(facts: Facts, layout: Layout, derived: Derived | None = None) -> Layout:
     """A layout that knows which of its slots act on which, by themselves or through states that follow from them."""
-    group, known = layout.group, slot_links(facts.edges, layout.group)
-    own = np.array([s.number for s in layout.slots], np.int64)
-    links = known[np.ix_(own, own)]
+    group, group_links = layout.group, slot_links(facts.edges, layout.group)
+    numbers = np.array([s.number for s in layout.slots], np.int64)
+    links = group_links[np.ix_(numbers, numbers)]
     for i, sources in (derived.sources if derived is not None else {}).items():
-        acted_on = known[np.ix_(own, np.unique(group.slot[group.leaves.index(i)]))].any(1)
+        acted_on = group_links[np.ix_(numbers, np.unique(group.slot[group.leaves.index(i)]))].any(1)
         made_of = np.array([s.leaf in sources for s in layout.slots], bool)
         links |= np.logical_and.outer(acted_on, made_of)
     links[:, [derived is not None and s.leaf in derived.sources for s in layout.slots]] = False
@@ -238,15 +240,15 @@ def together(probes: Sequence[Probe], layout: Layout, drivers: Sequence[np.ndarr
     """Probes of slots that no slot and no op acts on both, as one pull: one is enough for a delay line."""
     sources = np.concatenate([layout.links, *(d[:, None] for d in drivers)], 1).astype(np.int32)
     meet = (sources @ sources.T) > 0
-    found: list[list[Probe]] = []
+    pulls: list[list[Probe]] = []
     for p in probes:
-        for pull in found:
+        for pull in pulls:
             if pull[0].colour is p.colour and not any(meet[p.slot, q.slot] for q in pull):
                 pull.append(p)
                 break
         else:
-            found.append([p])
-    return [tuple(pull) for pull in found]
+            pulls.append([p])
+    return [tuple(pull) for pull in pulls]
 
 
 def _disturb(facts: Facts, a: int, b: int) -> bool:
@@ -256,7 +258,7 @@ def _disturb(facts: Facts, a: int, b: int) -> bool:
     for source, target in facts.edges.every:
         if isinstance(target, StateNode):
             reached.setdefault(source, set()).add(target.index)
-    return any(found & one and found & two for found in reached.values())
+    return any(groups & one and groups & two for groups in reached.values())
 
 
 def differentiable(facts: Facts) -> list[int]:

@@ -82,6 +82,8 @@ class Pulls:
         blocks, rows = self._blank()
         for probes in self.pulls:
             cotangents = dict(zeros)
+            # Probes of one pull share a cotangent. No slot and no op acts on two of them, so each finds its own answer
+            # in what comes back.
             for p in probes:
                 for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
                     if i in zeros:  # a state that follows from others is not probed
@@ -102,30 +104,33 @@ class Pulls:
         readers: dict[tuple[int, int], list[int]] = {}
         for n, probes in enumerate(self.pulls):
             for p in probes:
+                # A slot may be read by several pulls, one for each colour of its positions.
                 readers.setdefault((p.group, p.slot), []).append(n)
                 for i, c in self.layouts[p.group].probe(p.slot, p.colour).items():
                     if i in stacked:  # a state that follows from others is not probed
                         stacked[i][n] += c.astype(stacked[i].dtype)
         h_bar, d_bar = mapped(pull, {i: jnp.asarray(c) for i, c in stacked.items()})
-        found: list[Block] = [*blocks]
+        all_blocks: list[Block] = [*blocks]
         arrays: dict[int, Array] = {}
         for g in sorted({g for g, _ in readers if self.layouts[g].stacked}):
             if g in self.packs:
-                found[g] = self._packed_block(g, h_bar, readers)
+                all_blocks[g] = self._packed_block(g, h_bar, readers)
                 reached = [k for k, r in enumerate(self.relations) if r.group == g]
                 arrays |= {k: self._packed_rows(k, d_bar, readers) for k in reached}
                 continue
+            # Pulls that read the same slot at different positions are chosen position by position.
             which = self._readers(g, readers)
-            found[g] = self._stacked_block(g, which, h_bar)
+            all_blocks[g] = self._stacked_block(g, which, h_bar)
             arrays |= {k: self._stacked_rows(k, which, d_bar) for k, r in enumerate(self.relations) if r.group == g}
         for (g, s), at in readers.items():
             layout = self.layouts[g]
             if layout.stacked:
                 continue
             colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
+            # Each position is taken from the pull that had a one there: other pulls hold what other positions sent.
             which = _which(colours, layout.group.num_positions)
-            own = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
-            read = jax.vmap(layout.read)(own)
+            bars_of_group = {i: h_bar[i][np.array(at)] for i in layout.group.leaves if i in h_bar}
+            read = jax.vmap(layout.read)(bars_of_group)
             for t in np.flatnonzero(layout.links[s]):
                 flat = read[t].reshape(len(at), -1)
                 blocks[g][s][t] = jnp.take_along_axis(flat, which[None], 0)[0].reshape(layout.shape)
@@ -133,16 +138,16 @@ class Pulls:
                 if r.group == g:
                     value = _chosen(d_bar[r.site][np.array(at)], self.places[k], which)
                     rows[k][s] = value if self.drives[k][s] else jnp.zeros_like(value)
-        return found, [arrays.get(k, row) for k, row in enumerate(rows)]
+        return all_blocks, [arrays.get(k, row) for k, row in enumerate(rows)]
 
     def _readers(self, g: int, readers: Mapping[tuple[int, int], list[int]]) -> np.ndarray:
         """(S, positions): the number of the pull that reads a slot."""
-        found = []
+        pulls = []
         for s in range(self.layouts[g].size):
             at = readers[g, s]
             masks = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
-            found.append(np.array(at)[_which(masks, self.layouts[g].group.num_positions)])
-        return np.stack(found)
+            pulls.append(np.array(at)[_which(masks, self.layouts[g].group.num_positions)])
+        return np.stack(pulls)
 
     def _packed_block(self, g: int, h_bar: Mapping[int, Array], readers: Mapping[tuple[int, int], list[int]]) -> Sparse:
         """D of a group, with axes of one, off pulls that each read many slots."""
@@ -173,6 +178,7 @@ class Pulls:
                 return Sparse(_taken(read, which[:, 0]).reshape(-1, *layout.shape), pattern)
             return Sparse(read[which[rows, 0], cols], pattern)
         flat = read.reshape(*read.shape[:2], -1)
+        # Entry (s, t) at position p stands at slot t in the pull that read slot s at p.
         values = flat[which[rows], cols[:, None], np.arange(flat.shape[2])]
         return Sparse(values.reshape(-1, *layout.shape), pattern)
 
@@ -181,11 +187,11 @@ class Pulls:
         stack, place = d_bar[self.relations[k].site], self.places[k]
         which = which[self.drives[k]]
         if place is None or (which == which[:, :1]).all():
-            found = _taken(stack, which[:, 0])
+            values = _taken(stack, which[:, 0])
         else:
             at = np.broadcast_to(place, stack.shape[1:])
-            found = jnp.take_along_axis(stack, which[:, np.maximum(at, 0)], 0)
-        return found if place is None or (place >= 0).all() else jnp.where(place >= 0, found, 0)
+            values = jnp.take_along_axis(stack, which[:, np.maximum(at, 0)], 0)
+        return values if place is None or (place >= 0).all() else jnp.where(place >= 0, values, 0)
 
     def _read(
         self,
@@ -200,6 +206,7 @@ class Pulls:
         links = layout.links[p.slot]
         for t, value in enumerate(layout.read(h_bar)):
             if links[t]:
+                # Outside of the probe's colour stand answers to other probes of the same pull.
                 value = value if p.colour is None else jnp.where(p.colour.reshape(layout.shape), value, 0)
                 blocks[p.group][p.slot][t] = _plus(blocks[p.group][p.slot][t], value)
         for k, r in enumerate(self.relations):
@@ -209,12 +216,15 @@ class Pulls:
             if not self.drives[k][p.slot]:
                 value = jnp.zeros_like(value)
             if p.colour is not None and place is not None:
+                # An element that reaches no position has place −1, which may index nothing: it reads position 0 and is
+                # masked.
                 value = jnp.where((place >= 0) & p.colour[np.maximum(place, 0)], value, 0)
             rows[k][p.slot] = _plus(rows[k][p.slot], value)
 
 
 def _packed_places(pulls: Sequence[int], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Per slot the pull that reads it, and where: slots of one pull stand at one place after the other."""
+    # Slot s is read at place s modulo the number of places.
     return np.array(pulls), places.T[np.arange(len(pulls)) % places.shape[1]]
 
 
@@ -229,19 +239,21 @@ def _taken(stack: Array, which: np.ndarray) -> Array:
 
 def _which(colours: Sequence[np.ndarray | None], positions: int) -> np.ndarray:
     """Per position, which of several pulls reads it."""
-    found = np.zeros(positions, np.int32)
+    numbers = np.zeros(positions, np.int32)
     for n, colour in enumerate(colours):
-        found[... if colour is None else colour] = n
-    return found
+        numbers[... if colour is None else colour] = n
+    return numbers
 
 
 def _chosen(stack: Array, place: np.ndarray | None, which: np.ndarray) -> Array:
     """Per element of y, what the pull of its position gave."""
     if place is None:
+        # Without places, elements of y reach several positions: what all pulls gave adds up.
         return stack.sum(0)
     at = np.broadcast_to(place, stack.shape[1:])
-    found = jnp.take_along_axis(stack, which[np.maximum(at, 0)][None], 0)[0]
-    return jnp.where(at >= 0, found, 0) if (at < 0).any() else found
+    # Place −1 (no position) reads any pull and is set to zero below.
+    values = jnp.take_along_axis(stack, which[np.maximum(at, 0)][None], 0)[0]
+    return jnp.where(at >= 0, values, 0) if (at < 0).any() else values
 
 
 def _plus(a: Entry, b: Array) -> Array:

@@ -43,11 +43,11 @@ class Pushes:
         Of a group that is stacked, an array over the slots that the op drives.
         """
         y = self.facts.sites[self.relation.site].y_struct
-        found = [self._read(pull, jnp.asarray(self.copies.colour == c, y.dtype)) for c in range(self.copies.pushes)]
+        pushed = [self._read(pull, jnp.asarray(self.copies.colour == c, y.dtype)) for c in range(self.copies.pushes)]
         if self.layout.stacked:
-            some = [a if self.drives.all() else a[self.drives] for a in found]
+            some = [a if self.drives.all() else a[self.drives] for a in pushed]
             return jax.vmap(lambda *a: self._at_copies(list(a)))(*some)
-        return [self._at_copies([values[s] for values in found]) for s in range(self.layout.size)]
+        return [self._at_copies([values[s] for values in pushed]) for s in range(self.layout.size)]
 
     def _read(self, pull: PullBack, tangent: Array) -> list[Array] | Array:
         """Per state scalar, what a tangent of y moves; a cotangent of y where y is complex."""
@@ -57,15 +57,17 @@ class Pushes:
         real = self.layout.coordinates(push(tangent))
         if not jnp.iscomplexobj(tangent):
             return real
+        # Two real pushes, along 1 and along i, give the cotangent of a complex y in JAX's convention.
         return jax.tree.map(lambda a, b: lax.complex(a, -b), real, self.layout.coordinates(push(1j * tangent)))
 
-    def _at_copies(self, found: list[Array]) -> Array:
-        """What each push gives to the copies that it reads."""
+    def _at_copies(self, pushed: list[Array]) -> Array:
+        """Choose, for each copy, the value of the push that reads it."""
         if self._runs is not None:
             axis = self.copies.columns.out
-            return jnp.concatenate([gather(a) for gather, a in zip(self._runs, found, strict=True)], axis)
+            return jnp.concatenate([gather(a) for gather, a in zip(self._runs, pushed, strict=True)], axis)
         site, gather = self.copies.site, self._gather(self.relation.places)
-        beside = [site_math.beside_loops(site, gather(a)) for a in found]
+        beside = [site_math.beside_loops(site, gather(a)) for a in pushed]
+        # Every push is read at all copies, and each copy keeps the one that is its own.
         return total(jnp.where(self.copies.push == c, a, 0) for c, a in enumerate(beside))
 
     @cached_property
@@ -75,11 +77,12 @@ class Pushes:
         assert push is not None
         if push.shape != self.relation.places.shape:
             return None  # iterations of an inner loop
+        # If all rows read the pushes in one ascending order of columns, each push is one slice and needs no choice.
         rows = np.moveaxis(push, axis, -1).reshape(-1, push.shape[axis])
-        known = rows.max(0)
-        if ((rows >= 0) & (rows != known)).any() or (np.diff(known) < 0).any():
+        column_of = rows.max(0)
+        if ((rows >= 0) & (rows != column_of)).any() or (np.diff(column_of) < 0).any():
             return None
-        ends = np.searchsorted(known, np.arange(1, self.copies.pushes))
+        ends = np.searchsorted(column_of, np.arange(1, self.copies.pushes))
         return [self._gather(part) for part in np.split(self.relation.places, ends, axis)]
 
     def _gather(self, place: np.ndarray) -> Gather:
@@ -95,5 +98,6 @@ def _transposed(pull: PullBack, site: int, layout: Layout) -> Callable[[Array], 
     def back(cotangents: dict[int, Array]) -> Array:
         return pull(cotangents)[1][site]
 
+    # The pull-back is linear, so its transpose is the push. A step with `custom_vjp` has no JVP of its own.
     _, push = jax.vjp(back, zeros)
     return lambda tangent: push(tangent)[0]

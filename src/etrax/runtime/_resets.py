@@ -17,10 +17,9 @@ import numpy as np
 from jax import Array
 
 from .._errors import NotSupportedError
-from ..compiler.analysis import Facts, Group, lane_of_elements, lane_of_positions
+from ..compiler.analysis import Facts, Group, lane_of_positions
 from ..compiler.opened import WeightSite
 from . import _site_math as site_math
-from ._layout import Layout
 from .blocks import narrowed
 
 # The lane of each element of an array; None where a flag is that of all lanes.
@@ -88,17 +87,6 @@ def lanes_of_group(facts: Facts, group: Group, shape: tuple[int, ...]) -> LaneMa
     return lanes.reshape(shape)
 
 
-def lanes_of_slots(facts: Facts, layout: Layout) -> LaneMap:
-    """(S, positions): the lane of every state scalar of a group, whose positions may hold several lanes."""
-    if facts.lanes is None:
-        return None
-    found = []
-    for slot in layout.slots:
-        lanes = lane_of_elements(facts.states[slot.leaf].aval.shape).reshape(-1)
-        found.append(lanes if slot.index is None else lanes[slot.index])
-    return np.stack(found)
-
-
 def lanes_of_data(site: WeightSite, fixed: Sequence[Array | None], outputs: np.ndarray) -> np.ndarray:
     """The lane of each number that is remembered of an op's data, given the lanes of its outputs.
 
@@ -119,8 +107,8 @@ def parts_of_data(site: WeightSite, fixed: Sequence[Array | None], parts: np.nda
 
     Outputs of part -1 do not count.
     """
-    known = [a for a in fixed if a is not None]
-    if len(known) < len(fixed):
+    constants = [a for a in fixed if a is not None]
+    if len(constants) < len(fixed):
         return None
     with jax.ensure_compile_time_eval():
         zero = site_math.feature_zeros(site, site.call.out.dtype)
@@ -129,7 +117,7 @@ def parts_of_data(site: WeightSite, fixed: Sequence[Array | None], parts: np.nda
             """How many of these outputs each element of the data acts on."""
 
             def total(x: Array) -> Array:
-                return site_math.feature_grad(site, known, x, jnp.asarray(outputs, zero.dtype)).sum()
+                return site_math.feature_grad(site, constants, x, jnp.asarray(outputs, zero.dtype)).sum()
 
             return np.real(np.asarray(jax.grad(total, holomorphic=jnp.iscomplexobj(zero))(zero)))
 

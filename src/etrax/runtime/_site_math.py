@@ -17,7 +17,8 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import Copies
+from .._compat import common_dtype
+from ..compiler.analysis import Copies, Facts, Relation
 from ..compiler.opened import WeightSite
 from ..compiler.ops import Kernels
 from ._zeros import finite_unless
@@ -130,6 +131,7 @@ def copies_added(copies: Copies, g: Array, column_axis: int) -> Array:
         columns = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
         columns = columns.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
     else:
+        # Copies in no regular order are added by number, which is a scatter.
         columns = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
         columns = jnp.moveaxis(columns, 0, axis)
     return columns.squeeze(axis) if copies.columns.new else columns
@@ -171,6 +173,7 @@ def _repeated(of: np.ndarray, count: int) -> tuple[int, int, int] | None:
     trail = int(np.argmax(np.append(np.diff(of) != 1, True))) + 1
     if count % trail:
         return None
+    # Columns stand as (lead, trail) and are repeated in between; whether that is so is checked against all numbers.
     lead = count // trail
     tiled = np.broadcast_to(np.arange(count).reshape(lead, 1, trail), (lead, times, trail))
     return (lead, times, trail) if np.array_equal(tiled.reshape(-1), of) else None
@@ -198,16 +201,16 @@ def features(site: WeightSite, fixed: Operands, u: Sequence[Array]) -> Array:
     return flat.reshape(*lead, *flat.shape[1:]).mean(_shared_loops(site))
 
 
-def data_structs(site: WeightSite, steps: int) -> list[jax.ShapeDtypeStruct]:
-    """The op's data over so many steps."""
+def data_structs(site: WeightSite) -> list[jax.ShapeDtypeStruct]:
+    """The op's data over one step, with an axis of one for the step."""
     loops = tuple(n for _, n in site.loops)
     varying = [site.call.operands[i] for i in site.rule.varying(site.call)]
-    return [jax.ShapeDtypeStruct((steps, *loops, *a.shape), a.dtype) for a in varying]
+    return [jax.ShapeDtypeStruct((1, *loops, *a.shape), a.dtype) for a in varying]
 
 
 def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
     """The trace of features before the first step."""
-    data = data_structs(site, 1)
+    data = data_structs(site)
     fixed = [site.call.operands[i] for i in site.rule.fixed_operands]
     shape = jax.eval_shape(lambda f, u: features(site, f, u), fixed, data).shape
     return jnp.zeros(shape[1:], dtype)
@@ -222,3 +225,21 @@ def feature_grad(site: WeightSite, fixed: Operands, x: Array, g: Array) -> Array
 def beside_loops(site: WeightSite, q: Array, lead: int = 0) -> Array:
     """(lead…, slices…, out…) → beside (lead…, loops…, out…), by axes of one."""
     return q.reshape((*q.shape[:lead], *site.beside_loops(q.shape[lead:])))
+
+
+def trace_dtype_of(facts: Facts, relation: Relation, asked: DTypeLike | None) -> np.dtype:
+    """The type of a relation's trace."""
+    return wide_dtype(facts.sites[relation.site].call.out.dtype, asked)
+
+
+def wide_dtype(dtype: np.dtype, asked: DTypeLike | None = None) -> np.dtype:
+    """Traces accumulate in at least float32 unless asked otherwise; complex where the op is complex."""
+    if asked is not None:
+        complex_op = np.issubdtype(dtype, np.complexfloating)
+        return common_dtype(asked, jnp.complex64) if complex_op else jnp.dtype(asked)
+    return common_dtype(dtype, jnp.float32)
+
+
+def widened(u: Array, dtype: DTypeLike) -> Array:
+    """Data in at least the trace's precision; indices as they are."""
+    return u.astype(common_dtype(u.dtype, dtype)) if jnp.issubdtype(u.dtype, jnp.inexact) else u

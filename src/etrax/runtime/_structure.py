@@ -34,12 +34,15 @@ import numpy as np
 from jax import Array
 
 from .._compat import Var
+from ..compiler.analysis import Facts, Relation, is_steep
 from ..compiler.dataflow import Uniform, number_outputs, uniformity
 from ..compiler.ir import Role
 from ..compiler.opened import weights
 from ..compiler.primitives import Name
 from ._layout import Gather
 from ._readers import Reader
+from ._resets import equal_along, lanes_of_group
+from .blocks import shortened
 
 # block[s][t]; None is an entry that is always zero.
 Uniforms: TypeAlias = list[list[Uniform | None]]
@@ -112,8 +115,8 @@ class Structure:
 
     def is_fixed(self, group: int) -> bool:
         """Whether D of a group is made of parameters only."""
-        known = self.blocks.get(group)
-        return known is not None and all(e.fixed for line in known for e in line if e is not None)
+        uniforms = self.blocks.get(group)
+        return uniforms is not None and all(e.fixed for line in uniforms for e in line if e is not None)
 
     def is_known(self, k: int, group: int) -> bool:
         """Whether F of a relation, and D of its group, are made of parameters only."""
@@ -136,14 +139,14 @@ def _narrower(block: Uniforms, along: Along) -> Uniforms:
 
 
 def products(block: Uniforms, rank: int) -> Uniforms:
-    """What holds of products of any number of such blocks, that of none among them."""
+    """What holds of every power of a block, the identity included."""
     n, one = len(block), Uniform(True, (True,) * rank)
-    found: Uniforms = [[one if s == t else None for t in range(n)] for s in range(n)]
+    powers: Uniforms = [[one if s == t else None for t in range(n)] for s in range(n)]
     while True:
-        more = [[_maybe([found[s][t], *_terms(found, block, s, t)]) for t in range(n)] for s in range(n)]
-        if more == found:
-            return found
-        found = more
+        more = [[_maybe([powers[s][t], *_terms(powers, block, s, t)]) for t in range(n)] for s in range(n)]
+        if more == powers:
+            return powers
+        powers = more
 
 
 def _terms(a: Uniforms, b: Uniforms, s: int, t: int) -> list[Uniform]:
@@ -151,14 +154,82 @@ def _terms(a: Uniforms, b: Uniforms, s: int, t: int) -> list[Uniform]:
     return [p.both(q) for p, q in pairs if p is not None and q is not None]
 
 
-def _maybe(found: Iterable[Uniform | None]) -> Uniform | None:
-    some = [e for e in found if e is not None]
+def _maybe(terms: Iterable[Uniform | None]) -> Uniform | None:
+    some = [e for e in terms if e is not None]
     return _of(some) if some else None
 
 
-def _of(found: Iterable[Uniform]) -> Uniform:
-    """What holds of all."""
-    return reduce(Uniform.both, found)
+def _of(parts: Iterable[Uniform]) -> Uniform:
+    """What holds of all parts together."""
+    return reduce(Uniform.both, parts)
+
+
+def known_structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
+    """What is known of the relations of a reader and of their groups."""
+    # To ask it of each entry of many states would take long; copies are as narrow as they get.
+    few = [
+        k for k, r in enumerate(reader.relations)
+        if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked
+    ]  # fmt: skip
+    return _even_structure(reader, _structure_of_few(reader, gathers, dtypes, few) if few else Structure())
+
+
+def _even_structure(reader: Reader, structure: Structure) -> Structure:
+    """Add, for groups of many states, the axes along which their blocks are equal."""
+    facts, layouts = reader.facts, reader.layouts
+    many = [k for k, r in enumerate(reader.relations) if layouts[r.group].stacked]
+    if not many or is_steep(facts):
+        return structure
+    blocks, rows = even_structure(reader.of([reader.relations[k] for k in many]))
+    for g in blocks if facts.lanes is not None else ():
+        lanes = lanes_of_group(facts, layouts[g].group, layouts[g].shape)
+        assert lanes is not None
+        blocks[g] = tuple(a and b for a, b in zip(blocks[g], equal_along(lanes), strict=True))
+    blocks = {g: along for g, along in blocks.items() if shortened(layouts[g].shape, along) != layouts[g].shape}
+    narrow = {k: row for k, row in zip(many, rows, strict=True) if can_be_narrow(facts, reader.relations[k])}
+    return replace(structure, even_blocks=blocks, even_rows=narrow)
+
+
+def _structure_of_few(
+    reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype], few: Sequence[int]
+) -> Structure:
+    """The structure of some relations and their groups, but for relations that gain nothing by it."""
+    some = reader.of([reader.relations[k] for k in few])
+    types = [dtypes[k] for k in few]
+    real = [n for n, dtype in enumerate(types) if not np.issubdtype(dtype, np.complexfloating)]
+    structure = structure_of(some, [gathers[k] for k in few], types).with_gains(real)
+    numbers = {n: k for n, k in enumerate(few) if _gains(some, structure, n)}
+    structure = structure.of(numbers, {reader.relations[k].group for k in numbers.values()})
+    return structure if reader.facts.lanes is None else _by_lane(reader, structure)
+
+
+def _by_lane(reader: Reader, structure: Structure) -> Structure:
+    """Forget what holds across lanes: where each may start again on its own, blocks and traces differ between them."""
+    layouts, groups, ops = reader.layouts, {}, {}
+    for g in structure.blocks:
+        lanes = lanes_of_group(reader.facts, layouts[g].group, layouts[g].shape)
+        assert lanes is not None
+        groups[g] = equal_along(lanes)
+        at = {
+            k: np.maximum(r.places, 0) for k, r in enumerate(reader.relations) if k in structure.at_ops and r.group == g
+        }
+        ops |= {k: equal_along(lanes.reshape(-1)[places]) for k, places in at.items()}
+    return structure.equal_along(groups, ops)
+
+
+def can_be_narrow(facts: Facts, relation: Relation) -> bool:
+    """Whether the axes of y are those of F and of D, so that what holds along them can be compared."""
+    site = facts.sites[relation.site]
+    plain = site.rule.narrow and not site.loops and relation.copies is None
+    return plain and relation.places.shape == site.call.out.shape
+
+
+def _gains(reader: Reader, structure: Structure, k: int) -> bool:
+    """Whether the trace of relation k is smaller, or moved by fewer products, by what is known of D and F."""
+    r = reader.relations[k]
+    shape = reader.facts.sites[r.site].call.out.shape
+    saved = any(e and n > 1 for slot in structure.slots(k) for e, n in zip(slot.along, shape, strict=True))
+    return saved or structure.is_fixed(r.group)
 
 
 def even_structure(reader: Reader) -> tuple[dict[int, Along], list[Along]]:
@@ -167,8 +238,8 @@ def even_structure(reader: Reader) -> tuple[dict[int, Along], list[Along]]:
 
     def read(leaves: Sequence[Array], ys: Mapping[int, Array]) -> tuple[list[Array], list[Array]]:
         # Weights are made here, so that it is seen where one is spread over samples.
-        made = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
-        blocks, rows = reader(leaves, made, ys)
+        weight_values = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
+        blocks, rows = reader(leaves, weight_values, ys)
         return [blocks[g].values for g in groups], list(rows)
 
     leaves, _, ys = reader.stand_ins()
@@ -185,8 +256,8 @@ def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.
 
     def read(leaves: Sequence[Array], ys: Mapping[int, Array]) -> tuple[dict, dict, dict]:
         # Weights are made here, so that it is seen where one is spread over samples.
-        made = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
-        blocks, rows = reader(leaves, made, ys)
+        weight_values = weights(facts.step, facts.sites, leaves[: facts.step.first_state]).weight
+        blocks, rows = reader(leaves, weight_values, ys)
         layouts = [reader.layouts[r.group] for r in relations]
         at = {
             k: [
@@ -228,7 +299,7 @@ def _shared(
 
 
 def _data_of(reader: Reader, k: int, dtype: np.dtype) -> Hashable:
-    """What is equal for ops of one kind on the same data, to the same positions; None inside of loops."""
+    """A key that is equal for ops of one kind on the same data to the same positions; None inside loops."""
     r = reader.relations[k]
     site, eqns = reader.facts.sites[r.site], reader.facts.step.jaxpr.eqns
     first, *inside = site.at

@@ -1,4 +1,4 @@
-"""What a rule gives the engine: how a trace begins, what credit it gives, how it moves, and what few rules add."""
+"""The record that a rule hands to the runtime: how a trace begins, gives credit and moves, and what few rules add."""
 
 from __future__ import annotations
 
@@ -181,15 +181,15 @@ class Transport(Generic[Trace]):
     @property
     def nbytes(self) -> int:
         """Size of the trace."""
-        found = jax.tree.leaves(jax.eval_shape(self.init))
-        return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in found)
+        arrays = jax.tree.leaves(jax.eval_shape(self.init))
+        return sum(int(np.prod(a.shape, dtype=np.int64)) * a.dtype.itemsize for a in arrays)
 
 
 def embed_trace(
     transport: Transport[Trace], init: Callable[[], Outer], of: Callable[[Outer], Trace],
     put: Callable[[Outer, Trace], Outer], view: Callable[[WindowData], WindowData],
 ) -> Transport[Outer]:  # fmt: skip
-    """The same transport over a larger trace that its own is a part of, for what watches or combines transports.
+    """Run a transport over a larger trace that contains its own, for what watches or combines transports.
 
     `of` takes its trace out of the larger one, `put` puts a moved one in; `view` gives the window as the transport
     itself would have seen it.
@@ -220,10 +220,10 @@ def embed_trace(
 
 def by_site(sites: Iterable[int], entries: Iterable[Any]) -> dict[int, list[Array]]:
     """The arrays of entries that belong to sites, one entry each."""
-    found: dict[int, list[Array]] = {}
+    arrays: dict[int, list[Array]] = {}
     for j, entry in zip(sites, entries, strict=True):
-        found.setdefault(j, []).extend(jax.tree.leaves(entry))
-    return found
+        arrays.setdefault(j, []).extend(jax.tree.leaves(entry))
+    return arrays
 
 
 def add_to(out: dict[int, Array], site: int, term: Array) -> None:

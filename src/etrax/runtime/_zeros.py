@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .._compat import JaxprEqn, cond_branches, open_jaxpr, scan_parts
-from ..compiler.ir import Site, interpret
+from ..compiler.ir import Address, interpret
 
 
 def times(a: Array, b: Array, steep: bool) -> Array:
@@ -35,7 +35,7 @@ def with_masked_products(linear: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), outs)
 
 
-def _masked(at: Site, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
+def _masked(at: Address, eqn: JaxprEqn, values: list[Any]) -> Sequence[Any] | None:
     name = eqn.primitive.name
     if name == "mul":
         return [times(values[0], values[1], steep=True)]

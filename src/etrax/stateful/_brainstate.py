@@ -153,9 +153,9 @@ class Stateful(Online):
 
     def _remade(self, batch_size: int | None) -> tuple[int, ...]:
         """Make the values of the module's states anew; the shape of the first hidden one."""
-        made = renew_states(self.module, *(() if batch_size is None else (batch_size,)))
+        renewed = renew_states(self.module, *(() if batch_size is None else (batch_size,)))
         for path, state in self._short_term_states().items():
-            if path not in made:
+            if path not in renewed:
                 state.value = jax.tree.map(staged_copy, self._start[path])
         hidden = jax.tree.leaves(self.learner.bound.read()[1])
         return jnp.shape(hidden[0]) if hidden else ()

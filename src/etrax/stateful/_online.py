@@ -152,11 +152,11 @@ class Online(SequenceDriver):
         self, sequences: tuple[object, ...], chunk_size: int | None, mask: object = None, weights: object = None,
         reset: object = None,
     ) -> Sequences:  # fmt: skip
-        by_lane = self.learner.lanes_for(None, reset)
+        by_lane = self.learner.resets.lanes_for(None, reset)
         if by_lane is not None:
             state = LearnerState(None, self._read_trace(), jnp.zeros((), jnp.int32))
             self.learner, self._window = by_lane, online_window(by_lane)
-            self._write_trace(by_lane.in_lanes(state).trace)
+            self._write_trace(by_lane.resets.in_lanes(state).trace)
         lanes = self.learner.facts.lanes
         return Sequences(self._loop(weights), lambda: self._counter.calls, sequences, chunk_size, mask, reset, lanes)
 

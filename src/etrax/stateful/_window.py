@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.typing import DTypeLike
 
 from .._compat import is_inexact
+from ..compiler.ir import Step
 from ..learn import Learner, differentiated_where, without_derivatives
 from ..runtime import WindowRun, evolve, restarted, run_window, with_kernels
 
@@ -116,35 +117,48 @@ def online_window(learner: Learner) -> Window:
         result = run_window(facts, program.transport, run)
         grads = jax.tree.leaves(program.param_grads(params, result.grads))
         moving = [g if is_inexact(jax.typeof(p)) else None for p, g in zip(params, grads, strict=True)]
-        return moving, None, None, input_grads(params, states, inputs, asked, to_outputs, to_states, resets), None
-
-    def input_grads(
-        params: Leaves, states: Leaves, inputs: Leaves, asked: Iterable[int], to_outputs: Leaves,
-        to_states: dict[int, Array], resets: Resets,
-    ) -> list[Array | None]:  # fmt: skip
-        """By input, what these steps send back to it; None where nobody differentiates it.
-
-        The step is then not differentiated at all, so that a `while_loop` may stand between an input and the states.
-        """
-        varying = {i: inputs[i] for i in asked if is_inexact(jax.typeof(inputs[i]))}
-
-        def total(varied: dict[int, Array]) -> Array:
-            def step(before: Leaves, xs: tuple[Leaves, Leaves, Array | None]) -> tuple[Leaves, Array]:
-                before = before if resets is None or xs[2] is None else restarted(xs[2], resets[1], before)
-                outs = facts.step.run([*params, *before, *xs[0]])
-                return outs[:n_states], loss_of(outs[n_states:], xs[1])[0]
-
-            every = [varied.get(i, x) for i, x in enumerate(inputs)]
-            flags = None if resets is None else resets[0]
-            end, losses = lax.scan(step, states, (every, to_outputs, flags))
-            return losses.sum() + _real_product([end[i] for i in to_states], list(to_states.values()))
-
-        grads = jax.grad(total)(varying) if varying else {}
-        return [grads.get(i) for i in range(len(inputs))]
+        asked = [i for i in asked if is_inexact(jax.typeof(inputs[i]))]
+        loss = _Cotangents(facts.step, loss_of, to_outputs, to_states, resets)
+        return moving, None, None, loss.input_grads(params, states, inputs, asked), None
 
     window = jax.custom_vjp(run)
     window.defvjp(forward, back, symbolic_zeros=True)
     return jax.jit(window)  # a call outside of a user's own `jit` is compiled once, and so is its derivative
+
+
+class _Cotangents(NamedTuple):
+    """The product of a window's outputs and states with their cotangents: its derivative is what goes back to inputs.
+
+    Where nobody differentiates an input, the step is not differentiated: a `while_loop` may then stand between an input
+    and the states.
+    """
+
+    step: Step
+    loss_of: _CotangentLoss
+    to_outputs: Leaves
+    to_states: Mapping[int, Array]
+    resets: Resets
+
+    def input_grads(self, params: Leaves, states: Leaves, inputs: Leaves, asked: Sequence[int]) -> list[Array | None]:
+        """By input, what these steps send back to it; None where nobody differentiates it."""
+
+        def total(varied: dict[int, Array]) -> Array:
+            return self.total(params, states, [varied.get(i, x) for i, x in enumerate(inputs)])
+
+        grads = jax.grad(total)({i: inputs[i] for i in asked}) if asked else {}
+        return [grads.get(i) for i in range(len(inputs))]
+
+    def total(self, params: Leaves, states: Leaves, inputs: Leaves) -> Array:
+        flags, initial = (None, ()) if self.resets is None else self.resets
+        n = len(states)
+
+        def step(before: Leaves, xs: tuple[Leaves, Leaves, Array | None]) -> tuple[Leaves, Array]:
+            before = before if xs[2] is None else restarted(xs[2], initial, before)
+            outs = self.step.run([*params, *before, *xs[0]])
+            return outs[:n], self.loss_of(outs[n:], xs[1])[0]
+
+        end, losses = lax.scan(step, states, (inputs, self.to_outputs, flags))
+        return losses.sum() + _real_product([end[i] for i in self.to_states], list(self.to_states.values()))
 
 
 def _is_primal(x: object) -> bool:

@@ -164,8 +164,8 @@ def compare(
     _, want = bptt(learner, loss_fn)(params, hidden, *data, initial=initial)
     frozen = {learner.facts.step.select(Role.PARAM)[i].path for i in learner.rule.frozen(learner.facts)}
     rows, names = [], {leaf.path: leaf.path for leaf in learner.facts.step.select(Role.PARAM)}
-    for (found, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
-        path = names[found]  # by which people call it
+    for (path_in_tree, g), (_, w) in zip(leaves_with_paths(got), leaves_with_paths(want), strict=True):
+        path = names[path_in_tree]  # by which people call it
         finite = bool(jnp.isfinite(jnp.asarray(w)).all())
         zero = bool(jnp.any(jnp.asarray(w))) and not bool(jnp.any(jnp.asarray(g)))
         rows.append(Row(path, *_distance(g, w), learner.report.verdicts[path], path in frozen, finite, zero))

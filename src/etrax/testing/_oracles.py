@@ -41,10 +41,10 @@ def _checked(run: Callable[[Sequence], object], learner: Learner, losses: Losses
         params: object, hidden: object, inputs: object, targets: object = None, mask: jax.Array | None = None,
         reset: jax.Array | None = None, *, initial: object = None,
     ) -> PyTree:  # fmt: skip
-        sequence = Sequence(params, hidden, inputs, targets, mask, reset, learner.start_of(reset, initial))
+        sequence = Sequence(params, hidden, inputs, targets, mask, reset, learner.resets.start_of(reset, initial))
         for what, tree in sequence._asdict().items():
             check_arrays(what, tree)
-        by_lane = learner.lanes_for(None, reset)
+        by_lane = learner.resets.lanes_for(None, reset)
         (learner if by_lane is None else by_lane).program.arguments(*sequence[:5], losses, *sequence[5:])
         return run(sequence)
 

@@ -243,9 +243,9 @@ class _Trial:
         best = _times({"rule": run, "BPTT": self.bptt})
         pairs = zip(leaves_with_paths(grads), leaves_with_paths(self.want), strict=True)
         cosines = {path: _cosine([g], [w]) for (path, g), (_, w) in pairs}
-        whole = _cosine(jax.tree.leaves(grads), jax.tree.leaves(self.want))
+        cosine = _cosine(jax.tree.leaves(grads), jax.tree.leaves(self.want))
         time = best["rule"] / best["BPTT"]
-        return replace(row, time=time, seconds=best["rule"], cosine=whole, cosines=cosines)
+        return replace(row, time=time, seconds=best["rule"], cosine=cosine, cosines=cosines)
 
     def _gradient(self, learner: Learner, sequence: Data) -> Callable[[], PyTree]:
         gradient = learner.value_and_grad(self.loss_fn, window=self.window)

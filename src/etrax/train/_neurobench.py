@@ -101,8 +101,8 @@ def _counted(
     @jax.jit
     def run(params: PyTree, states: PyTree, inputs: PyTree) -> PyTree:
         def body(states: list[jax.Array], x: list[jax.Array]) -> tuple[list[jax.Array], list[_Counts]]:
-            outs, seen = opened([*params, *states, *x], {})
-            return outs[:n], [_of_step(facts.sites[j], weights.fixed[j], seen[j].data) for j in sites]
+            outs, observed = opened([*params, *states, *x], {})
+            return outs[:n], [_of_step(facts.sites[j], weights.fixed[j], observed[j].data) for j in sites]
 
         _, counts = jax.lax.scan(body, list(states), list(inputs))
         return [_Counts(*(a.sum(0) for a in c[:4]), spikes=c.spikes.all()) for c in counts]

@@ -169,8 +169,8 @@ def _read(
         future=None,
         fused=FusedCredit(lambda trace, _, window: in_product(trace, g, window)),
     )
-    found = run_window(learner.facts, reader, WindowRun(p, w, h, trace, [a[None] for a in x], (), no_loss))
-    return jax.tree.leaves(learner.program.param_grads(p, found.grads))
+    result = run_window(learner.facts, reader, WindowRun(p, w, h, trace, [a[None] for a in x], (), no_loss))
+    return jax.tree.leaves(learner.program.param_grads(p, result.grads))
 
 
 def _probed(learner: Learner, states: Sequence[Path] | None) -> list[int]:

@@ -10,7 +10,8 @@ from tests.learn.oracle import bptt, relative_error
 import etrax
 from etrax.compiler.analysis import StateNode, derived_states
 from etrax.compiler.ir import leaves_with_paths
-from etrax.runtime import by_position_transport, carried_relations, plan_of, plan_probes, reduced_view
+from etrax.runtime import carried_relations, plan_of, plan_probes, reduced_view
+from etrax.runtime.traces import by_position_transport
 
 B, I, H, T = 2, 3, 4, 6
 

@@ -15,7 +15,8 @@ from etrax.compiler.analysis import _memoryless as memoryless
 from etrax.compiler.analysis import memoryless_states
 from etrax.compiler.dataflow._transpose import reach_through
 from etrax.compiler.ir import leaves_with_paths
-from etrax.runtime import by_position_transport, carried_relations, plan_of, plan_probes, whole_view
+from etrax.runtime import carried_relations, plan_of, plan_probes, whole_view
+from etrax.runtime.traces import by_position_transport
 
 B, I, H, T = 2, 3, 4, 8
 

@@ -33,7 +33,6 @@ from . import nn as nn
 from ._algorithm import EligibilityTrace as EligibilityTrace
 from ._algorithm import ETraceAlgorithm as ETraceAlgorithm
 from ._algorithm import ETraceVjpAlgorithm as ETraceVjpAlgorithm
-from ._algorithm import ETraceVmap as ETraceVmap
 from ._algorithm import SequenceDriverMixin as SequenceDriverMixin
 from ._compile import compile as compile
 from ._compiler import ETraceGraphExecutor as ETraceGraphExecutor
@@ -78,6 +77,7 @@ from ._primitive import register_primitive as register_primitive
 from ._tools import FixedRandomFeedback as FixedRandomFeedback
 from ._tools import GradExpon as GradExpon
 from ._tools import KappaFilter as KappaFilter
+from ._vmap import ETraceVmap as ETraceVmap
 
 # The version whose names these are.
 __version__ = "0.2.8"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..._errors import ArgumentError, ArgumentTypeError, CompilationError
 from ...compiler.ir import PyTree
 from ...frontends import check_batch_size
-from ._algorithm import ETraceAlgorithm, ETraceVmap
+from ._algorithm import ETraceAlgorithm
 from ._config import ETraceConfig
 from ._dni import DNI
 from ._presets import (
@@ -26,6 +26,7 @@ from ._presets import (
     ThreeFactor,
     pp_prop,
 )
+from ._vmap import ETraceVmap
 
 BY_NAME: dict[str, type[ETraceAlgorithm]] = {
     "d_rtrl": D_RTRL,

@@ -12,8 +12,8 @@ from ... import rules
 from ..._errors import NotSupportedError
 from ...compiler.analysis import Facts
 from ...compiler.ir import PyTree
-from ...rules import Rule, Verdict, combined_transport, guided_transport, other_signal_verdict
-from ...runtime import Future, Moment, Source, Transport
+from ...rules import Moment, Rule, Source, Verdict, combined_transport, guided_transport, other_signal_verdict
+from ...runtime import Future, Transport
 from ._config import ETraceConfig
 
 

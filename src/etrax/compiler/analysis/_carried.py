@@ -63,8 +63,10 @@ def partly_carried(facts: Facts, fan_out: FanOut = NO_FAN_OUT) -> tuple[PartlyCa
         made_of, factors = factors_of(facts)
         for pair in pairs:
             z, other = pair.relation.group, pair.beside
+            # The first and the third condition above: neither is made of the other, and they meet in a product.
             if other not in made_of[z] and z not in made_of[other] and frozenset((z, other)) in factors:
                 left_out.append(pair)
+    # One entry for each relation; of several reasons the first is told, which a dictionary built backwards leaves.
     return tuple({(h.relation.site, h.relation.group): h for h in reversed(left_out)}.values())
 
 
@@ -111,13 +113,13 @@ def _drives_what_matters(facts: Facts, relation: Relation) -> bool:
 
 def _driven(facts: Facts, site: int) -> set[int]:
     """Groups that an op reaches in its own step, directly or through other ops."""
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     todo: list[Node] = [OpNode(site)]
     while todo:
-        new = facts.edges.out(todo.pop()).keys() - seen
-        seen |= new
+        new = facts.edges.out(todo.pop()).keys() - visited
+        visited |= new
         todo += [node for node in new if isinstance(node, OpNode)]
-    reached = {facts.group_of_leaf.get(node.index) for node in seen if isinstance(node, StateNode)}
+    reached = {facts.group_of_leaf.get(node.index) for node in visited if isinstance(node, StateNode)}
     return {g for g in reached if g is not None}
 
 

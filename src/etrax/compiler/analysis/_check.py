@@ -47,12 +47,12 @@ def _check_opened(opened: OpenStep) -> None:
     """The step with its weight ops open gives what the step gives, and shows every op at its own shape."""
     leaves = [leaf.aval for leaf in opened.step.ins]
     deltas = {j: site.y_struct for j, site in enumerate(opened.sites)}
-    outs, seen = jax.eval_shape(opened, leaves, deltas)
+    outs, observed = jax.eval_shape(opened, leaves, deltas)
     for out, leaf in zip(outs, opened.step.outs, strict=True):
         _require((out.shape, out.dtype) == (leaf.aval.shape, leaf.aval.dtype), f"{leaf.path} changes when ops are open")
-    _require(seen.keys() == deltas.keys(), "not every weight op is run")
+    _require(observed.keys() == deltas.keys(), "not every weight op is run")
     for j, site in enumerate(opened.sites):
-        _require(seen[j].perturbed.shape == site.y_shape or not site.rule.mixes, f"weight op {j} has another shape")
+        _require(observed[j].perturbed.shape == site.y_shape or not site.rule.mixes, f"weight op {j} has another shape")
 
 
 def _check_edges(facts: Facts) -> None:
@@ -103,8 +103,8 @@ def _check_relations(facts: Facts) -> None:
     }
     related = {(r.site, r.group) for r in facts.relations}
     # `ostl` keeps the relations of the cut step beside the edges of the whole one, through which ops reach more.
-    whole = any(site.rule.mixes and j not in facts.cut for j, site in enumerate(facts.sites))
-    _require(related == acting or (whole and related < acting), "relations are not those of the edges")
+    uncut = any(site.rule.mixes and j not in facts.cut for j, site in enumerate(facts.sites))
+    _require(related == acting or (uncut and related < acting), "relations are not those of the edges")
     for r in facts.relations:
         if r.place is not None:
             site, positions = facts.sites[r.site], facts.groups[r.group].num_positions

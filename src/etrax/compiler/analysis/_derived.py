@@ -44,7 +44,7 @@ class Derived:
 
 @memoised
 def derived_states(facts: Facts) -> dict[int, Derived]:
-    """By group, if there are any."""
+    """The states of each group that follow from its other states; a group without any is missing."""
     if facts.nonlinear:
         return {}
     by_group = {g.index: _of_group(facts, g) for g in facts.groups if facts.tags[g.index] in (Tag.DIAGONAL, Tag.BLOCK)}

@@ -95,14 +95,14 @@ def reach_edges(
     step: Step, sites: Sequence[WeightSite], cut: frozenset[int], observe: frozenset[int] | None = None
 ) -> Edges:
     """Edges of the step with the given sites cut; `observe`d sites (by default the cut ones) are targets as well."""
-    states, seen = step.states, sorted(cut if observe is None else observe)
+    states, observed = step.states, sorted(cut if observe is None else observe)
     diff = [i for i, leaf in enumerate(states) if is_inexact(leaf.aval)]
     outputs = [k for k, leaf in enumerate(step.select(Role.OUTPUT)) if is_inexact(leaf.aval)]
     targets: dict[Node, int] = {StateNode(i): i for i in diff}
     targets |= {OutputNode(k): len(states) + k for k in outputs}
-    rows, problems = Sweep(step, sites, cut, seen).run({StateNode(i): step.first_state + i for i in diff}, targets)
+    rows, problems = Sweep(step, sites, cut, observed).run({StateNode(i): step.first_state + i for i in diff}, targets)
     origins: list[Node] = [*map(StateNode, diff), *map(OpNode, range(len(sites)))]
-    places = {node: k for k, node in enumerate([*targets, *map(OpNode, seen)])}
+    places = {node: k for k, node in enumerate([*targets, *map(OpNode, observed)])}
     dep: dict[tuple[Node, Node], Dep] = {}
     for origin in origins:
         row = cast(dict[Node, Dep], rows[origin])  # a sweep starts from nodes alone

@@ -210,6 +210,7 @@ def _listed(facts: Facts, relation: Relation) -> _Listed:
     # Of each element of y, the element of the trace: iterations of a loop with one weight fall together.
     elements = np.broadcast_to(elements, site.y_shape).reshape(-1)
     width = int(p.max()) + 1
+    # One number for a pair of element and position, as in `_blocks`.
     pair = elements[e] * width + p
     pair, copy = (pair, np.arange(pair.size)) if all(site.sliced) else np.unique(pair, return_inverse=True)
     element, position = np.divmod(pair, width)
@@ -340,6 +341,7 @@ def colours_of_pairs(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> np.n
     if ends.size > _MAX_COLOURED:
         return None
     for start, end in zip((0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+        # All elements with the same number within their row at once: rows never meet.
         elements, at = e[start:end], p[start:end]
         first = np.flatnonzero(np.diff(elements, prepend=-1))
         # Bit c of `taken[p]` says that colour c is in use at position p: the lowest bit that is free at all positions
@@ -358,6 +360,7 @@ def _width_of_rows(e: np.ndarray, p: np.ndarray, shape: Sequence[int]) -> int:
     row_at = np.zeros(int(p.max()) + 1, np.int64)
     for k in range(len(shape) - 1, 0, -1):
         width = _size(shape[k:])
+        # Written, then read: where two rows meet at a position, one of them reads the number of the other.
         row_at[p] = e // width
         if (row_at[p] == e // width).all():
             return width

@@ -52,13 +52,14 @@ def _asked(facts: Facts, group: Group) -> _Asked:
     follow = derived.sources if derived is not None else {}
     live = [i for i in group.leaves if StateNode(i) in facts.live and i not in follow]
     acting = {a.index for a, b, _ in facts.edges.between(StateNode, StateNode) if b.index in group.leaves}
+    # A state that follows from others and acts on the group does so through them.
     acting |= {i for z, sources in follow.items() if z in acting for i in sources}
     leaves = [i for i in live if i not in acting and _is_plain(facts, group, i)]
     return _Asked(group, leaves, [i for i in live if i not in leaves])
 
 
 def _proved(facts: Facts, parts: Sequence[_Asked]) -> dict[int, frozenset[int]]:
-    """Those that are memoryless, by one derivative of the step for all groups.
+    """Find the memoryless states among some, by one derivative of the step for all groups.
 
     A group that another one's held states reach, or for which something on the way is not linear, is tried alone.
     """
@@ -71,11 +72,13 @@ def _proved(facts: Facts, parts: Sequence[_Asked]) -> dict[int, frozenset[int]]:
         return [outs[i] for i in asked]
 
     moving = [facts.states[i].aval for i in (*old, *held)]
+    # Held states are inputs of the function, so that what they do to others is seen apart from what old states do.
     rows, problems = reach_through(run, moving, [leaf.aval for leaf in facts.step.ins], asked)
     reached = [{i: dep for i, dep in row.items() if any((m >= 0).any() for m in dep.maps)} for row in rows]
     by_old, by_new = dict(zip(old, reached, strict=False)), dict(zip(held, reached[len(old) :], strict=True))
     proved: dict[int, frozenset[int]] = {}
     for part in parts:
+        # A problem without sources may stand on the way of any group.
         met = any(not problem.sources or problem.sources & set(part.leaves) for problem in problems)
         crossed = any(by_new[k].keys() & set(part.leaves) for k in held if k not in part.held)
         if len(parts) > 1 and (met or crossed):

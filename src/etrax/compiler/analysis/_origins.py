@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ..._compat import CUSTOM, Jaxpr, JaxprEqn, Literal, Var
 from ..dataflow import Domain, Note, Solver
-from ..ir import Site
+from ..ir import Address
 from ..primitives import record_of
 from ._facts import Facts
 
@@ -37,17 +37,17 @@ class _Origins(Domain[Origins, Pair]):
     def join(self, a: Origins, b: Origins) -> Origins:
         return a | b
 
-    def enters(self, at: Site, eqn: JaxprEqn, values: list[Origins]) -> bool:
+    def enters(self, at: Address, eqn: JaxprEqn, values: list[Origins]) -> bool:
         return eqn.primitive.name in ("cond", "scan", *CUSTOM)
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Origins], note: Note[Pair]) -> list[Origins]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Origins], note: Note[Pair]) -> list[Origins]:
         if record_of(eqn.primitive.name).product:
             for pair in self.factors(values[0], values[1]):
                 note(pair)
         return self.leave(at, eqn, values, [_NONE.union(*values)] * len(eqn.outvars), note)
 
     def leave(
-        self, at: Site, eqn: JaxprEqn, values: list[Origins], outs: list[Origins], note: Note[Pair]
+        self, at: Address, eqn: JaxprEqn, values: list[Origins], outs: list[Origins], note: Note[Pair]
     ) -> list[Origins]:
         if self.instead:
             return [self.new.get(v, o) for v, o in zip(eqn.outvars, outs, strict=True)]

@@ -78,7 +78,7 @@ def _is_between(edge: Edge) -> bool:
     return _is_fine(edge) and edge[0] != edge[1] and len(edge[2].maps) == 1
 
 
-def _narrow(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
+def _mutual(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
     """Edges but for those by which an element acts on several of a leaf that never acts back."""
     reached = {i: {i} for i in cluster}
     grown = None
@@ -93,7 +93,7 @@ def _narrow(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
 Levels: TypeAlias = Sequence[Callable[[Sequence[int], Sequence[Edge]], Sequence[Edge]]]
 _LEVELS: Levels = (
     lambda cluster, edges: edges,
-    _narrow,
+    _mutual,
     lambda cluster, edges: [e for e in edges if _is_fine(e)],
     lambda cluster, edges: [e for e in edges if _is_between(e)],
     lambda cluster, edges: [],
@@ -111,6 +111,7 @@ def _clusters(leaves: Sequence[int], edges: Sequence[Edge]) -> list[tuple[int, .
 
     for a, b, _ in edges:
         ra, rb = find(a), find(b)
+        # The smallest number stays the root, so that clusters come in the order of their first leaf.
         root[max(ra, rb)] = min(ra, rb)
     clusters: dict[int, list[int]] = {}
     for i in leaves:
@@ -128,16 +129,16 @@ def _split(
     parts = _clusters(cluster, carried)
     if len(parts) > 1:
         return [g for part in parts for g in _split(leaves, part, _within(part, carried), every, anchors, levels)]
-    group = _try(leaves, cluster, carried, anchors, whole=len(carried) == len(_within(cluster, every)))
+    group = _try(leaves, cluster, carried, anchors, complete=len(carried) == len(_within(cluster, every)))
     return [group] if group is not None else _split(leaves, cluster, edges, every, anchors, rest)
 
 
 def _try(
-    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], whole: bool
+    leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge], anchors: Sequence[Anchor], complete: bool
 ) -> Group | None:
     """Positions if every edge is taken as a link, or None if they are too large, unequal, or join several neurons.
 
-    `whole` says that no edge between these leaves is left out.
+    `complete` says that no edge between these leaves is left out.
     """
     shapes = [leaves[i].aval.shape for i in cluster]
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
@@ -147,6 +148,7 @@ def _try(
     count = int(labels.max()) + 1 if labels.size else 0
     per_leaf = []
     for part in parts:
+        # Every position has equally many elements of a leaf, else blocks would differ in size.
         counts = np.bincount(part, minlength=count)
         if count == 0 or counts.min() != counts.max():
             return None
@@ -155,10 +157,13 @@ def _try(
     many = states > MAX_STATES
     if many and sum(_links(dep) for *_, dep in edges) > MAX_LINKS * count:
         return None
-    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many], whole):
+    if not _separate(leaves, cluster, parts, per_leaf, [a for a in anchors if a.mixes or many], complete):
         return None
+    # Positions are numbered in the order of a leaf that has one element at each, so that this leaf is read as it
+    # stands.
     reference = per_leaf.index(1) if 1 in per_leaf else 0
     rank = np.empty(count, np.int32)
+    # Of each position, where it first occurs in the leaf of reference.
     order = np.unique(parts[reference], return_index=True)[1]
     rank[parts[reference][np.sort(order)]] = np.arange(count, dtype=np.int32)
     place = tuple(rank[p].reshape(s) for p, s in zip(parts, shapes, strict=True))
@@ -190,6 +195,7 @@ def _labels(
     for i in cluster:
         if leaves[i].state_axis and leaves[i].aval.shape[-1] > 1:
             rows = numbers[i].reshape(-1, leaves[i].aval.shape[-1])
+            # The model says that its last axis counts states of one position: each row is linked to its first element.
             graph.link(np.repeat(rows[:, :1], rows.shape[1] - 1, 1), rows[:, 1:])
     return graph.components()
 
@@ -204,7 +210,7 @@ def _is_identity(edge: Edge, sizes: Sequence[int], cluster: Sequence[int]) -> bo
 
 def _separate(
     leaves: Sequence[Leaf], cluster: Sequence[int], parts: Sequence[np.ndarray], per_leaf: Sequence[int],
-    anchors: Sequence[Anchor], whole: bool,
+    anchors: Sequence[Anchor], complete: bool,
 ) -> bool:  # fmt: skip
     """No position joins elements of a leaf that one weight op drives separately: those are neurons, not states.
 
@@ -220,13 +226,14 @@ def _separate(
         part, labels = parts[i], anchor.dep.part.all_labels()
         place = np.zeros(int(labels.max()) + 1, np.int64)  # of each block one of its positions
         place[labels] = part
-        alone = _reach_one(anchor.dep, place, part) if whole else np.ones(anchor.dep.maps[0].size, bool)
+        alone = _reach_one(anchor.dep, place, part) if complete else np.ones(anchor.dep.maps[0].size, bool)
         pairs, hit = [], np.zeros(place.size, bool)
         for m in anchor.dep.maps:
             flat = m.reshape(-1)
             live = np.flatnonzero((flat >= 0) & alone)
             pairs.append(np.stack([place[flat[live]], live]))
             hit[flat[live]] = True
+        # Per position, how many different elements of y drive it; iterations of an inner loop count as one.
         drives = np.bincount(np.unique(np.concatenate(pairs, 1), axis=1)[0]).max(initial=0) // anchor.per_element
         distinct = np.bincount(part[hit[labels]]).max(initial=0)
         if drives > 1 and distinct > 1:
@@ -238,6 +245,7 @@ def _reach_one(dep: Dep, place: np.ndarray, part: np.ndarray) -> np.ndarray:
     """Of each element of a source, whether it reaches elements of one position, `part`, only; `place` is of blocks."""
     labels = dep.part.all_labels()
     several = np.zeros(place.size, bool)
+    # A block of which two elements lie at different positions reaches several.
     several[labels[place[labels] != part]] = True
     first = np.full(dep.maps[0].size, -1, np.int64)
     alone = np.ones(first.size, bool)

@@ -16,7 +16,7 @@ from jax import Array
 
 from ..._compat import JaxprEqn, is_complex, is_inexact, open_jaxpr, without_dead_code
 from ..dataflow import Bounded, Bounds, Note, Solver, range_of_type
-from ..ir import Leaf, Role, Site, Step
+from ..ir import Address, Leaf, Role, Step
 from ..opened import Addresses, Rows, WeightSite
 from ..primitives import ANY, POSITIVE, Range, anywhere, join, record_of
 from ._memo import memoised
@@ -56,17 +56,19 @@ class _DataBounds(Bounds[tuple[int, Range]]):
     def __init__(self, sites: Sequence[WeightSite]):
         self.sites, self.here = sites, Addresses(sites).here
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Bounded], note: Note[tuple[int, Range]]) -> list[Bounded]:
+    def transfer(
+        self, at: Address, eqn: JaxprEqn, values: list[Bounded], note: Note[tuple[int, Range]]
+    ) -> list[Bounded]:
         self._note_data(at, values, note)
         return super().transfer(at, eqn, values, note)
 
     def leave(
-        self, at: Site, eqn: JaxprEqn, values: list[Bounded], outs: list[Bounded], note: Note[tuple[int, Range]]
+        self, at: Address, eqn: JaxprEqn, values: list[Bounded], outs: list[Bounded], note: Note[tuple[int, Range]]
     ) -> list[Bounded]:
         self._note_data(at, values, note)
         return super().leave(at, eqn, values, outs, note)
 
-    def _note_data(self, at: Site, values: list[Bounded], note: Note[tuple[int, Range]]) -> None:
+    def _note_data(self, at: Address, values: list[Bounded], note: Note[tuple[int, Range]]) -> None:
         for j in self.here.get(at, ()):
             data = [values[i].range for i in self.sites[j].rule.varying(self.sites[j].call)]
             note((j, join(data) if data else ANY))
@@ -121,7 +123,7 @@ class _Infinities(Bounds[JaxprEqn]):
     variance and a small number, 1 + exp), it is not made. What has no record may have poles anywhere.
     """
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Bounded], note: Note[JaxprEqn]) -> list[Bounded]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Bounded], note: Note[JaxprEqn]) -> list[Bounded]:
         record = record_of(eqn.primitive.name)
         unknown = record.pattern is None and record.bounds is None
         poles = anywhere if unknown else record.poles

@@ -32,10 +32,12 @@ def find_samples(facts: Facts) -> Samples:
     if not leaves or not sites:
         return Samples((), ())
     labels = _labels(facts, leaves, sites)
+    # Components may be finer than samples (units that never meet): then the first or the last axis is tried as theirs.
     for candidates in (labels, _along(labels, leaves, 0), _along(labels, leaves, -1)):
         samples = _grouped(facts, leaves, sites, candidates) if candidates is not None else None
         if samples is not None:
             return samples
+    # All as one sample is always right, and costs most.
     samples = _grouped(facts, leaves, sites, {n: np.zeros_like(v) for n, v in labels.items()})
     assert samples is not None
     return samples
@@ -61,9 +63,11 @@ def _along(labels: dict[Node, np.ndarray], leaves: list[int], axis: int) -> dict
         label, index = label.reshape(-1), index.reshape(-1)
         before = owner[label]
         owner[label] = index
+        # A component at two indices of this axis mixes them, so the axis is none of samples.
         if ((before >= 0) & (before != index)).any() or (owner[label] != index).any():
             return None
     alone = owner < 0
+    # What no state owns gets numbers of its own, behind those of the axis.
     owner[alone] = int(owner.max()) + 1 + np.flatnonzero(alone)
     return {n: owner[v] for n, v in labels.items()}
 
@@ -113,6 +117,7 @@ def _group(facts: Facts, index: int, members: list[int], labels: dict[Node, np.n
             return None
         order = np.argsort(label, kind="stable")
         rank = np.empty(n, np.int32)
+        # Sorted by component, elements of one stand together: their number within it is their slot.
         rank[order] = np.tile(np.arange(int(counts[0]), dtype=np.int32), count)
         place.append(label.reshape(shape))
         slot.append((rank + states).reshape(shape))

@@ -92,9 +92,9 @@ def _spread(facts: Facts, coarse: Group, fine: Group, edges: Iterable[tuple[int,
     colour = colours_of_pairs(q, p, (coarse.num_positions,))
     if colour is None or int(colour.max()) >= MAX_SEEN:
         return None
-    seen = np.full((int(colour.max()) + 1, width), -1, np.int64)
-    seen[colour[q], p] = q
-    return Spread(coarse, fine, seen, _acts(facts, coarse, fine, edges), _shape_of_copies(facts, fine))
+    copies = np.full((int(colour.max()) + 1, width), -1, np.int64)
+    copies[colour[q], p] = q
+    return Spread(coarse, fine, copies, _acts(facts, coarse, fine, edges), _shape_of_copies(facts, fine))
 
 
 def _shape_of_copies(facts: Facts, fine: Group) -> tuple[int, ...]:
@@ -152,11 +152,11 @@ def with_spreads(facts: Facts, spreads: Sequence[Spread]) -> tuple[Step, frozens
         names |= dict(zip(body.invars[len(consts) :], [results[i] for i in leaves], strict=False))
         eqns += [renamed(eqn, names) for eqn in body.eqns]
         *old, rate = (names[v] for v in body.invars[len(consts) + len(leaves) :])
-        made = [names.get(v, v) for v in body.outvars]
-        for i, v in zip(fine.leaves, made, strict=False):
+        values = [names.get(v, v) for v in body.outvars]
+        for i, v in zip(fine.leaves, values, strict=False):
             results[i] = v
         first = len(step.select(Role.HIDDEN)) + len(states)
-        new += made[len(fine.leaves) :]
+        new += values[len(fine.leaves) :]
         paths = [facts.states[of[j][0]].path for _, j in spread.copies]
         states += [(v, Leaf(Role.HIDDEN, path, copy)) for v, path in zip(old, paths, strict=True)]
         inputs.append((rate, Leaf(Role.INPUT, ("derivatives", n), rates)))

@@ -90,7 +90,7 @@ class _PullBack(NamedTuple):
     plain: bool
 
     def shapes(self, count: int) -> list[tuple[int, ...]]:
-        """Those of the last inputs."""
+        """Shapes of the last inputs, `count` of them."""
         return [v.aval.shape for v in self.jaxpr.invars[len(self.jaxpr.invars) - count :]]
 
 
@@ -265,8 +265,8 @@ def _transposed(opened: _Opened, like: Jaxpr) -> Any:
     def run(some: list[Array], rest: list[Array]) -> list[Array]:
         values = dict(zip(moving, some, strict=False)) | dict(zip(fixed, rest, strict=True))
         deltas = dict(enumerate(some[len(moving) :]))
-        outs, seen = run_opened(jaxpr, [values[v] for v in opened.operands], sites, opened.cut, deltas)
-        return [*outs, *(seen[n].y for n in opened.seen)]
+        outs, observed = run_opened(jaxpr, [values[v] for v in opened.operands], sites, opened.cut, deltas)
+        return [*outs, *(observed[n].y for n in opened.seen)]
 
     some = [*(shape_struct(v.aval) for v in moving), *(site.y_struct for site in sites)]
     return pulled_back(run, some, [shape_struct(v.aval) for v in fixed])

@@ -56,14 +56,14 @@ def observe(
     ys: Mapping[int, Array] | None = None, detach: Detach = lax.stop_gradient,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """What each reader sees, and the new states, in the step with the given sites cut."""
-    outs, seen = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states, detach=detach)
+    outs, observed = OpenStep(facts.step, facts.sites, cut)(leaves, deltas, weights, ys, states=states, detach=detach)
     n, values = len(facts.states), []
     for r in readers:
         if r.site is None:
             values.append(outs[n + r.index])
         else:
             varying = facts.sites[r.site].rule.varying(facts.sites[r.site].call)
-            values.append(seen[r.site].data[varying.index(r.index)])
+            values.append(observed[r.site].data[varying.index(r.index)])
     return values, outs[:n]
 
 

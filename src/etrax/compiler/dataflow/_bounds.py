@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..._compat import CUSTOM, JaxprEqn, Var, is_complex, is_concrete, is_extended
-from ..ir import Site
+from ..ir import Address
 from ..primitives import ANY, POSITIVE, UNIT, ZERO, Range, join, record_of
 from ._solver import Domain, Note
 
@@ -35,14 +35,14 @@ class Bounds(Domain[Bounded, N], Generic[N]):
     def join(self, a: Bounded, b: Bounded) -> Bounded:
         return Bounded(join([a.range, b.range]), a.fixed and b.fixed)
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Bounded], note: Note[N]) -> list[Bounded]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Bounded], note: Note[N]) -> list[Bounded]:
         bounds = record_of(eqn.primitive.name).bounds
         ranges = [ANY] * len(eqn.outvars) if bounds is None else [bounds(eqn, [v.range for v in values])]
         fixed = all(v.fixed for v in values)
         return [Bounded(_within(r, v), fixed) for r, v in zip(ranges, eqn.outvars, strict=True)]
 
     def leave(
-        self, at: Site, eqn: JaxprEqn, values: list[Bounded], outs: list[Bounded], note: Note[N]
+        self, at: Address, eqn: JaxprEqn, values: list[Bounded], outs: list[Bounded], note: Note[N]
     ) -> list[Bounded]:
         # What a branch or a loop gives also depends on what chooses it.
         fixed = eqn.primitive.name in CUSTOM or all(v.fixed for v in values)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..._compat import JaxprEqn, ScanParts, Var, is_concrete, is_extended, run_equation
 from ..._errors import CompilationError
-from ..ir import Site, source_of_eqn
+from ..ir import Address, source_of_eqn
 from ..primitives import (
     Call,
     Cause,
@@ -78,7 +78,7 @@ class Dependence(Domain[Value, Problem]):
     def join(self, a: Value, b: Value) -> Value:
         return a if a is b else Value(_join(a.deps, b.deps))
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Value], note: Note[Problem]) -> list[Value]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Value], note: Note[Problem]) -> list[Value]:
         if not any(v.deps for v in values):
             # One thunk for each output: a pattern may ask for the value of any of them.
             return [Value({}, lambda i=i: _fold(eqn, values, i)) for i in range(len(eqn.outvars))]
@@ -90,7 +90,7 @@ class Dependence(Domain[Value, Problem]):
         )
         return [Value(deps) for deps in _outputs(call)]
 
-    def enters(self, at: Site, eqn: JaxprEqn, values: list[Value]) -> bool:
+    def enters(self, at: Address, eqn: JaxprEqn, values: list[Value]) -> bool:
         return any(v.deps for v in values)
 
     def decide(self, eqn: JaxprEqn, predicate: Value, values: list[Value], note: Note[Problem]) -> None:
@@ -98,7 +98,7 @@ class Dependence(Domain[Value, Problem]):
             does = "loops" if eqn.primitive.name == "while" else "branches"
             note(_problem(eqn, f"{does} on the value of a gradient", values))
 
-    def carried(self, at: Site, value: Value) -> Value:
+    def carried(self, at: Address, value: Value) -> Value:
         """A counter starts from a constant and is none."""
         return Value(value.deps)
 
@@ -122,7 +122,7 @@ class Dependence(Domain[Value, Problem]):
     def follows(self, scan: ScanParts, slices: list[Value]) -> bool:
         return 0 < scan.length <= MAX_STEPS and any(v.deps for v in slices)
 
-    def sliced(self, at: Site, eqn: JaxprEqn, value: Value, i: int | None) -> Value:
+    def sliced(self, at: Address, eqn: JaxprEqn, value: Value, i: int | None) -> Value:
         if i is not None:
             return Value({s: d.relocate(lambda m: m[i]) for s, d in value.deps.items()})
         cause = Cause(eqn.primitive.name, source_of_eqn(eqn))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..._compat import JaxprEqn, is_concrete, open_jaxpr
-from ..ir import Site
+from ..ir import Address
 from ..primitives import NOTHING, ONE, Name, record_of, settings_of
 from ._solver import Domain, Note, Solver
 
@@ -42,10 +42,10 @@ class Numbering(Domain[Name, None]):
             return 1, ("fill", a.shape, str(a.dtype), number)
         return (unit, (ONE, a.shape, str(a.dtype))) if size == 1 else (unit, ("fill", a.shape, str(a.dtype), size))
 
-    def enters(self, at: Site, eqn: JaxprEqn, values: list[Name]) -> bool:
+    def enters(self, at: Address, eqn: JaxprEqn, values: list[Name]) -> bool:
         return False
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Name], note: Note[None]) -> list[Name]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Name], note: Note[None]) -> list[Name]:
         name = eqn.primitive.name
         rule = record_of(name).name
         named = None if rule is None else rule(eqn, values)

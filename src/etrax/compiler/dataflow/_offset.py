@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._compat import Jaxpr, JaxprEqn, is_concrete, is_extended, is_inexact
-from ..ir import Site, source_of_eqn
+from ..ir import Address, source_of_eqn
 from ..primitives import Cause, record_of
 from ._dependence import Problem
 from ._solver import Domain, Note, Solver
@@ -50,7 +50,7 @@ class Offset(Domain[Mark, Problem]):
     def join(self, a: Mark, b: Mark) -> Mark:
         return sum_of_marks([a, b])
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Mark], note: Note[Problem]) -> list[Mark]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Mark], note: Note[Problem]) -> list[Mark]:
         sources = frozenset().union(*(m.sources for m in values))
         vanishes = record_of(eqn.primitive.name).zero
         # What has no such rule is not linear or not known, and has been noted for that.
@@ -60,7 +60,9 @@ class Offset(Domain[Mark, Problem]):
             note(_problem(eqn, sources))
         return [Mark(zero, sources) for _ in eqn.outvars]
 
-    def leave(self, at: Site, eqn: JaxprEqn, values: list[Mark], outs: list[Mark], note: Note[Problem]) -> list[Mark]:
+    def leave(
+        self, at: Address, eqn: JaxprEqn, values: list[Mark], outs: list[Mark], note: Note[Problem]
+    ) -> list[Mark]:
         """Where paths meet, one that comes from a source must not meet one that is not zero."""
         if eqn.primitive.name in ("cond", "scan", "while"):
             for mark in outs:

@@ -21,7 +21,7 @@ from ..._compat import (
     scan_parts,
     while_parts,
 )
-from ..ir import Body, Site, interpret
+from ..ir import Address, Body, interpret
 from ..primitives import over_all_devices
 
 V = TypeVar("V")  # what a domain knows of a value
@@ -44,22 +44,22 @@ class Domain(Generic[V, N]):
         """What holds of a value that is the one or the other: where branches meet, and from iteration to iteration."""
         raise NotImplementedError
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[V], note: Note[N]) -> list[V]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[V], note: Note[N]) -> list[V]:
         """What is known of the results of an equation that is not entered."""
         raise NotImplementedError
 
-    def enters(self, at: Site, eqn: JaxprEqn, values: list[V]) -> bool:
+    def enters(self, at: Address, eqn: JaxprEqn, values: list[V]) -> bool:
         """Whether to walk the bodies of an equation that holds some; calls that may be inlined are always entered."""
         return True
 
-    def leave(self, at: Site, eqn: JaxprEqn, values: list[V], outs: list[V], note: Note[N]) -> list[V] | None:
+    def leave(self, at: Address, eqn: JaxprEqn, values: list[V], outs: list[V], note: Note[N]) -> list[V] | None:
         """What is known of the results of an equation whose bodies gave `outs`; None to have it treated as one."""
         return outs
 
     def decide(self, eqn: JaxprEqn, predicate: V, values: list[V], note: Note[N]) -> None:
         """Take down what is to be said of a value that chooses a branch or ends a loop, given the operands."""
 
-    def carried(self, at: Site, value: V) -> V:
+    def carried(self, at: Address, value: V) -> V:
         """What is known in the first iteration of a value that the loop at an address carries and changes."""
         return value
 
@@ -75,7 +75,7 @@ class Domain(Generic[V, N]):
         """Whether to walk a scan iteration by iteration, each with its own slices."""
         return False
 
-    def sliced(self, at: Site, eqn: JaxprEqn, value: V, i: int | None) -> V:
+    def sliced(self, at: Address, eqn: JaxprEqn, value: V, i: int | None) -> V:
         """What is known of slice i along the first axis; of every slice, if i is None."""
         return value
 
@@ -91,7 +91,7 @@ class Solver(Generic[V, N]):
         self.domain = domain
         self.notes: list[N] = [] if notes is None else notes
 
-    def run(self, jaxpr: Jaxpr, consts: Sequence[object], args: Sequence[V], at: Site = ()) -> list[V]:
+    def run(self, jaxpr: Jaxpr, consts: Sequence[object], args: Sequence[V], at: Address = ()) -> list[V]:
         """What is known of the results of a program, given what is known of its arguments."""
         constant = self.domain.constant
         return interpret(jaxpr, [constant(c) for c in consts], args, self.equation, at, constant)
@@ -101,7 +101,7 @@ class Solver(Generic[V, N]):
         constants = [self.domain.constant(c) for c in consts]
         variables = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
 
-        def handle(at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+        def handle(at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
             outs = self.equation(at, eqn, values)
             variables.update(zip(eqn.outvars, outs, strict=True))
             return outs
@@ -109,7 +109,7 @@ class Solver(Generic[V, N]):
         interpret(jaxpr, constants, args, handle, (), self.domain.constant)
         return variables
 
-    def equation(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def equation(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         name = eqn.primitive.name
         if name in INLINED:
             return self.run(*inner_jaxpr(eqn), values, at)
@@ -122,16 +122,16 @@ class Solver(Generic[V, N]):
             del self.notes[first:]
         return self.domain.transfer(at, eqn, values, self.notes.append)
 
-    def _call(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def _call(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         return self.run(*inner_jaxpr(eqn), values, at)
 
-    def _shard_map(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def _shard_map(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         return self.run(*over_all_devices(eqn), values, at)
 
-    def _each(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def _each(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         return values
 
-    def _cond(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def _cond(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         predicate, *operands = values
         self.domain.decide(eqn, predicate, values, self.notes.append)
         first, *others = (
@@ -141,7 +141,7 @@ class Solver(Generic[V, N]):
             first = [self.domain.join(a, b) for a, b in zip(first, outs, strict=True)]
         return first
 
-    def _while(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def _while(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         parts = while_parts(eqn)
         n, m = parts.cond_consts, parts.cond_consts + parts.body_consts
         carry, _ = self._loop(at, eqn, parts.body, values[n:m], values[m:], [])
@@ -149,7 +149,7 @@ class Solver(Generic[V, N]):
         self.domain.decide(eqn, predicate, values, self.notes.append)
         return carry
 
-    def _scan(self, at: Site, eqn: JaxprEqn, values: list[V]) -> list[V]:
+    def _scan(self, at: Address, eqn: JaxprEqn, values: list[V]) -> list[V]:
         scan = scan_parts(eqn)
         n, m = scan.num_consts, scan.num_consts + scan.num_carry
         fixed, carry, slices = values[:n], values[n:m], values[m:]
@@ -163,7 +163,7 @@ class Solver(Generic[V, N]):
         return [*ends, *stacked]
 
     def _followed(
-        self, at: Site, eqn: JaxprEqn, scan: ScanParts, fixed: list[V], carry: list[V], slices: list[V]
+        self, at: Address, eqn: JaxprEqn, scan: ScanParts, fixed: list[V], carry: list[V], slices: list[V]
     ) -> list[V]:
         """A scan iteration by iteration."""
         pieces: list[list[V]] = []
@@ -178,7 +178,7 @@ class Solver(Generic[V, N]):
         return [*carry, *map(self.domain.stacked, zip(*in_order, strict=True), results)]
 
     def _loop(
-        self, at: Site, eqn: JaxprEqn, body: Body, fixed: list[V], carry: list[V], slices: list[V]
+        self, at: Address, eqn: JaxprEqn, body: Body, fixed: list[V], carry: list[V], slices: list[V]
     ) -> tuple[list[V], list[V]]:
         """What is known of the carry before each iteration of a loop, and of the body's results in each."""
         jaxpr, first = body[0], len(self.notes)

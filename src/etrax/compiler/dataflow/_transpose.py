@@ -81,6 +81,7 @@ def is_linear_backwards(eqn: JaxprEqn) -> bool:
 
     def run(some: Sequence[Array], values: Sequence[Array]) -> list[Array]:
         operands = dict(enumerate(values)) | dict(zip(moving, some, strict=True))
+        # `operands` is ordered by number: its keys were all there before the moving ones were put in.
         outs = run_equation(eqn, list(operands.values()))
         return [outs[k] for k in results]
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from ..._compat import CUSTOM, INLINED, JaxprEqn, Var, is_concrete, open_jaxpr, run_equation
-from ..ir import Site, interpret
+from ..ir import Address, interpret
 from ..primitives import Along, record_of
 from ._solver import Domain, Note, Solver
 
@@ -36,13 +36,13 @@ class Uniform(NamedTuple):
     zero: bool = False
 
     def both(self, other: Uniform) -> Uniform:
-        """What holds of two values of one shape."""
+        """What holds of two values of one shape together."""
         along = tuple(a and b for a, b in zip(self.along, other.along, strict=True))
         return Uniform(self.fixed and other.fixed, along, self.zero and other.zero)
 
 
 def uniformity(closed: Any, fixed: Sequence[bool]) -> list[Uniform]:
-    """Of every output of a closed jaxpr, given which of its inputs are fixed."""
+    """For every output of a closed jaxpr, whether it is fixed and along which axes it is uniform."""
     jaxpr, consts = open_jaxpr(closed)
     args = [Uniform(f, _short(v.aval.shape)) for f, v in zip(fixed, jaxpr.invars, strict=True)]
     return Solver(Uniformity()).run(jaxpr, consts, args)
@@ -62,7 +62,7 @@ class Uniformity(Domain[Uniform, None]):
     def join(self, a: Uniform, b: Uniform) -> Uniform:
         return a.both(b)
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Uniform], note: Note[None]) -> list[Uniform]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Uniform], note: Note[None]) -> list[Uniform]:
         if _vanishes(eqn, [v.zero for v in values]):
             return [Uniform(True, (True,) * len(v.aval.shape), True) for v in eqn.outvars]
         record = record_of(eqn.primitive.name)
@@ -72,7 +72,7 @@ class Uniformity(Domain[Uniform, None]):
         return [Uniform(fixed, _or_short(along, v)) for along, v in zip(outs, eqn.outvars, strict=True)]
 
     def leave(
-        self, at: Site, eqn: JaxprEqn, values: list[Uniform], outs: list[Uniform], note: Note[None]
+        self, at: Address, eqn: JaxprEqn, values: list[Uniform], outs: list[Uniform], note: Note[None]
     ) -> list[Uniform]:
         """Branches and loops also depend on what chooses them. `without_zeros` runs them as they are, so that what
         is zero inside for a reason that it does not see must not count as zero, or as fixed, behind them.
@@ -82,7 +82,7 @@ class Uniformity(Domain[Uniform, None]):
         fixed = all(v.fixed for v in values) and not eqn.effects
         return [Uniform(fixed, _or_short(out.along, v)) for out, v in zip(outs, eqn.outvars, strict=True)]
 
-    def sliced(self, at: Site, eqn: JaxprEqn, value: Uniform, i: int | None) -> Uniform:
+    def sliced(self, at: Address, eqn: JaxprEqn, value: Uniform, i: int | None) -> Uniform:
         return value._replace(along=value.along[1:])
 
     def stacked(self, values: Sequence[Uniform], var: Var) -> Uniform:
@@ -138,7 +138,7 @@ def without_zeros(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
     return jax.tree.unflatten(jax.tree.structure(shapes), [_number(v) for v in outs])
 
 
-def _computed(at: Site, eqn: JaxprEqn, values: list[Array | _Nil]) -> list[Array] | list[_Nil] | None:
+def _computed(at: Address, eqn: JaxprEqn, values: list[Array | _Nil]) -> list[Array] | list[_Nil] | None:
     if eqn.primitive.name in INLINED:
         return None
     zeros = [isinstance(v, _Nil) or (_is_number(v) and not np.asarray(v).any()) for v in values]

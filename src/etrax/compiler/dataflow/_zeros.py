@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..._compat import JaxprEqn, Var, is_inexact
-from ..ir import Site, Step
+from ..ir import Address, Step
 from ..primitives import record_of
 from ._dependence import Dependence, Value, fold
 from ._solver import Domain, Note, Solver
@@ -59,10 +59,10 @@ class ZeroPatterns(Domain[Zeros, None]):
     def join(self, a: Zeros, b: Zeros) -> Zeros:
         return a if a is b else Zeros(Value({}))
 
-    def enters(self, at: Site, eqn: JaxprEqn, values: list[Zeros]) -> bool:
+    def enters(self, at: Address, eqn: JaxprEqn, values: list[Zeros]) -> bool:
         return False
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[Zeros], note: Note[None]) -> list[Zeros]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[Zeros], note: Note[None]) -> list[Zeros]:
         folded = self.folding.transfer(at, eqn, [v.value for v in values], lambda problem: None)
         if len(folded) > 1 or eqn.outvars[0].aval.size > MAX_ELEMENTS:
             return [Zeros(value) for value in folded]

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..._compat import JaxprEqn, Literal, ScanParts, Var, bodies_of, open_jaxpr, run_equation, scan_parts
-from ..ir import PyTree, Site, interpret, mapped
+from ..ir import Address, PyTree, interpret, mapped
 from ._schedule import Part, Parted, Schedule, products_to_part, schedule
 
 Step: TypeAlias = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
@@ -42,7 +42,7 @@ def split_scan(step: Step, carry: PyTree, xs: PyTree, length: int) -> tuple[PyTr
 
 
 def _split(loop: ScanParts, values: Sequence[Array]) -> list[Array] | None:
-    """What a loop gives; None if it is better run as it is."""
+    """Run a loop in parts and return its results; None if it is better run as it is."""
     parted = products_to_part(loop.jaxpr, loop.num_consts, loop.num_carry)
     if parted:
         n, m = loop.num_consts, loop.num_consts + loop.num_carry
@@ -61,24 +61,25 @@ def _with_products_apart(loop: ScanParts, args: Sequence[Array], parted: Mapping
     """One step, in which products over concatenated data are sums of products over parts of these."""
     pieces_of: dict[int, list[Array]] = {p.concatenation: [] for p in parted.values()}
 
-    def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> list[Array]:
+    def handle(site: Address, eqn: JaxprEqn, values: list[Array]) -> list[Array]:
         (n,) = site
         if n in pieces_of:
             pieces_of[n] = values
         if n not in parted:
             return run_equation(eqn, values)
         p, values = parted[n], list(values)
-        made = loop.jaxpr.eqns[p.concatenation]
-        axis, other = made.params["dimension"], 1 - p.operand
+        concatenation = loop.jaxpr.eqns[p.concatenation]
+        axis, other = concatenation.params["dimension"], 1 - p.operand
         contracted = eqn.params["dimension_numbers"][0]
         at = contracted[other][contracted[p.operand].index(axis)]
-        ends = np.cumsum([0, *(v.aval.shape[axis] for v in made.invars)])
+        ends = np.cumsum([0, *(v.aval.shape[axis] for v in concatenation.invars)])
         weight, terms = values[other], []
         for now in (True, False):
             numbers = [k for k, ahead in enumerate(p.ahead) if ahead is now]
             values[p.operand] = lax.concatenate([pieces_of[p.concatenation][k] for k in numbers], axis)
             pieces = [lax.slice_in_dim(weight, int(ends[k]), int(ends[k + 1]), axis=at) for k in numbers]
             values[other] = lax.concatenate(pieces, at)
+            # [a, b] W = a W_a + b W_b: what is known for all steps leaves the loop, and the loop multiplies by less.
             terms.append(run_equation(eqn, values)[0])
         return [terms[0] + terms[1]]
 
@@ -104,6 +105,7 @@ class _Run:
         self.start = list(values[n:m])
         self.stacked.update(zip(self.slices, values[m:], strict=True))
         for old, new, value in zip(self.carried, self.fresh, self.start, strict=True):
+            # A state that is passed on as it was is a constant of the loop.
             if old is new:
                 self.fixed[old] = value
         self.fixed.update(self.run(plan.once, dict(self.fixed)))
@@ -122,7 +124,7 @@ class _Run:
         return values
 
     def reads(self, part: Part) -> list[Var]:
-        """What a part reads, in order."""
+        """The variables that a part reads, in order."""
         atoms = [v for n in part.equations for v in self.jaxpr.eqns[n].invars]
         atoms += [self.fresh[i] for i in part.states]
         return [v for v in dict.fromkeys(v for v in atoms if not isinstance(v, Literal))]
@@ -132,7 +134,7 @@ class _Run:
         return [*results, *(self.carried[i] for i in part.states)]
 
     def wanted(self, part: Part, later: Sequence[Part]) -> list[Var]:
-        """What others need of a part, over all steps."""
+        """The variables of a part that other parts read, over all steps."""
         read = {v for other in later for v in self.reads(other)}
         read |= {v for v in self.outputs if not isinstance(v, Literal)}
         carried = {i for other in (part, *later) for i in other.states}
@@ -172,6 +174,8 @@ class _Run:
             return [values[v] for v in wanted]
 
         xs = list(outside.values())
+        # A model's own derivative rule may hold what cannot be batched: it then runs step by step, in a loop that has
+        # no carry.
         rules = any(_has_own_derivative(self.jaxpr.eqns[n]) for n in part.equations)
         outs = lax.map(step, xs) if rules and not _maps_back(step, xs) else mapped(step, xs)
         self.stacked.update(zip(wanted, outs, strict=True))
@@ -183,6 +187,7 @@ class _Run:
             return jnp.broadcast_to(value, (self.length, *jnp.shape(value)))
         if v not in self.stacked:
             i = self.carried.index(v)
+            # The state before step k is what step k − 1 made; before the first it is the start.
             first, rest = self.start[i][None], self.all_steps(self.fresh[i])[:-1]
             self.stacked[v] = jnp.concatenate([first, rest.astype(first.dtype)])
         return self.stacked[v]

@@ -112,7 +112,7 @@ def _latest(graph: StepGraph, n: int, place: Sequence[int]) -> int:
 
 
 def _changing(graph: StepGraph, n: int) -> list[Var]:
-    """What a node reads that is not the same at every step."""
+    """The variables that a node reads and that change from step to step."""
     return [v for v in dict.fromkeys(graph.read(n)) if graph.varies(v)]
 
 
@@ -210,9 +210,9 @@ def _parted(graph: StepGraph, n: int) -> Parted | None:
     maker = graph.maker.get(eqn.invars[data[0]])
     if maker is None or maker in graph.states or graph.equations[maker].primitive.name != "concatenate":
         return None
-    made = graph.equations[maker]
+    concatenate = graph.equations[maker]
     contracted, _ = eqn.params["dimension_numbers"]
-    if made.params["dimension"] not in contracted[data[0]]:
+    if concatenate.params["dimension"] not in contracted[data[0]]:
         return None
     few = rows_of(eqn, data[0]) <= machine().joined_rows
 
@@ -220,5 +220,5 @@ def _parted(graph: StepGraph, n: int) -> Parted | None:
         source = graph.maker.get(v)
         return source is None or (graph.component[source] != cycle and (few or source not in graph.recurrent))
 
-    ahead = tuple(is_ahead(v) for v in made.invars)
+    ahead = tuple(is_ahead(v) for v in concatenate.invars)
     return Parted(maker, data[0], ahead) if any(ahead) else None

@@ -110,6 +110,7 @@ class StepGraph:
     @cached_property
     def recurrent(self) -> frozenset[int]:
         """The nodes that depend on a state, but for states that stay as they are."""
+        # A state that reads itself alone, unchanged, is a constant.
         return self.depends_on((), [n for n in self.states if self.before[n] != [n]])
 
     @cached_property
@@ -125,6 +126,7 @@ class StepGraph:
         """By node, the number of the cycle that it is on; −1 if it is on none."""
         numbers = [-1] * len(self.before)
         for k, nodes in enumerate(self.components):
+            # A component of one node is a cycle only if the node reads itself.
             if len(nodes) > 1 or nodes[0] in self.before[nodes[0]]:
                 for n in nodes:
                     numbers[n] = k
@@ -157,6 +159,7 @@ def _components(before: Sequence[Sequence[int]]) -> list[list[int]]:
                 if path:
                     lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[n])
                 if lowest[n] == number[n]:
+                    # Nothing on the stack above n leads below it: n and all above it are one component.
                     at = stack.index(n)
                     components.append(sorted(stack[at:]))
                     on_stack.difference_update(stack[at:])

@@ -40,8 +40,8 @@ from ._trace import trace_step as trace_step
 from ._types import LossFunction as LossFunction
 from ._types import PyTree as PyTree
 from ._types import TreeDef as TreeDef
+from ._walk import Address as Address
 from ._walk import Handler as Handler
-from ._walk import Site as Site
 from ._walk import equations as equations
 from ._walk import inline as inline
 from ._walk import interpret as interpret

@@ -24,7 +24,7 @@ def with_own_constants(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
 
 
 class _Copying:
-    """One pass; an array that is read in two places is one array in the copy too."""
+    """Copies a jaxpr once; an array that is read in two places is one array in the copy, too."""
 
     def __init__(self, inside_rule: bool = False) -> None:
         # A rule may call its own function (that of `odeint` does), so that rules inside of rules have no end.
@@ -114,9 +114,9 @@ def _with_own_rule(eqn: JaxprEqn) -> JaxprEqn:
     if not copying.shared and _may_be_called_again(eqn, forward):
         return eqn
     call = call_with_rule(eqn, (forward, backward), moving)
-    made, consts = open_jaxpr(jax.make_jaxpr(call)(*structs))
-    (new,) = made.eqns
-    atoms = {v: Literal(c, v.aval) for v, c in zip(made.constvars, consts, strict=True)}
-    atoms |= dict(zip(made.invars, eqn.invars, strict=True))
+    traced, consts = open_jaxpr(jax.make_jaxpr(call)(*structs))
+    (new,) = traced.eqns
+    atoms = {v: Literal(c, v.aval) for v, c in zip(traced.constvars, consts, strict=True)}
+    atoms |= dict(zip(traced.invars, eqn.invars, strict=True))
     invars = [v if isinstance(v, Literal) else atoms[v] for v in new.invars]
     return eqn.replace(primitive=new.primitive, params=new.params, invars=invars)

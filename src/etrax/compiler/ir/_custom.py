@@ -44,6 +44,8 @@ def rule_of(eqn: JaxprEqn, structs: Sequence[Any], moving: Sequence[int]) -> tup
     def forward(*values: Array) -> list[Array]:
         outs, pull = jax.vjp(_moved(eqn, values, moving), *(values[i] for i in moving))
         residuals, structure = jax.tree.flatten(pull)
+        # The pull-back is a pytree of its residuals: its structure leaves the trace by this list, its arrays as
+        # outputs.
         tree[:] = [structure, [shape_struct(h) for h in residuals]]
         return [*outs, *residuals]
 
@@ -91,6 +93,7 @@ def call_with_rule(eqn: JaxprEqn, rule: Sequence[Body], moving: Sequence[int]) -
     call = jax.custom_vjp(lambda *values: run_body(inner_jaxpr(eqn), values))
 
     def forward(*values: Array) -> tuple[list[Array], list[Array]]:
+        # The value is that of a call, whose rule a second derivative finds again; the rule gives the residuals alone.
         return call(*values), run_body(front, values)[n:]
 
     def backward(residuals: list[Array], bars: list[Array]) -> tuple[Array | None, ...]:

@@ -23,7 +23,7 @@ MOST = 8
 SHORT, LONG = 24, 240
 
 
-def explain(what: str, error: Exception, given: Mapping[str, PyTree]) -> str:
+def explain(what: str, error: Exception, arguments: Mapping[str, PyTree]) -> str:
     """`what` raised: the exception, the line of the user's code, the arguments by name.
 
     >>> def loss(output, target):
@@ -35,7 +35,7 @@ def explain(what: str, error: Exception, given: Mapping[str, PyTree]) -> str:
     >>> print(text.splitlines()[0].split(" at ")[0])
     `loss_fn` raised TypeError: unsupported operand type(s) for -: 'float' and 'NoneType'
     """
-    shown = "\n".join(f"  {name}: {describe(tree, name)}" for name, tree in given.items())
+    shown = "\n".join(f"  {name}: {describe(tree, name)}" for name, tree in arguments.items())
     message = _said(error)
     message = f": {message}" if message else ""
     return f"{what} raised {type(error).__name__}{message}{_where(error)}\nIt was given\n{shown}"

@@ -78,7 +78,7 @@ def leaves_with_paths(tree: PyTree) -> list[tuple[Path, PyTree]]:
 
 
 def units_of(tree: PyTree) -> list[str]:
-    """Of each leaf, in the same order: " in mV", or nothing where it is without a unit."""
+    """Per leaf, its unit in words (" in mV"), or nothing where it has none."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda x: _unit(x) is not None)
     return ["" if (unit := _unit(leaf)) is None else f" in {unit}" for leaf in leaves]
 

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from ..._compat import INLINED, Jaxpr, JaxprEqn, Literal, bodies_of, expanded, inner_jaxpr, run_equation, within
 
 # Address of an equation: its index, then those of the equations inside it. A branch number follows a `cond`'s index.
-Site: TypeAlias = tuple[int, ...]
+Address: TypeAlias = tuple[int, ...]
 # Returns the equation's outputs, or None to have it run as it is.
-Handler: TypeAlias = Callable[[Site, JaxprEqn, list[Any]], Sequence[Any] | None]
+Handler: TypeAlias = Callable[[Address, JaxprEqn, list[Any]], Sequence[Any] | None]
 
 
 def interpret(
@@ -18,7 +18,7 @@ def interpret(
     consts: Sequence[Any],
     args: Sequence[Any],
     handle: Handler,
-    at: Site = (),
+    at: Address = (),
     literal: Callable[[Any], Any] = lambda value: value,
 ) -> list[Any]:
     """Evaluate a jaxpr, letting `handle` stand in for any equation.

@@ -25,7 +25,7 @@ from jax import Array, lax
 
 from ..._compat import Jaxpr, JaxprEqn, Literal, close_jaxpr, is_jaxpr, open_jaxpr
 from ..dataflow import zeros_of_variables
-from ..ir import Site, Step, check_step, without_calls
+from ..ir import Address, Step, check_step, without_calls
 from ..ops import Letters, OpCall, expand, letters_of, size
 from ._chain import as_call
 from ._sites import WeightSite, find_sites
@@ -54,12 +54,12 @@ def with_elementwise_ops(step: Step) -> tuple[Step, tuple[WeightSite, ...]]:
     return step, find_sites(step)
 
 
-def _rewritten(jaxpr: Jaxpr, at: Site, written: Mapping[Site, Written]) -> Jaxpr:
-    """A program with calls of elementwise products in the place of some equations, also inside loops and branches."""
+def _rewritten(jaxpr: Jaxpr, at: Address, written: Mapping[Address, Written]) -> Jaxpr:
+    """A program with calls of elementwise products in place of some equations, also inside loops and branches."""
     return jaxpr.replace(eqns=[_equation(eqn, (*at, i), written) for i, eqn in enumerate(jaxpr.eqns)])
 
 
-def _equation(eqn: JaxprEqn, at: Site, written: Mapping[Site, Written]) -> JaxprEqn:
+def _equation(eqn: JaxprEqn, at: Address, written: Mapping[Address, Written]) -> JaxprEqn:
     if at in written:
         return as_call(eqn, eqn.invars, written[at])
     if not any(site[: len(at)] == at for site in written):
@@ -72,7 +72,7 @@ def _equation(eqn: JaxprEqn, at: Site, written: Mapping[Site, Written]) -> Jaxpr
     return eqn.replace(params={**eqn.params, **params})
 
 
-def _body(body: Jaxpr, at: Site, written: Mapping[Site, Written]) -> Jaxpr:
+def _body(body: Jaxpr, at: Address, written: Mapping[Address, Written]) -> Jaxpr:
     jaxpr, consts = open_jaxpr(body)
     return close_jaxpr(_rewritten(jaxpr, at, written), consts)
 

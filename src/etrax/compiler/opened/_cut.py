@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..._compat import Jaxpr, JaxprEqn, Literal, ScanParts, cond_branches, run_equation, scan_parts, source_of, zeros_of
-from ..ir import Detach, Site, Step, interpret
+from ..ir import Address, Detach, Step, interpret
 from ..ops import ALIGNED
 from ._sites import Addresses, WeightSite
 
@@ -148,11 +148,11 @@ class _Run:
         self.replaced: frozenset[int] = frozenset()  # what is given for these sites is the result of their equation
 
     def body(
-        self, jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Array], at: Site, deltas: Deltas
+        self, jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Array], at: Address, deltas: Deltas
     ) -> tuple[list[Array], Seen]:
         seen: Seen = {}
 
-        def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
+        def handle(site: Address, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
             outs = opened(site, eqn, values)
             first, *inner = site
             if inner or first not in self.held:
@@ -162,7 +162,7 @@ class _Run:
                 outs[k] = _plus(self.detach(outs[k]), delta)
             return outs
 
-        def opened(site: Site, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
+        def opened(site: Address, eqn: JaxprEqn, values: list[Array]) -> Sequence[Array] | None:
             enter = {"scan": self.scan, "cond": self.cond}.get(eqn.primitive.name)
             here = self.at.here.get(site, ())
             results = [d for j in here if j in self.replaced and (d := deltas[j]) is not None]
@@ -228,7 +228,7 @@ class _Run:
                 values = [v if i == site.operand else self.detach(v) for i, v in enumerate(values)]
         return values
 
-    def scan(self, eqn: JaxprEqn, values: list[Array], at: Site, deltas: Deltas) -> tuple[list[Array], Seen]:
+    def scan(self, eqn: JaxprEqn, values: list[Array], at: Address, deltas: Deltas) -> tuple[list[Array], Seen]:
         parts: ScanParts = scan_parts(eqn)
         n, m = parts.num_consts, parts.num_consts + parts.num_carry
 
@@ -245,7 +245,7 @@ class _Run:
         carry, (ys, seen) = lax.scan(step, values[n:m], xs, parts.length, parts.reverse, parts.unroll)
         return [*carry, *ys], seen
 
-    def cond(self, eqn: JaxprEqn, values: list[Array], at: Site, deltas: Deltas) -> tuple[list[Array], Seen]:
+    def cond(self, eqn: JaxprEqn, values: list[Array], at: Address, deltas: Deltas) -> tuple[list[Array], Seen]:
         def branch(b: int, body: Jaxpr, consts: Sequence[Array]) -> Callable[..., tuple[list[Array], Seen]]:
             def run(operands: list[Array], inner: Deltas) -> tuple[list[Array], Seen]:
                 outs, seen = self.body(body, consts, operands, (*at, b), inner)
@@ -256,7 +256,7 @@ class _Run:
         runs = [branch(b, body, consts) for b, (body, consts) in enumerate(cond_branches(eqn))]
         return lax.switch(values[0], runs, values[1:], deltas)
 
-    def blank(self, j: int, at: Site) -> SeenOp:
+    def blank(self, j: int, at: Address) -> SeenOp:
         """What a branch that was not taken shows of a site in another: zeros."""
         site = self.sites[j]
         loops = [n for where, n in site.loops if where[: len(at)] == at]

@@ -214,8 +214,8 @@ def _alike(eqn: JaxprEqn, moving: Sequence[int], rows: tuple[int, ...], along: M
 def _rows_of(
     jaxpr: Jaxpr, look_up: int, by_row: Mapping[Var, _ByRow], sites: Sequence[WeightSite], data: set[Var]
 ) -> Rows | None:
-    own = {v: value.rows for v, value in by_row.items() if value.look_up == look_up}
-    makers = [n for n, eqn in enumerate(jaxpr.eqns) if n != look_up and any(v in own for v in eqn.outvars)]
+    rows = {v: value.rows for v, value in by_row.items() if value.look_up == look_up}
+    makers = [n for n, eqn in enumerate(jaxpr.eqns) if n != look_up and any(v in rows for v in eqn.outvars)]
     readers = [eqn.invars for n, eqn in enumerate(jaxpr.eqns) if n not in makers]
     outside = {v for atoms in (jaxpr.outvars, *readers) for v in atoms if not isinstance(v, Literal)}
     numbers = [n for n in makers if any(v in outside and is_inexact(v.aval) for v in jaxpr.eqns[n].outvars)]
@@ -224,4 +224,4 @@ def _rows_of(
     ends = [v for n in numbers for v in jaxpr.eqns[n].outvars]
     chain = equations_between(jaxpr, ends, {root}, data)
     params = frozenset().union(*(s.params for s in sites if len(s.at) == 1 and s.at[0] in (look_up, *chain)))
-    return Rows(look_up, tuple(numbers), chain, own, jaxpr, params, params, frozenset(data)) if numbers else None
+    return Rows(look_up, tuple(numbers), chain, rows, jaxpr, params, params, frozenset(data)) if numbers else None

@@ -12,12 +12,12 @@ import numpy as np
 
 from ..._compat import JaxprEqn, Var, is_inexact, scan_parts
 from ..dataflow import Domain, Note, Solver, is_linear_backwards
-from ..ir import Role, Site, Source, Step, source_of_eqn
+from ..ir import Address, Role, Source, Step, source_of_eqn
 from ..ops import ALIGNED, OpCall, OpRule, call_of, rule_for
 from ..primitives import Cause, record_of
 
 # Inner scans around an equation, outermost first: address and length.
-Loops: TypeAlias = tuple[tuple[Site, int], ...]
+Loops: TypeAlias = tuple[tuple[Address, int], ...]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WeightSite:
     where the way from parameters to the weight rounds gradients, once for a sequence instead of at each step.
     """
 
-    at: Site
+    at: Address
     operand: int
     call: OpCall
     rule: OpRule
@@ -57,7 +57,7 @@ class WeightSite:
         """Lengths of the loops in which the weight is another one in each iteration."""
         return tuple(n for (_, n), sliced in zip(self.loops, self.sliced, strict=True) if sliced)
 
-    def is_sliced_by(self, loop: Site) -> bool:
+    def is_sliced_by(self, loop: Address) -> bool:
         return any(where == loop and sliced for (where, _), sliced in zip(self.loops, self.sliced, strict=True))
 
     def beside_loops(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -82,8 +82,8 @@ class Addresses:
     """Sites by the address of their equation: those at it, and those inside it."""
 
     def __init__(self, sites: Sequence[WeightSite]):
-        self.here: dict[Site, list[int]] = {}
-        self.below: dict[Site, list[int]] = {}
+        self.here: dict[Address, list[int]] = {}
+        self.below: dict[Address, list[int]] = {}
         for j, s in enumerate(sites):
             self.here.setdefault(s.at, []).append(j)
             for n in range(1, len(s.at)):
@@ -103,7 +103,7 @@ class _Origin:
     data: bool = False
     hidden: bool = False
     moving: bool = False
-    along: frozenset[Site] = frozenset()
+    along: frozenset[Address] = frozenset()
     rounded: Cause | None = None
 
     @property
@@ -115,9 +115,11 @@ _CONST = _Origin()
 
 
 def _merge(origins: Sequence[_Origin]) -> _Origin:
-    made = [o for o in origins if o is not _CONST]
-    if all(o is made[0] for o in made[1:]):  # most equations read values of one origin, and constants
-        return made[0] if made else _CONST
+    origins_of_data = [o for o in origins if o is not _CONST]
+    if all(
+        o is origins_of_data[0] for o in origins_of_data[1:]
+    ):  # most equations read values of one origin, and constants
+        return origins_of_data[0] if origins_of_data else _CONST
     return _Origin(
         frozenset().union(*(o.params for o in origins)),
         any(o.data for o in origins),
@@ -159,7 +161,7 @@ class _Origins(Domain[_Origin, WeightSite]):
     """What values are made of; what is noted are the sites, where a weight meets data."""
 
     def __init__(self) -> None:
-        self.lengths: dict[Site, int] = {}  # of the scans that were entered, by address
+        self.lengths: dict[Address, int] = {}  # of the scans that were entered, by address
 
     def constant(self, value: object) -> _Origin:
         return _CONST
@@ -168,7 +170,7 @@ class _Origins(Domain[_Origin, WeightSite]):
         """A weight and data together have parameters and are data: `leave` and `widen` say what becomes of them."""
         return _merge([a, b])
 
-    def transfer(self, at: Site, eqn: JaxprEqn, values: list[_Origin], note: Note[WeightSite]) -> list[_Origin]:
+    def transfer(self, at: Address, eqn: JaxprEqn, values: list[_Origin], note: Note[WeightSite]) -> list[_Origin]:
         merged = _merge(values)
         if _is_one(eqn, merged):
             merged = replace(merged, rounded=merged.rounded or _rounds(eqn, merged))
@@ -179,7 +181,7 @@ class _Origins(Domain[_Origin, WeightSite]):
                     note(self._site(at, eqn, i, values))
         return [_as_data(merged) for _ in eqn.outvars]
 
-    def enters(self, at: Site, eqn: JaxprEqn, values: list[_Origin]) -> bool:
+    def enters(self, at: Address, eqn: JaxprEqn, values: list[_Origin]) -> bool:
         name = eqn.primitive.name
         if name not in ("scan", "cond") or not any(o.weight for o in values) or _is_one(eqn, _merge(values)):
             return False
@@ -187,7 +189,7 @@ class _Origins(Domain[_Origin, WeightSite]):
             self.lengths[at] = scan_parts(eqn).length
         return True
 
-    def carried(self, at: Site, value: _Origin) -> _Origin:
+    def carried(self, at: Address, value: _Origin) -> _Origin:
         return _varying(value, at)
 
     def widen(self, eqn: JaxprEqn, old: list[_Origin], new: list[_Origin], rounds: int) -> list[_Origin]:
@@ -196,11 +198,11 @@ class _Origins(Domain[_Origin, WeightSite]):
     def settled(self, old: list[_Origin], new: list[_Origin]) -> bool:
         return old == list(map(_as_carry, new))
 
-    def sliced(self, at: Site, eqn: JaxprEqn, value: _Origin, i: int | None) -> _Origin:
+    def sliced(self, at: Address, eqn: JaxprEqn, value: _Origin, i: int | None) -> _Origin:
         return _varying(value, at)
 
     def leave(
-        self, at: Site, eqn: JaxprEqn, values: list[_Origin], outs: list[_Origin], note: Note[WeightSite]
+        self, at: Address, eqn: JaxprEqn, values: list[_Origin], outs: list[_Origin], note: Note[WeightSite]
     ) -> list[_Origin] | None:
         """None where a weight takes the place of data inside: its trace is then that of the operand."""
         if eqn.primitive.name == "cond":
@@ -220,7 +222,7 @@ class _Origins(Domain[_Origin, WeightSite]):
         outside = [replace(o, along=o.along - {at}) for o in outs]
         return [_as_data(o) if o.data else o for o in outside]
 
-    def _site(self, at: Site, eqn: JaxprEqn, operand: int, origins: list[_Origin]) -> WeightSite:
+    def _site(self, at: Address, eqn: JaxprEqn, operand: int, origins: list[_Origin]) -> WeightSite:
         call = call_of(eqn, operand)
         rule = rule_for(call)
         several = any(is_inexact(v.aval) for v in eqn.outvars[1:])  # a family knows the first output only
@@ -260,7 +262,7 @@ def _as_carry(origin: _Origin) -> _Origin:
     return _as_data(origin) if origin.data and origin.params else origin
 
 
-def _varying(origin: _Origin, loop: Site) -> _Origin:
+def _varying(origin: _Origin, loop: Address) -> _Origin:
     """What a loop slices, or carries and changes."""
     return origin if origin.data else replace(origin, along=origin.along | {loop})
 

@@ -22,11 +22,11 @@ from ._sites import WeightSite
 def with_heads_apart(step: Step, sites: Sequence[WeightSite], some: Collection[int]) -> Step:
     """The step with the axes that reshapes give to outputs of some sites in their weights; itself if there are none."""
     eqns, readers = list(step.jaxpr.eqns), _readers(step)
-    found = [(sites[j], reader) for j in sorted(some) if (reader := _split(step, sites[j], readers)) is not None]
-    if not found:
+    split_sites = [(sites[j], reader) for j in sorted(some) if (reader := _split(step, sites[j], readers)) is not None]
+    if not split_sites:
         return step
     replaced: dict[int, list[JaxprEqn]] = {}
-    for site, reader in found:
+    for site, reader in split_sites:
         (at,) = site.at
         replaced[at], replaced[reader] = _product(eqns[at], site.operand, eqns[reader]), []
     new = [e for i, eqn in enumerate(eqns) for e in replaced.get(i, [eqn])]

@@ -27,7 +27,7 @@ from ..._compat import (
     run_equation,
     scan_parts,
 )
-from ..ir import Role, Site, Step, inline, interpret, mapped
+from ..ir import Address, Role, Step, inline, interpret, mapped
 from ..ops import ALIGNED
 from . import Addresses, WeightSite
 
@@ -153,10 +153,10 @@ class _Finder:
         self.at = Addresses(sites)
         self.operands: dict[int, tuple[Value, tuple[Value, ...]]] = {}  # the weight, and the constant operands
 
-    def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], args: Sequence[Value], at: Site) -> list[Value]:
+    def walk(self, jaxpr: Jaxpr, consts: Sequence[Value], args: Sequence[Value], at: Address) -> list[Value]:
         return interpret(jaxpr, consts, args, self.handle, at)
 
-    def handle(self, site: Site, eqn: JaxprEqn, values: list[Value]) -> list[Value] | None:
+    def handle(self, site: Address, eqn: JaxprEqn, values: list[Value]) -> list[Value] | None:
         name = eqn.primitive.name
         for j in self.at.here.get(site, ()):
             s = self.sites[j]
@@ -176,11 +176,11 @@ class _Finder:
 
         return [_Lazy(lambda i=i: output(i)) for i in range(len(eqn.outvars))]
 
-    def cond(self, site: Site, eqn: JaxprEqn, values: list[Value]) -> None:
+    def cond(self, site: Address, eqn: JaxprEqn, values: list[Value]) -> None:
         for b, (body, consts) in enumerate(cond_branches(eqn)):
             self.walk(body, consts, values[1:], (*site, b))
 
-    def scan(self, site: Site, eqn: JaxprEqn, values: list[Value]) -> None:
+    def scan(self, site: Address, eqn: JaxprEqn, values: list[Value]) -> None:
         parts = scan_parts(eqn)
         n, m = parts.num_consts, parts.num_consts + parts.num_carry
         same = [parts.jaxpr.outvars[k] is parts.jaxpr.invars[n + k] for k in range(parts.num_carry)]
@@ -202,7 +202,7 @@ class _Stack(NamedTuple):
 
     sites: Sequence[WeightSite]
     site: int
-    at: Site
+    at: Address
     parts: ScanParts
     values: Sequence[Value]
 

@@ -28,7 +28,7 @@ def _matmul(call: OpCall) -> OpCall:
 
 
 def _data(call: OpCall, u: Sequence[Array]) -> tuple[Array]:
-    """What the events (k, c, f) count for in the derivative."""
+    """The factor with which each event (k, c, f) enters the derivative."""
     counts = counts_of(call)
     assert counts is not None
     return (jnp.asarray(counts.backward(u[0]), call.w.dtype),)

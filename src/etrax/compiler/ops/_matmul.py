@@ -162,9 +162,9 @@ def data_axes(call: OpCall) -> dict[int, int]:
 
 def _data_bar(call: OpCall, w: Array, g: Array, columns: Sequence[int]) -> Array:
     s = letters_of(call)
-    kept = "".join(s.y[axis] for axis in columns)
-    bars = jnp.einsum(f"{s.y},{s.w}->{kept}{s.u}", g, w)
-    return bars.reshape(-1, *bars.shape[len(kept) :])
+    letters = "".join(s.y[axis] for axis in columns)
+    bars = jnp.einsum(f"{s.y},{s.w}->{letters}{s.u}", g, w)
+    return bars.reshape(-1, *bars.shape[len(letters) :])
 
 
 def _columns(call: OpCall) -> Columns:

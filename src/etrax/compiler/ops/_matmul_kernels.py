@@ -52,9 +52,9 @@ def _move_stack(call: OpCall, block: Array, stack: Array, u: Sequence[Array], c:
 
     def move(b: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         stack, p = carry
-        old, data, late = of_sample(stack, b, 1), of_sample(u[0], b, at_u), of_sample(c, b, at_y)
+        old, data, suffix_rows = of_sample(stack, b, 1), of_sample(u[0], b, at_u), of_sample(c, b, at_y)
         spread = jax.vmap(jax.vmap(lambda q: expand(q, y_axes, trace)))(p)
-        new = jnp.stack([jnp.einsum(f"{STEPS}{u_axes},{STEPS}{y_axes}->{trace}", data, row) for row in late])
+        new = jnp.stack([jnp.einsum(f"{STEPS}{u_axes},{STEPS}{y_axes}->{trace}", data, row) for row in suffix_rows])
         new = new + sum_unrolled([spread[:, t] * old[t] for t in range(old.shape[0])])
         # After the last sample the next block is clamped to the last one, and not used.
         return lax.dynamic_update_index_in_dim(stack, new.astype(stack.dtype), b, 1), of_sample(block, b + 1, at_y)
@@ -105,6 +105,7 @@ def _move_in_groups(
     at_u, at_y = 1 + s.u.index(s.trace[0]), 1 + s.y.index(s.trace[0])  # behind the axis of steps
 
     def group(a: Array, b: Array | int, axis: int = 0) -> Array:
+        # An axis of one stands for all samples.
         return a if a.shape[axis] == 1 else lax.dynamic_slice_in_dim(a, b * n, n, axis)
 
     def factors(b: Array | int) -> _Factors:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..._compat import Jaxpr, JaxprEqn, ShardMapParts, open_jaxpr, shape_struct, shard_map_parts
-from ..ir import Site, interpret
+from ..ir import Address, interpret
 from ._dep import reduce
 from ._record import Call, Deps, all_zero, conservative, define, on_operand
 
@@ -50,7 +50,7 @@ def _run(parts: ShardMapParts, args: Sequence[Array]) -> list[Array]:
 
 
 def _body(parts: ShardMapParts, local: Sequence[Array]) -> list[Array]:
-    def handle(site: Site, eqn: JaxprEqn, values: list[Array]) -> list[Array] | None:
+    def handle(site: Address, eqn: JaxprEqn, values: list[Array]) -> list[Array] | None:
         if eqn.primitive.name in _TYPES:
             return values
         if eqn.primitive.name in _SUMS:

@@ -47,7 +47,7 @@ Vector: TypeAlias = Any
 
 
 class Algebra(Protocol):
-    """What `Unrolled` and `Stacked` both do, each with matrices and vectors of its own form."""
+    """The operations that `Unrolled` and `Stacked` share, each with matrices and vectors of its own form."""
 
     def identity(self, dtype: np.dtype, zero: Array | float = 0.0) -> Matrix: ...
     def compose(self, a: Matrix, d: Block) -> Matrix: ...

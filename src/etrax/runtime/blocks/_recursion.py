@@ -49,6 +49,7 @@ def reverse(
         before = {g: algebras[g].compose(_plus(value, s.get(g)), step.blocks[g]) for g, value in a.items()}
         before = {g: _plus(value, r.get(g)) for g, value in before.items()}
         if flags:
+            # A reset before step k: what step k and later ones sent back does not pass it.
             before = {g: algebras[g].map(partial(_unless, flags[g]), value) for g, value in before.items()}
         return before, emit(a, step)
 
@@ -67,6 +68,7 @@ def reverse_leak(
 ) -> tuple[dict[int, Array], dict[int, Array]]:
     """κ b̃_1, and b̃_k = b_k + κ b̃_{k+1} stacked over k: the recursion of one slot whose block is κ."""
     algebras = {g: Unrolled([[b.shape[1:]]]) for g, b in signals.items()}
+    # A leak is a block of one slot, so that one recursion serves both.
     step = Step({g: [[jnp.asarray(kappa, b.dtype)]] for g, b in signals.items()}, {})
     start = {g: [[jnp.zeros_like(b[0])]] for g, b in signals.items()}
     new, steps = {g: [[b]] for g, b in signals.items()}, next(iter(signals.values())).shape[0]
@@ -88,7 +90,8 @@ def _plus(a: T, more: T | None) -> T:
 
 
 def power(links: np.ndarray, steps: int) -> np.ndarray:
-    """Which slots act on which in exactly so many steps."""
+    """The pattern of a block's power: which slots act on which in exactly so many steps."""
+    # By squaring: windows may have thousands of steps.
     out, square = np.eye(links.shape[0], dtype=bool), links
     while steps:
         if steps & 1:

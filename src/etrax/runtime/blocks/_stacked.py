@@ -91,7 +91,7 @@ class Sparse:
 
 
 def _with_none(values: Array) -> Array:
-    """One row more, of zeros."""
+    """Append a row of zeros, which indices of missing entries point to."""
     return jnp.concatenate([values, jnp.zeros_like(values, shape=(1, *values.shape[1:]))])
 
 
@@ -110,6 +110,8 @@ def product(q: Array, d: Sparse, steep: bool = False) -> Array:
     rounds, n = d.pattern.by_col, d.pattern.size
     if not _is_short(rounds):
         return times(q[:, :, None], d.full()[None], steep).sum(1)
+    # Round i takes the i-th entry of every column at once. A column with fewer entries takes the row of zeros, number
+    # `none`.
     values, none, out = _with_none(d.values), d.pattern.entries[0].size, jnp.zeros(())
     for rows in rounds:
         which = np.where(rows < n, d.pattern.number[np.minimum(rows, n - 1), np.arange(n)], none)
@@ -122,6 +124,7 @@ def sparse_times(d: Sparse, v: Array, steep: bool = False) -> Array:
     rounds, n = d.pattern.by_row, d.pattern.size
     if not _is_short(rounds):
         return times(d.full(), v[None], steep).sum(1)
+    # Round i takes the i-th entry of every row at once. A row with fewer entries takes the row of zeros, number `none`.
     values, none, out = _with_none(d.values), d.pattern.entries[0].size, jnp.zeros(())
     for cols in rounds:
         which = np.where(cols < n, d.pattern.number[np.arange(n), np.minimum(cols, n - 1)], none)
@@ -140,9 +143,11 @@ def full_times(a: Array, v: Array, links: np.ndarray) -> Array:
     if not _is_short(rounds) and lead is not None:
         return _matrix_product(a, v, lead)
     if not _is_short(rounds):
+        # A sum of columns: XLA fuses it into one pass over v, where a product of arrays would store all terms.
         return sum((a[:, t] * v[t] for t in range(1, n)), a[:, 0] * v[0])
     out = jnp.zeros((), v.dtype)
     for at in rounds:
+        # Rows without an entry in this round have column n: they read the last one, masked.
         there = (at < n).reshape(n, *[1] * (v.ndim - 1))
         cols = np.minimum(at, n - 1)
         out = out + jnp.where(there, a[np.arange(n), cols], 0) * v[cols]
@@ -192,12 +197,15 @@ class Stacked:
 
     def identity(self, dtype: np.dtype, zero: Array | float = 0.0) -> Array:
         """I at all positions, with `zero` added to its ones."""
+        # `zero` is a zero that XLA cannot fold. It is added to the ones alone: other entries stay zero for the
+        # compiler.
         one = jnp.ones(self.shape, dtype) + jnp.asarray(zero, dtype)
         eye = np.eye(self.size, dtype=bool).reshape(self.size, self.size, *[1] * one.ndim)
         return jnp.where(eye, one, jnp.zeros_like(one))
 
     def compose(self, a: Array, d: Sparse) -> Array:
         """a · d for rows a, (R, S, …), in the type of a."""
+        # Where blocks are equal along positions, few positions are left: a matrix product at each beats sums over all.
         if self.even and a.shape[2:] == d.values.shape[1:] and not _is_short(d.pattern.by_col):
             return _block_product(a, d.full()).astype(a.dtype)
         return product(a, d, self.steep).astype(a.dtype)
@@ -276,6 +284,7 @@ class Stacked:
 
     def chosen(self, f: Array, acts: np.ndarray, slots: Sequence[int]) -> Array:
         """F at those of some slots, which may be repeated, that its op acts on."""
+        # F holds the driven slots alone: slot s stands behind all driven slots before it.
         number = np.cumsum(acts) - 1
         return f[np.array([number[s] for s in slots if acts[s]], np.int64)]
 

@@ -87,6 +87,7 @@ class Unrolled:
         def entry(s: int, t: int, shape: Shape | None) -> Entry:
             if shape is None:
                 return None
+            # `zero` is a zero that XLA cannot fold; whatever is made of the identity then waits until `zero` is known.
             return jnp.ones(shape, dtype) + jnp.asarray(zero, dtype) if s == t else jnp.zeros(shape, dtype)
 
         return [[entry(s, t, shape) for t, shape in enumerate(line)] for s, line in enumerate(self.shapes)]
@@ -171,6 +172,7 @@ class Unrolled:
         """
         if len(d) > machine().unrolled_power_states:
             return self._stacked_powers(d, steps, dtype)
+        # I, D, …, D^(n−1) are held; times D^n they are the next n. So log₂ K products suffice.
         out, square, count = [[None if a is None else a[None] for a in line] for line in self.identity(dtype)], d, 1
         while count < steps:
             more = self._fitted(product(out, square), (count,), dtype)
@@ -199,6 +201,7 @@ class Unrolled:
         shape, n = np.broadcast_shapes(*(s for line in self.shapes for s in line if s is not None)), len(d)
         square = self.full(d, shape).astype(dtype)
         out = jnp.broadcast_to(jnp.eye(n, dtype=dtype).reshape(n, n, *(1 for _ in shape)), (1, n, n, *shape))
+        # Each round doubles the powers that are held, as in `powers`.
         while out.shape[0] <= steps:
             out = jnp.concatenate([out, jnp.sum(out[:, :, :, None] * square, 2)])
             square = jnp.sum(square[:, :, None] * square, 1)
@@ -215,7 +218,7 @@ class Unrolled:
 
 
 def narrowed(a: Array, along: Sequence[bool]) -> Array:
-    """One element along axes on which all elements are equal."""
+    """Keep one element along each axis on which all elements are equal."""
     return a[tuple(slice(0, 1) if even else slice(None) for even in along)]
 
 

@@ -21,7 +21,9 @@ from jax import Array
 from ..._compat import is_concrete, materialised
 from ..._machine import machine
 from .. import _site_math as site_math
-from .._plan import FixedParts, Plan, wide_dtype
+from .._plan import Plan
+from .._recorder import FixedParts
+from .._site_math import wide_dtype
 from .._transport import EachStep, FusedCredit, SeenThrough, Transport, WindowData, add_to, by_site
 from .._view import in_view
 from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse
@@ -92,9 +94,13 @@ class Traces:
         for k, (r, entries, signal) in self._signals(trace, g, window).items():
             if r.site in window.sites_at_exit:
                 continue
-            own = self.kinds[k].fused_rows(self.plan, k, entries, meets(k, signal), window)
-            rows.setdefault(r.site, []).extend(own)
-        return {j: (jnp.stack([u for u, _ in own]), jnp.stack([c for _, c in own])) for j, own in rows.items() if own}
+            row_pairs = self.kinds[k].fused_rows(self.plan, k, entries, meets(k, signal), window)
+            rows.setdefault(r.site, []).extend(row_pairs)
+        return {
+            j: (jnp.stack([u for u, _ in row_pairs]), jnp.stack([c for _, c in row_pairs]))
+            for j, row_pairs in rows.items()
+            if row_pairs
+        }
 
     def at_exit(self, trace: PositionTrace, window: WindowData) -> dict[int, Array]:
         """∂ℓ/∂h_1 · ε_1 of the sites whose gradient is that, for the moved trace of a window of one step."""
@@ -108,13 +114,13 @@ class Traces:
 
     def _signals(self, trace: PositionTrace, g: Mapping[int, Vector], window: WindowData) -> dict:
         """Per relation, its trace and g at the elements of y as that trace meets it."""
-        plan, gains = self.plan, self.plan.fixed(window).gains if self.plan.structure.gains else {}
+        plan, gains = self.plan, self.plan.recorder.fixed(window).gains if self.plan.structure.gains else {}
         relations = {k: r for k, r in enumerate(plan.relations) if r.group in g}
         return {k: (r, trace.entries[plan.source(k)], plan.signal(k, g[r.group], gains)) for k, r in relations.items()}
 
     def summed(self, k: int, trace: PositionTrace, g: Vector, window: WindowData) -> Array:
         """g · ε of relation k, entry by entry of one slot's trace."""
-        gains = self.plan.fixed(window).gains if self.plan.structure.gains else {}
+        gains = self.plan.recorder.fixed(window).gains if self.plan.structure.gains else {}
         m = self.plan.source(k)
         return self.kinds[m].summed(self.plan, m, trace.entries[m], self.plan.signal(k, g, gains), window)
 
@@ -136,10 +142,10 @@ class Traces:
     def suffix_products(self, window: WindowData, records: Step) -> tuple[dict[int, Matrix], dict[int, Vector]]:
         """P per group, and c_k per relation and slot, stacked over k. A narrow trace is moved by wide products."""
         plan, steps = self.plan, window.steps
-        fixed, dtypes = plan.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
+        fixed, dtypes = plan.recorder.fixed(window), {g: _real_dtype(plan, g) for g in plan.groups}
         if steps == 1 and machine().writes_blocks:
             fixed = _written_down(fixed)
-        own = [k for k in range(len(plan.relations)) if plan.source(k) == k]
+        unshared = [k for k in range(len(plan.relations)) if plan.source(k) == k]
         # Powers of a block are those of every window, unless something starts again in one.
         still = [g for g in plan.groups if window.resets is None and plan.structure.is_fixed(g)]
         # Where D changes: one loop backwards, for all groups together.
@@ -148,7 +154,7 @@ class Traces:
         }
 
         def emit(a: Mapping[int, Matrix], step: Step) -> dict[int, Vector]:
-            met = [k for k in own if plan.relations[k].group in a]
+            met = [k for k in unshared if plan.relations[k].group in a]
             return {k: self._late(k, a[plan.relations[k].group], step.rows[k]) for k in met}
 
         products, rows = {}, {}
@@ -156,17 +162,17 @@ class Traces:
             changing = Step({g: d for g, d in records.blocks.items() if g in moving},
                             {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
             products, rows = reverse(
-                plan.algebras, moving, steps, lambda record: plan.reads(fixed, record), changing, emit,
+                plan.algebras, moving, steps, lambda record: plan.recorder.read(fixed, record), changing, emit,
                 resets=plan.resets(window),
             )  # fmt: skip
         # Where it does not: its powers, which are those of every window.
         for g in still:
             algebra = plan.algebras[g]
             assert isinstance(algebra, Unrolled)  # of many states nothing is known to be fixed
-            whole, suffixes = algebra.powers(fixed.blocks[g], steps, dtypes[g])
+            window_product, suffixes = algebra.powers(fixed.blocks[g], steps, dtypes[g])
             # Added here, and not to the powers, which must not depend on the window.
-            products[g] = jax.tree.map(lambda p: p + jnp.asarray(window.zero_after_credit, p.dtype), whole)
-            for k in (k for k in own if plan.relations[k].group == g):
+            products[g] = jax.tree.map(lambda p: p + jnp.asarray(window.zero_after_credit, p.dtype), window_product)
+            for k in (k for k in unshared if plan.relations[k].group == g):
                 rows[k] = self._late_of_all(k, suffixes, fixed, records)
         layouts = plan.reader.layouts
         masked = {g: plan.algebras[g].without(p, power(layouts[g].links, steps)) for g, p in products.items()}
@@ -188,7 +194,7 @@ class Traces:
             return jax.vmap(lambda a: self._late(k, a, fixed.rows[k]))(suffixes)
 
         def one(a: Matrix, changing: Vector) -> Vector:
-            return self._late(k, a, self.plan.reads(fixed, Step({}, {k: changing})).rows[k])
+            return self._late(k, a, self.plan.recorder.read(fixed, Step({}, {k: changing})).rows[k])
 
         return jax.vmap(one)(suffixes, row)
 
@@ -212,15 +218,15 @@ def _real_dtype(plan: Plan, g: int) -> np.dtype:
 
 
 def by_position_transport(
-    plan: Plan, by_sample: bool = True, through_states: Callable[[], SeenThrough] = SeenThrough
+    plan: Plan, through_states: Callable[[], SeenThrough] = SeenThrough
 ) -> Transport[PositionTrace]:
     """Traces of a plan, and the gradient of the loss through the entry state, or through the new states of a step."""
-    traces = Traces(plan, by_sample)
+    traces = Traces(plan)
     transport = Transport(
         traces.init,
         lambda trace, g, window: traces.credit(trace, plan.vectors(g), window, fused=True),
         lambda trace, window: traces.move(trace, window, window.records),
-        EachStep(plan.record) if plan.relations else EachStep(),
+        EachStep(plan.recorder.record) if plan.relations else EachStep(),
         fused=FusedCredit(
             lambda trace, g, window: traces.fused_rows(trace, plan.vectors(g), window), traces.at_exit, through_states
         ),

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from .. import _site_math as site_math
-from .._plan import Plan, wide_dtype, widened
+from .._plan import Plan
+from .._site_math import wide_dtype, widened
 from .._transport import WindowData
 from ..blocks import Matrix, Vector, row_times, shortened
 
@@ -72,12 +73,12 @@ def moved(
         return move(site.call, fixed, met, entries, data, rows)
     new: list[Array] = []
     one_step = window.steps == 1 and window.resets is None
-    copies = plan.reader.copies(plan.relations[k].group) if one_step else {}
+    low_pass = plan.reader.low_pass(plan.relations[k].group) if one_step else {}
     for n, s in enumerate(slots):
-        if s in copies and copies[s][0] in slots:
+        if s in low_pass and low_pass[s][0] in slots:
             # Over one step, a low-pass copy is the old one and what its slot has just become: x̄ ← κ x̄ + x'.
-            source, kappa = copies[s]
-            new.append((kappa * entries[n] + new[slots.index(source)]).astype(entries[n].dtype))
+            original, kappa = low_pass[s]
+            new.append((kappa * entries[n] + new[slots.index(original)]).astype(entries[n].dtype))
             continue
         row = [None if p is None else plan.at_trace(k, p, e, window.fixed) for p, e in zip(at[n], entries, strict=True)]
         c, entry, steep = suffix_rows[s], entries[n], plan.steep and narrow

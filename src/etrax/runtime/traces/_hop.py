@@ -79,14 +79,14 @@ def possible_hops(facts: Facts, columns: int) -> tuple[Relation, ...]:
     if not relations:
         return ()
     plan = plan_of(plan_probes(reduced_view(facts), relations), None)
-    known = structure_of(plan.reader, plan.gathers, plan.dtypes)
-    counts = [_column_count(facts, r, _rates(facts, r, known, k)) for k, r in enumerate(relations)]
+    structure = structure_of(plan.reader, plan.gathers, plan.dtypes)
+    counts = [_column_count(facts, r, _rates(facts, r, structure, k)) for k, r in enumerate(relations)]
     return tuple(r for r, count in zip(relations, counts, strict=True) if count <= columns)
 
 
-def _rates(facts: Facts, relation: Relation, known: Structure, k: int) -> Rates:
+def _rates(facts: Facts, relation: Relation, structure: Structure, k: int) -> Rates:
     """Along which axes the rates of relation k differ, by what is known of its blocks."""
-    call, slots = facts.sites[relation.site].call, known.slots(k)
+    call, slots = facts.sites[relation.site].call, structure.slots(k)
     uneven = [axis for axis in range(len(call.out.shape)) if not all(slot.along[axis] for slot in slots)]
     columns = column_axes(call)
     return Rates(tuple(a for a in uneven if a in columns), tuple(a for a in uneven if a not in columns))
@@ -122,7 +122,7 @@ class WiderStep:
         raise NotImplementedError
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
-        """Those that are made of parameters only, before a window runs."""
+        """Read the rates that are made of parameters only, once, before a window runs."""
         raise NotImplementedError
 
     def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
@@ -218,15 +218,15 @@ class Hopped(WiderStep):
         if a is None:
             return jnp.zeros((self.columns[k], *lengths), dtype)
         a = jnp.broadcast_to(a, call.out.shape)
-        kept = (*rates.columns, *rates.samples)
-        a = a[tuple(slice(None) if axis in kept else slice(0, 1) for axis in range(a.ndim))]
+        varying_axes = (*rates.columns, *rates.samples)
+        a = a[tuple(slice(None) if axis in varying_axes else slice(0, 1) for axis in range(a.ndim))]
         # The axes of columns first, then those of samples as the data have them; all others are of length one.
         samples = sorted(rates.samples, key=lambda axis: shared[axis])
-        others = [axis for axis in range(a.ndim) if axis not in kept]
+        others = [axis for axis in range(a.ndim) if axis not in varying_axes]
         return jnp.transpose(a, (*rates.columns, *samples, *others)).reshape(self.columns[k], *lengths)
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
-        """The same before a window runs, for rates that are made of parameters only."""
+        """Read the rates that are made of parameters only, once, before a window runs."""
         leaves, _, ys = self.plan.reader.stand_ins()
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[self.facts.step.first_state :]]
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
@@ -235,7 +235,7 @@ class Hopped(WiderStep):
     def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         """Cotangents of the states, and of filtered data: those of the leaky groups, taken back through the ops."""
         hidden = range(len(self.facts.step.select(Role.HIDDEN)))
-        found = {i: g[i] for i in hidden if i in g}
+        cotangents = {i: g[i] for i in hidden if i in g}
         bare = self.plan.reader.view.pull(g, window.entry_states)
         for k, hop in enumerate(self.hops):
             site, w = self.facts.sites[hop.site], window.weights[hop.site]
@@ -244,8 +244,8 @@ class Hopped(WiderStep):
             by_slot = [site.rule.data_bar(site.call, w, s, self.varying[k].columns) for s in slots]
             # The states of one column stand together, slot by slot.
             bars = [bar[column] for column in range(self.columns[k]) for bar in by_slot]
-            found |= dict(zip(hop.states, bars, strict=True))
-        return found
+            cotangents |= dict(zip(hop.states, bars, strict=True))
+        return cotangents
 
 
 def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:

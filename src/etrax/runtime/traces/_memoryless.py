@@ -25,7 +25,7 @@ from ...compiler.opened import OpenStep
 from ...compiler.ops import ALIGNED
 from .. import _site_math as site_math
 from .._layout import Gather, gather_of
-from .._plan import trace_dtype_of, wide_dtype, widened
+from .._site_math import trace_dtype_of, wide_dtype, widened
 from .._transport import EachStep, FusedCredit, Transport, WindowData, add_to
 from .._view import reduced_view
 from .._zeros import times
@@ -80,16 +80,16 @@ class _Memoryless:
 
     @cached_property
     def sources(self) -> list[list[int]]:
-        found = memoryless_states(self.facts)
-        return [sorted(found[i]) for i in self.leaves]
+        sources_of = memoryless_states(self.facts)
+        return [sorted(sources_of[i]) for i in self.leaves]
 
     @cached_property
     def driven(self) -> list[list[int]]:
         """Per relation, the numbers of the memoryless leaves that its op acts on."""
-        own = [self.facts.groups[r.group].leaves for r in self.relations]
+        group_leaves = [self.facts.groups[r.group].leaves for r in self.relations]
         return [
             [n for n, i in enumerate(self.leaves) if i in leaves and _acts_on(self.facts, r, [i])]
-            for r, leaves in zip(self.relations, own, strict=True)
+            for r, leaves in zip(self.relations, group_leaves, strict=True)
         ]
 
     @cached_property
@@ -108,8 +108,8 @@ class _Memoryless:
         slopes = [[jnp.zeros(states[k].aval.shape, self._wide(i)) for k in sources]
                   for i, sources in zip(self.leaves, self.sources, strict=True)]  # fmt: skip
         rows = [[jnp.zeros(s.y_shape, t) for _ in n] for s, t, n in zip(sites, self.dtypes, self.driven, strict=True)]
-        known = [[] if s.rule is ALIGNED else site_math.data_structs(s, 1) for s in sites]  # a bias has no data
-        data = [tuple(jnp.zeros(a.shape[1:], self._data_dtype(a.dtype)) for a in structs) for structs in known]
+        data_structs = [[] if s.rule is ALIGNED else site_math.data_structs(s) for s in sites]  # a bias has no data
+        data = [tuple(jnp.zeros(a.shape[1:], self._data_dtype(a.dtype)) for a in structs) for structs in data_structs]
         return WithLast(self.inner.init(), LastStep(slopes, rows, data))
 
     def _wide(self, leaf: int) -> np.dtype:
@@ -141,23 +141,23 @@ class _Memoryless:
 
     def signals(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> tuple[dict, list[Array]]:
         """Cotangents of states, with those of memoryless ones taken to their sources; and those of memoryless ones."""
-        bare, found = reduced_view(self.facts).pull(g, window.entry_states), dict(g)
-        own = [bare[i] for i in self.leaves]  # (3,) and (1, 3) may be states of one group
-        for bar, sources, slopes in zip(own, self.sources, trace.last.slopes, strict=True):
+        bare, cotangents = reduced_view(self.facts).pull(g, window.entry_states), dict(g)
+        bars = [bare[i] for i in self.leaves]  # (3,) and (1, 3) may be states of one group
+        for bar, sources, slopes in zip(bars, self.sources, trace.last.slopes, strict=True):
             for k, slope in zip(sources, slopes, strict=True):
-                found[k] = found[k] + times(slope, bar.reshape(slope.shape).astype(slope.dtype), self.steep).astype(
-                    found[k].dtype
-                )
-        return found, own
+                cotangents[k] = cotangents[k] + times(
+                    slope, bar.reshape(slope.shape).astype(slope.dtype), self.steep
+                ).astype(cotangents[k].dtype)
+        return cotangents, bars
 
     def credit(self, trace: WithLast, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        found, own = self.signals(trace, g, window)
-        out = dict(self.inner.credit(trace.inner, found, self.view(window)))
+        cotangents, bars = self.signals(trace, g, window)
+        out = dict(self.inner.credit(trace.inner, cotangents, self.view(window)))
         last = zip(self.relations, self.gathers, self.driven, trace.last.rows, trace.last.data, strict=True)
         for r, gather, driven, rows, data in last:
             site, shape = self.facts.sites[r.site], self.facts.groups[r.group].varshape
             bar = total(
-                times(row, site_math.beside_loops(site, gather(own[n].reshape(shape))).astype(row.dtype), self.steep)
+                times(row, site_math.beside_loops(site, gather(bars[n].reshape(shape))).astype(row.dtype), self.steep)
                 for n, row in zip(driven, rows, strict=True)
             )
             u = [widened(a, bar.dtype)[None] for a in data]
@@ -176,10 +176,10 @@ class _Memoryless:
         return WithLast(self.inner.move(trace.inner, self.view(window)), LastStep(slopes, rows, data))
 
     def parts(self, trace: WithLast) -> dict[int, list[Array]]:
-        found = {j: list(arrays) for j, arrays in self.inner.parts(trace.inner).items()}
+        by_op = {j: list(arrays) for j, arrays in self.inner.parts(trace.inner).items()}
         for r, rows, data in zip(self.relations, trace.last.rows, trace.last.data, strict=True):
-            found.setdefault(r.site, []).extend([*rows, *data])
-        return found
+            by_op.setdefault(r.site, []).extend([*rows, *data])
+        return by_op
 
 
 def memoryless_transport(
@@ -191,21 +191,21 @@ def memoryless_transport(
     if not met:
         return inner
     groups = {i for r in met for i in facts.groups[r.group].leaves}
-    own = _Memoryless(facts, inner, tuple(sorted(leaves & groups)), met, trace_dtype)
+    memoryless = _Memoryless(facts, inner, tuple(sorted(leaves & groups)), met, trace_dtype)
     each = inner.each_step
 
     def begin(trace: WithLast) -> tuple[Any, Any]:
         return each.begin(trace.inner), (trace.last.slopes, trace.last.rows)
 
     def advance(carry: tuple[Any, Any], *step: Any) -> tuple[Any, Any]:
-        return each.advance(carry[0], *step), own.read(*step)
+        return each.advance(carry[0], *step), memoryless.read(*step)
 
     return Transport(
-        own.init,
-        own.credit,
-        own.move,
+        memoryless.init,
+        memoryless.credit,
+        memoryless.move,
         # The last step itself is read anew at every step: there is nothing in it to clear.
         EachStep(each.record, begin, advance, lambda carry, flags: (each.restart(carry[0], flags), carry[1])),
-        fused=FusedCredit(own.in_product),
-        parts=own.parts,
+        fused=FusedCredit(memoryless.in_product),
+        parts=memoryless.parts,
     )

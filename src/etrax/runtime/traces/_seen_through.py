@@ -17,9 +17,10 @@ from jax import Array
 
 from ..._compat import JaxprEqn, Literal, is_inexact, open_jaxpr
 from ...compiler.analysis import Facts, FanOut, OpNode, lost_from_op, lost_from_reached
-from ...compiler.ir import Detach, Role, Site, detaching_vjp, interpret
+from ...compiler.ir import Address, Detach, Role, detaching_vjp, interpret
 from ...compiler.opened import OpenStep
-from .._plan import Plan, wide_dtype
+from .._plan import Plan
+from .._site_math import wide_dtype
 from .._transport import SeenThrough
 
 
@@ -32,13 +33,13 @@ def seen_through_states(plan: Plan, fan_out: FanOut) -> SeenThrough:
     states: set[int] = set()
     for g in plan.groups:
         relations = [k for k, r in enumerate(plan.relations) if r.group == g]
-        whole = [plan.relations[k].site for k in relations if _is_whole(plan, k, fan_out)]
+        complete = [plan.relations[k].site for k in relations if _is_whole(plan, k, fan_out)]
         slots = sorted({slot.leaf for slot in plan.layout(relations[0]).slots})
-        if whole and _are_apart(facts, slots):
+        if complete and _are_apart(facts, slots):
             # A way from an old state to an output that passes no new one is one for every op of the group.
-            old, ops = _seen_beside(facts, g, slots, whole)
-            if not old and set(whole) - ops:
-                sites |= set(whole) - ops
+            old, ops = _seen_beside(facts, g, slots, complete)
+            if not old and set(complete) - ops:
+                sites |= set(complete) - ops
                 states |= set(slots)
     return SeenThrough(frozenset(sites), frozenset(states))
 
@@ -66,12 +67,12 @@ def _are_apart(facts: Facts, leaves: Sequence[int]) -> bool:
     jaxpr = facts.step.jaxpr
     new = {jaxpr.outvars[i] for i in leaves if not isinstance(jaxpr.outvars[i], Literal)}
     read: set[object] = set()  # values that are computed from one of the new states
-    made: set[object] = set()
+    computed: set[object] = set()
     for eqn in jaxpr.eqns:
         if any(v in new or v in read for v in eqn.invars if not isinstance(v, Literal)):
             read.update(eqn.outvars)
-        made.update(eqn.outvars)
-    return len(new) == len(leaves) and new <= made and not new & read
+        computed.update(eqn.outvars)
+    return len(new) == len(leaves) and new <= computed and not new & read
 
 
 def _seen_beside(facts: Facts, group: int, slots: Sequence[int], sites: Sequence[int]) -> tuple[set[int], set[int]]:
@@ -93,11 +94,11 @@ def _seen_beside(facts: Facts, group: int, slots: Sequence[int], sites: Sequence
 
     error = object()
 
-    def made_of(_: Site, eqn: JaxprEqn, values: list[object]) -> list[object]:
+    def made_of(_: Address, eqn: JaxprEqn, values: list[object]) -> list[object]:
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
-    given = facts.step.select(Role.OUTPUT)
-    args = [leaf.aval for leaf in facts.step.ins], [given[k].aval for k in outputs]
+    output_leaves = facts.step.select(Role.OUTPUT)
+    args = [leaf.aval for leaf in facts.step.ins], [output_leaves[k].aval for k in outputs]
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(pulled)(*args))
     marks: list[object] = [None] * len(args[0]) + [error] * len(outputs)
     arrives = [v is error for v in interpret(jaxpr, [None] * len(consts), marks, made_of)]

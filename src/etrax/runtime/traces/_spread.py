@@ -77,17 +77,17 @@ def _derivatives(spread: Spread, nothing: Mapping[int, Array], push: Any) -> Arr
     """(R, states acted on, coarse states, fine positions), by one push for each copy."""
     coarse, fine = slot_elements(spread.coarse), slot_elements(spread.fine)
     every = []
-    for seen in spread.seen:
+    for copies in spread.seen:
         moved = np.zeros(spread.coarse.num_positions, bool)
-        moved[seen[seen >= 0]] = True
+        moved[copies[copies >= 0]] = True
         columns = []
         for leaf, index in coarse:
             tangent = np.zeros(nothing[leaf].size, nothing[leaf].dtype)
             tangent[index[moved]] = 1
             new = push({**nothing, leaf: jnp.asarray(tangent).reshape(nothing[leaf].shape)})
             rows = [new[i].reshape(-1)[at] for i, at in fine]
-            rows += [new[i].reshape(-1)[at[np.maximum(seen, 0)]] for i, at in coarse]
-            columns.append(jnp.where(seen >= 0, jnp.stack(rows), 0))
+            rows += [new[i].reshape(-1)[at[np.maximum(copies, 0)]] for i, at in coarse]
+            columns.append(jnp.where(copies >= 0, jnp.stack(rows), 0))
         every.append(jnp.stack(columns, 1))
     return jnp.stack(every).reshape(len(every), *spread.acts.shape, *spread.shape)
 

@@ -11,13 +11,14 @@ import numpy as np
 from jax import Array
 
 from .. import _site_math as site_math
-from .._plan import Plan, wide_dtype, widened
+from .._plan import Plan
+from .._site_math import wide_dtype, widened
 from .._transport import WindowData
 from ..blocks import Matrix, Vector, full_times, is_shift, power
 
 
 def fits(plan: Plan, k: int, by_sample: bool) -> bool:
-    """Of few states, only where the trace is held by sample, and the same for no two outputs."""
+    """Whether one array holds all slots: always of many states; of few, where the op's family moves it by sample."""
     return plan.layout(k).stacked or (by_sample and not plan.is_narrow(k) and _moved_by_sample(plan, k))
 
 
@@ -79,8 +80,8 @@ def moved(plan: Plan, k: int, entries: Array, window_product: Matrix, suffix_row
         at = jax.vmap(jax.vmap(lambda p, e: plan.met(k, e, p, window.fixed)), (0, None))(at, entries)
         return move_stack(site.call, at, entries, data, jnp.moveaxis(c, 1, 0))
     spread = jax.vmap(jax.vmap(lambda p, e: plan.at_trace(k, p, e, window.fixed)), (0, None))(at, entries)
-    kept = full_times(spread, entries, links)
-    return (kept + jax.vmap(lambda c: plan.outer(k, c, window), 1)(c)).astype(entries.dtype)
+    moved_trace = full_times(spread, entries, links)
+    return (moved_trace + jax.vmap(lambda c: plan.outer(k, c, window), 1)(c)).astype(entries.dtype)
 
 
 def _at_op(plan: Plan, k: int, window_product: Matrix) -> Array:

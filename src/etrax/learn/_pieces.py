@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..compiler.analysis import Facts
-from ._transport import FusedCredit, Trace, Transport
-from ._window import WindowResult, WindowRun, evolve, run_window, unread_states
+from ..runtime import FusedCredit, Trace, Transport, WindowResult, WindowRun, evolve, run_window, unread_states
 
 # (the first step, how many) -> inputs, data of the loss, resets of so many steps
 StepsReader: TypeAlias = Callable[[Any, int], tuple[list[Array], Any, Array | None]]

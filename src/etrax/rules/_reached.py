@@ -15,12 +15,8 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
-from . import _site_math as site_math
-from ._plan import Plan
-from ._readers import plain_algebra
-from ._resets import cleared
-from ._zeros import finite_unless
-from .blocks import Block, Vector
+from ..runtime import Plan, cleared, finite_unless, plain_algebra, site_math
+from ..runtime.blocks import Block, Vector
 
 # Per relation (S, …y): whether an element of y has reached a state scalar at its position. Empty unless the step is
 # steep.

@@ -81,12 +81,12 @@ def observe_step(
     facts, old = visible.facts, visible.facts.step.states_of(leaves)
 
     def run(detach: Detach, h: dict[int, Array], deltas: dict[int, Array]) -> tuple[list[Array], dict[int, Array]]:
-        seen, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h, ys, detach)
-        return seen, {i: new[i] for i in h}
+        activity, new = observe(facts, visible.readers, cut, leaves, deltas, weights, h, ys, detach)
+        return activity, {i: new[i] for i in h}
 
     deltas = OpenStep(facts.step, facts.sites, cut).no_deltas(sites)
-    (seen, states), pull = detaching_vjp(run, {i: old[i] for i in facts.group_of_leaf}, deltas)
-    return ObservedStep(seen, states, pull)
+    (activity, states), pull = detaching_vjp(run, {i: old[i] for i in facts.group_of_leaf}, deltas)
+    return ObservedStep(activity, states, pull)
 
 
 def on_activity(
@@ -96,6 +96,7 @@ def on_activity(
     facts = visible.facts
     bars = [jnp.zeros_like(a) for a in observed.seen]
     for k, at in visible.place[group].items():
+        # Elements that show no position have place −1; they read position 0 and are set to zero.
         value = (
             errors[visible.readers[k].index] if signal is None else _on_parts(_at(signal, np.maximum(at, 0)), bars[k])
         )
@@ -137,6 +138,7 @@ def moment_of(
 
 def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
     """The loss of a step, and its derivative in each output leaf that has one."""
+    # Whole numbers and keys have no cotangent, so they are held constant.
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
     def loss(moving: Mapping[int, Array]) -> Array:
@@ -146,13 +148,14 @@ def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> 
     return value, pull(jnp.ones_like(value))[0]
 
 
-def _activity(facts: Facts, visible: Visible, seen: Sequence[Array]) -> list[Array]:
+def _activity(facts: Facts, visible: Visible, values: Sequence[Array]) -> list[Array]:
     """What the step shows of each group, per position; zero where it is bare."""
-    found = []
+    activity = []
     for group, place in zip(facts.groups, visible.place, strict=True):
         total = jnp.zeros(group.num_positions)
         for k, at in place.items():
-            flat, value = at.reshape(-1), jnp.real(seen[k]).reshape(-1).astype(total.dtype)
+            flat, value = at.reshape(-1), jnp.real(values[k]).reshape(-1).astype(total.dtype)
+            # Each position is shown by one reader (`find_visible`), so its value is set, not added up.
             total = total.at[flat[flat >= 0]].set(value[flat >= 0])
-        found.append(total)
-    return found
+        activity.append(total)
+    return activity

@@ -12,8 +12,7 @@ from jax import Array
 
 from ..compiler.analysis import Facts, is_steep
 from ..compiler.ir import Role
-from ._count import count_on
-from ._transport import Transport, WindowData, embed_trace
+from ..runtime import Transport, WindowData, count_on, embed_trace
 
 
 class Watched(NamedTuple):
@@ -30,13 +29,13 @@ class Watched(NamedTuple):
 
 
 def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
-    """The same transport; its trace says where it broke."""
+    """Add to a transport's trace where its numbers stopped being finite."""
     n_params = facts.step.first_state
     n_given, n_states = n_params + len(facts.step.select(Role.INPUT)), len(facts.states)
 
     def init() -> Watched:
-        given, states, sites = (jnp.full(n, -1, jnp.int32) for n in (n_given, n_states, len(facts.sites)))
-        return Watched(transport.init(), jnp.zeros((), jnp.int32), given, states, sites)
+        bad_inputs, states, sites = (jnp.full(n, -1, jnp.int32) for n in (n_given, n_states, len(facts.sites)))
+        return Watched(transport.init(), jnp.zeros((), jnp.int32), bad_inputs, states, sites)
 
     inner = embed_trace(
         transport,
@@ -47,13 +46,13 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
     )
 
     def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
-        found = inner.each_step.record(leaves, weights, ys)
-        return found, jnp.stack([~is_finite(a) for a in leaves]), ~is_finite(found)
+        inner_record = inner.each_step.record(leaves, weights, ys)
+        return inner_record, jnp.stack([~is_finite(a) for a in leaves]), ~is_finite(inner_record)
 
     def move(old: Watched, window: WindowData) -> Watched:
         _, bad, broken = window.records
         moved = inner.move(old, window)
-        given = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
+        bad_inputs = jnp.concatenate([bad[:, :n_params], bad[:, n_params + n_states :]], 1)
         exits = jnp.stack([~is_finite(a) for a in window.exit_states]) if n_states else jnp.zeros(0, bool)
         states = jnp.concatenate([bad[1:, n_params : n_params + n_states], exits[None]])
         sites = old.sites
@@ -69,7 +68,7 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
         return Watched(
             moved.trace,
             count_on(old.step, window.steps),
-            _first(old.given, old.step, given),
+            _first(old.given, old.step, bad_inputs),
             _first(old.states, old.step, states),
             sites,
         )
@@ -79,12 +78,12 @@ def watched(facts: Facts, transport: Transport[Any]) -> Transport[Watched]:
 
 def is_finite(tree: Any) -> Array:
     """Whether every number of a tree is finite; whole numbers and keys are."""
-    found = [jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return jnp.stack(found).all() if found else jnp.ones((), bool)
+    finite = [jnp.isfinite(a).all() for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return jnp.stack(finite).all() if finite else jnp.ones((), bool)
 
 
 def _bad_steps(a: Array) -> Array:
-    """The same for each entry of the leading axis."""
+    """Per entry of the leading axis, whether some number in it is not finite."""
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return jnp.zeros(a.shape[0], bool)
     return ~jnp.isfinite(a).reshape(a.shape[0], -1).all(1)

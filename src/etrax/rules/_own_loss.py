@@ -21,12 +21,10 @@ from jax import Array
 
 from .._compat import JaxprEqn, common_dtype, is_inexact, open_jaxpr
 from ..compiler.analysis import Facts, OpNode, OutputNode, is_steep
-from ..compiler.ir import Detach, Role, Site, detaching_vjp, interpret
+from ..compiler.ir import Address, Detach, Role, detaching_vjp, interpret
 from ..compiler.opened import OpenStep
-from ._plan import Plan
+from ..runtime import Plan, StepOutputs, with_masked_products
 from ._source import OutputLoss, errors_of
-from ._transport import StepOutputs
-from ._zeros import with_masked_products
 
 R = TypeVar("R")
 
@@ -106,8 +104,8 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
 def own_loss_of(facts: Facts, sites: Sequence[int], watched: Sequence[HeldStates]) -> OwnLoss:
     """The loss of a step in the outputs of some sites, and in sets of states that it sees each by itself."""
     pairs = [_sees(facts, group) for group in watched]
-    reads_old, seen = any(old for old, _ in pairs), frozenset().union(*(old | new for old, new in pairs))
-    return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, seen, is_steep(facts))
+    reads_old, read = any(old for old, _ in pairs), frozenset().union(*(old | new for old, new in pairs))
+    return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, read, is_steep(facts))
 
 
 def pull_to_ops(
@@ -153,7 +151,7 @@ def _sees(facts: Facts, group: HeldStates) -> tuple[set[int], set[int]]:
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(pulled)(leaves, errors))
     error = object()
 
-    def made_of(_: Site, eqn: JaxprEqn, values: list[object]) -> list[object]:
+    def made_of(_: Address, eqn: JaxprEqn, values: list[object]) -> list[object]:
         return [error if any(v is error for v in values) else None] * len(eqn.outvars)
 
     args = [None] * len(leaves) + [error] * len(errors)

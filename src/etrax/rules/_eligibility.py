@@ -16,12 +16,9 @@ from jax import Array
 
 from .._compat import common_dtype
 from ..compiler.analysis import Visible
-from . import _site_math as site_math
-from ._plan import Plan
+from ..runtime import Plan, WindowData, site_math, times
+from ..runtime.blocks import Step, Vector
 from ._source import ObservedStep, observe_step, on_activity
-from ._transport import WindowData
-from ._zeros import times
-from .blocks import Step, Vector
 
 
 class Eligibility(NamedTuple):
@@ -57,16 +54,16 @@ def eligibility(
     return out
 
 
-def weighted(plan: Plan, seen: Eligibility, late: Mapping[int, Array]) -> Eligibility:
+def weighted(plan: Plan, activity: Eligibility, weights: Mapping[int, Array]) -> Eligibility:
     """r_k b_k and q_k b_k, for b_k as (steps, positions) per group."""
     layouts = plan.reader.layouts
-    b = {g: late[g].reshape(-1, *layouts[g].shape) for g in seen.r}
+    b = {g: weights[g].reshape(-1, *layouts[g].shape) for g in activity.r}
     r, q = {}, {}
-    for g, rows in seen.r.items():
+    for g, rows in activity.r.items():
         # Of many states, rows have an axis of slots behind that of steps.
         each = jax.vmap(lambda v, x, g=g: plan.algebras[g].map_vector(lambda a: _scaled(plan, a, x), v))
         r[g] = each(rows, b[g])
-    for k, a in seen.q.items():
+    for k, a in activity.q.items():
         at = jax.vmap(plan.gathers[k])(b[plan.relations[k].group].astype(jnp.real(a).dtype))
         at = site_math.beside_loops(plan.facts.sites[plan.relations[k].site], at, lead=1)
         q[k] = times(a, at, plan.steep)
@@ -78,11 +75,11 @@ def _scaled(plan: Plan, a: Array, b: Array) -> Array:
 
 
 def backward(
-    plan: Plan, window: WindowData, records: Step, seen: Eligibility
+    plan: Plan, window: WindowData, records: Step, activity: Eligibility
 ) -> tuple[dict[int, Vector], dict[int, Array]]:
     """a_0 per group, and c_k at y per relation, stacked over steps, for r and q that are weighted."""
-    entry, late = plan.pulled_rows(window, records, {}, seen.r)
-    return entry, {k: q + late[k] for k, q in seen.q.items()}
+    entry, suffix_rows = plan.pulled_rows(window, records, {}, activity.r)
+    return entry, {k: q + suffix_rows[k] for k, q in activity.q.items()}
 
 
 def _wide(a: Array) -> Array:
