@@ -461,7 +461,7 @@ def _projected(model: Model, rule: Rule, candidates: Candidates, options: Option
         raise ArgumentError(f"`directional` runs on one device and watches no numbers: compile without `{option}`.")
     members = [Learner(model, member, options).program for member in candidates.rules]
     facts = rule.facts_for(model.facts)
-    return projected_gradient(facts.step, members, candidates, rule.frozen(facts))
+    return projected_gradient(facts, members, candidates, rule.frozen(facts))
 
 
 def _on_mesh(program: Program, rule: Rule, options: Options) -> Devices:

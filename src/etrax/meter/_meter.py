@@ -173,7 +173,7 @@ class Meter:
         by_lane = self.learner.lanes_for(None, reset)
         program = (self.learner if by_lane is None else by_lane).program
         arguments = program.arguments(params, hidden, inputs, targets, mask, self._losses, reset, initial)
-        return push_arguments(program.facts.step, self._losses, arguments, targets, self._directions(values), tangents)
+        return push_arguments(program.facts, self._losses, arguments, targets, self._directions(values), tangents)
 
     def read(self, measured: MeterState) -> Reading:
         """Cosines by the correlation of g·v and ĝ·v, with the interval of Fisher's transformation."""
