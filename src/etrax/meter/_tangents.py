@@ -105,7 +105,7 @@ def push_sequence(
 
     def body(carry: tuple[PyTree, list[list[Array]], list[Array]], xs: PyTree) -> tuple[PyTree, None]:
         hidden, tangents, sums = carry
-        hidden, tangents, slopes = push_step(step_loss, params, hidden, directions, tangents, *xs, steep)
+        hidden, tangents, slopes = push_step(step_loss, params, hidden, directions, tangents, *xs, steep=steep)
         return (hidden, tangents, [a + b.astype(a.dtype) for a, b in zip(sums, slopes, strict=True)]), None
 
     sums = [jnp.zeros(d.values[0].shape[0]) for d in directions]
