@@ -200,6 +200,7 @@ NONSENSE = [
     *(("optimizer", "schedule", v, "`schedule` of [optimizer] is") for v in ("3", '"cos"', "true")),
     *(("optimizer", "warmup", v, "`warmup` of [optimizer] is") for v in ("1", "-0.1", "true")),
     *(("training", k, "0", f"`{k}` of [training] is") for k in ("patience", "meter")),
+    ("training", "meter", "1000000000", "directions of all parameters take"),
     ("data", "key", "9" * 20, "`copy` needs `key=`"), ("data", "test", "nan", "`test` of [data]"),
     ("data", "test", "true", "`test` of [data] is True"), ("rule", "name", "3", "`name` of [rule] is 3"),
     ("rule", "name", '"\\u202e\\u001b[2J"', r"is '\u202e\x1b[2J'"),

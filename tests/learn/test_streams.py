@@ -235,6 +235,46 @@ def test_a_buffer_that_is_filled_again(window):
     same((outputs, everything(stream)), clean(learner, window, range(6)))
 
 
+def aligned(a):
+    """Numbers at an address that lets JAX read them where they are, without a copy."""
+    a = np.asarray(a)
+    memory = np.zeros(a.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    there = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+    there[...] = a
+    return there
+
+
+def test_numbers_that_a_stream_begins_with_are_those_of_then():
+    learner = learner_of()
+    opt_state = optax.adam(1e-2).init(PARAMS)
+    given = jax.tree.map(aligned, (PARAMS, learner.init(), opt_state))
+    begun = learner.online(optax.adam(1e-2), loss, params=given[0], state=given[1], opt_state=given[2])
+    assigned = stream_of(learner)
+    assigned.params, assigned.state, assigned.opt_state = given
+    for a in jax.tree.leaves(given):
+        a[...] = 7
+    for stream in (begun, assigned):
+        stream.feed(XS[0], YS[0])
+        same(everything(stream), clean(learner, 1, [0])[1])
+
+
+def test_the_state_that_resets_of_a_window_return_to_is_that_of_then():
+    learner, ends = learner_of(), []
+    for change in (0, 5):
+        stream, initial = stream_of(learner, 4), aligned(np.full((B, H), 0.5))
+        stream.feed(XS[0], YS[0], reset=True, initial=initial)
+        stream.feed(XS[1], YS[1], reset=True, initial=initial)  # the same numbers
+        initial += change
+        if change:
+            with pytest.raises(etrax.ArgumentError, match="return to one `initial` state"):
+                stream.feed(XS[2], YS[2], reset=True, initial=initial)
+        for t in (2, 3):
+            stream.feed(XS[t], YS[t])
+        ends.append(everything(stream))
+    same(*ends)
+
+
 def test_a_stream_that_gives_its_state_away_says_so():
     learner = learner_of(check_finite=True)
     stream = stream_of(learner, donate=True)

@@ -153,6 +153,40 @@ def test_nearly_dependent_candidates(apart):
         assert np.linalg.norm(outside) <= 1e-13 * np.linalg.norm(column[0])
 
 
+def root(w, h, x):
+    h = jax.nn.relu(0.3 * jnp.sqrt(h) + x @ w - 0.1)  # zero in the middle, where the root has no slope
+    return h, h
+
+
+def timer(w, h, x):
+    a, age = h
+    a = 0.9 * a + (x @ w) * jnp.sqrt(age)
+    return (a, jnp.where(x.sum() > 0.2, 0.0, age + 1)), a
+
+
+@pytest.mark.parametrize(("step", "hidden"), [(root, jnp.ones(4)), (timer, (jnp.zeros(4), jnp.zeros(())))])
+def test_an_influence_of_zero_stays_zero_at_an_infinite_slope(step, hidden):
+    """The candidate is exact, so that the projection, and what the meter says, are BPTT's own."""
+    rng = np.random.default_rng(0)
+    w, xs, ys = (jnp.asarray(rng.standard_normal(shape)) for shape in ((3, 4), (T, 3), (T, 4)))
+
+    def total(w):
+        def body(h, along):
+            h, output = step(w, h, along[0])
+            return h, squared(output, along[1])
+
+        return jax.lax.scan(body, hidden, (xs, ys))[1].mean()
+
+    want = jax.grad(total)(w)
+    assert np.isfinite(want).all() and np.abs(want).max() > 0
+    learner = etrax.compile(step, etrax.directional(["rtrl"]), xs[0], params=w, hidden=hidden)
+    (_, grads), _ = learner.value_and_grad(squared, 2)(w, learner.init(), xs, ys)
+    np.testing.assert_allclose(grads, want, rtol=1e-9)
+    exact = learner.with_rule("rtrl")
+    reading = exact.meter(squared, window=2).measure(w, exact.init(), xs, ys, key=jax.random.key(0))
+    assert reading.whole.cosine > 1 - 1e-9
+
+
 def test_small_candidates_count():
     (basis,) = orthonormal([[jnp.full(4, 1e-200)], [jnp.array([1e-190, 0, 0, 0])]])
     np.testing.assert_allclose(basis @ basis.T, np.eye(2), atol=1e-12)

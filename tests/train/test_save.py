@@ -193,12 +193,24 @@ def test_a_save_in_the_background(tmp_path):
 
 def test_a_save_in_the_background_that_fails(tmp_path):
     (tmp_path / "file").write_text("no directory")
-    saving = etrax.save(tmp_path / "file", params={"w": jnp.ones(3)}, background=True)
-    with pytest.raises(etrax.train.CheckpointError, match="is a file"):
-        saving.wait()
+    with pytest.warns(RuntimeWarning, match="in the background failed: .* is a file"):
+        saving = etrax.save(tmp_path / "file", params={"w": jnp.ones(3)}, background=True)
+        with pytest.raises(etrax.train.CheckpointError, match="is a file"):
+            saving.wait()
     with pytest.raises(etrax.EtraxError, match="`background`"):
         etrax.save(tmp_path / "other", params={"w": jnp.ones(3)}, background="yes")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(tmp_path, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("etrax.train._save.Thread.start", refuse)
+    with pytest.raises(RuntimeError, match="can't start"):
+        etrax.save(tmp_path / "saved", params={"w": jnp.ones(3)}, background=True)
+    monkeypatch.undo()
+    etrax.save(tmp_path / "saved", params={"w": jnp.ones(3)})
 
 
 def test_traces_of_earlier_versions_are_refused(learner, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from ..learn import Learner, Optimizer
 from ..rules import RULES
 from ..tasks import Task
 from ..train import Dataset, Epoch, Trainer, accuracy, step_accuracy
-from ._limits import Network, check_model_options, check_optimizer_options, check_size, check_update
+from ._limits import Network, check_meter, check_model_options, check_optimizer_options, check_size, check_update
 from ._model import load_model
 
 Result = TypeVar("Result")
@@ -135,6 +135,8 @@ def run(config: Config, model: str | None, tell: Callable[[str], None], accept: 
     optimizer = _optimizer(optax, options, epochs * _updates_of_epoch(training, window, batch))
     learner = _learner(config, training, batch, seed, model)
     check_update(optimizer, learner.params)
+    if meter is not None:
+        check_meter(meter, learner.params)
     classes = training.classes is not None
     loss = optax.softmax_cross_entropy_with_integer_labels if classes else optax.squared_error
     trainer = Trainer(

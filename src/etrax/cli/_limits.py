@@ -103,6 +103,16 @@ def check_size(build: Callable[[int], Network], neurons: int, batch: int, n_in: 
     return budget
 
 
+def check_meter(directions: int, params: PyTree) -> None:
+    """So many directions of all parameters, with what they give, fit into memory."""
+    size = 2 * directions * sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(params))
+    if size > default_budget():
+        raise ArgumentError(
+            f"`meter` of [training] is {directions:,}: so many directions of all parameters take {format_bytes(size)}, "
+            "more than half of the memory here. Eight are enough."
+        )
+
+
 def _size_of(network: Network) -> int:
     """Bytes of the parameters."""
     return sum(a.size * a.dtype.itemsize for s in network.states().values() for a in jax.tree.leaves(s.value))

@@ -6,6 +6,7 @@ from ._checks import check_optimizer as check_optimizer
 from ._checks import check_remat as check_remat
 from ._checks import check_reset as check_reset
 from ._checks import check_window as check_window
+from ._checks import copied as copied
 from ._checks import strong as strong
 from ._checks import with_loss_value as with_loss_value
 from ._devices import Run as Run

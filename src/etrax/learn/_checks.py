@@ -269,8 +269,21 @@ def as_arrays(tree: PyTree, leaves: Sequence[Leaf]) -> PyTree:
 
 
 def strong(tree: PyTree) -> PyTree:
-    """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile."""
-    return jax.tree.map(lambda a: a if is_extended(a) else jnp.asarray(a, jnp.asarray(a).dtype), tree)
+    """Arrays of a definite type: a weak one (a Python number) would turn strong in the first update, and recompile.
+
+    What a caller writes into arrays of numpy afterwards changes nothing.
+    """
+
+    def one(a: PyTree) -> PyTree:
+        a = copied(a)
+        return a if is_extended(a) else jnp.asarray(a, jnp.asarray(a).dtype)
+
+    return jax.tree.map(one, tree)
+
+
+def copied(a: PyTree) -> PyTree:
+    """An array that stays as it is: JAX may read the memory of numpy's, which callers fill again and again."""
+    return a.copy() if isinstance(a, np.ndarray) else a
 
 
 def check_window(window: object) -> int:

@@ -42,4 +42,4 @@ def projected(
         raise ArgumentError(f"`directional` runs on one device and watches no numbers: compile without `{option}`.")
     members = [program_of(member) for member in rule.candidates.rules]
     facts = rule.facts_for(model.facts)
-    return projected_gradient(facts.step, members, rule.candidates, rule.frozen(facts))
+    return projected_gradient(facts, members, rule.candidates, rule.frozen(facts))

@@ -16,7 +16,7 @@ from .._errors import ArgumentError
 from ..compiler.ir import LossFunction, PyTree, describe
 from ..runtime import restarted
 from ._checked_once import Signature, signature_of
-from ._checks import Optimizer, check_opt_state, check_optimizer, check_window, strong
+from ._checks import Optimizer, check_opt_state, check_optimizer, check_window, copied, strong
 from ._finite import flag_sample, raise_if_bad_sample
 from ._functions import sample_function, steps_function
 from ._program import LearnerState
@@ -59,14 +59,13 @@ class _Held(NamedTuple):
         return self._replace(hidden=self.state.hidden, waiting=(), initial=None)
 
 
-def _copied(a: PyTree) -> PyTree:
-    """An array that stays as it is until the window ends; a caller may fill one buffer of numpy again and again."""
-    return a.copy() if isinstance(a, np.ndarray) else a
-
-
 def _is_same(one: PyTree, other: PyTree) -> bool:
-    """Whether two trees hold the same arrays."""
-    return all(a is b for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+    """Whether two trees hold the same arrays; of numpy's, arrays that are equal now."""
+
+    def same(a: PyTree, b: PyTree) -> bool:
+        return a is b or (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b))
+
+    return all(map(same, jax.tree.leaves(one), jax.tree.leaves(other)))
 
 
 @transfers_meant()
@@ -245,8 +244,8 @@ class Online:
             if flags is not None:
                 raise_if_bad_sample(self.learner.facts, flags, self.step)
             if sample.reset is not None:
-                held = held._replace(initial=initial)
-            held = held._replace(waiting=(*held.waiting, jax.tree.map(_copied, sample)))
+                held = held._replace(initial=jax.tree.map(copied, initial))
+            held = held._replace(waiting=(*held.waiting, jax.tree.map(copied, sample)))
             if len(held.waiting) == self.window:
                 return OnlineResult(output, self._learn(held))
             self._held = held._replace(hidden=hidden)

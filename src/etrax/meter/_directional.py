@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._compat import common_dtype, is_inexact
-from ..compiler.ir import PyTree, Role, Step
+from ..compiler.analysis import Facts
+from ..compiler.ir import PyTree, Role
 from ..learn import Arguments, Losses, Program, run_sequence, steps_of
 from ..rules import CallMemory, Candidates, next_keys, numbers_of
 from ._tangents import Direction, push_arguments, zero_tangents
@@ -30,10 +31,10 @@ _ROUNDING = 16
 
 
 def projected_gradient(
-    step: Step, members: Sequence[Program], candidates: Candidates, frozen: frozenset[int]
+    facts: Facts, members: Sequence[Program], candidates: Candidates, frozen: frozenset[int]
 ) -> ByCall:
     """The gradient of a call by the rules of `members`, each once, and by tangents along what they gave."""
-    leaves = step.select(Role.PARAM)
+    leaves = facts.step.select(Role.PARAM)
     moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf.aval)]
     # Numbers among the parameters that have derivatives, as directions count them; frozen ones never move.
     learned = [n for n, i in enumerate(moving) if i not in frozen and leaves[i].aval.size]
@@ -57,14 +58,14 @@ def projected_gradient(
         weighed = (targets, arguments.weight)
         scale = losses.total(weighed, steps_of(arguments.inputs, (weighed, arguments.reset)))
         _, products, _ = push_arguments(
-            step, losses, arguments, targets, directions, zero_tangents(arguments.states, directions)
+            facts, losses, arguments, targets, directions, zero_tangents(arguments.states, directions)
         )
         grads = [jnp.zeros_like(p) for p in arguments.params]
         for group, basis, slopes in zip(groups, bases, products, strict=True):
             for n, q in zip(group, basis, strict=True):
                 sums = jnp.tensordot(slopes.astype(jnp.real(q).dtype) / scale, q, 1)
                 grads[moving[n]] = sums.astype(grads[moving[n]].dtype)
-        tree = jax.tree.unflatten(step.trees[Role.PARAM], grads)
+        tree = jax.tree.unflatten(facts.step.trees[Role.PARAM], grads)
         last = grads if candidates.last else []
         return loss, tree, states, CallMemory(last, numbers_of(later), [memory for *_, memory in runs])
 

@@ -24,7 +24,7 @@ from .._arguments import check_key, check_whole, short
 from .._compat import is_inexact, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError
 from ..compiler.ir import LossFunction, Path, PyTree, Role, format_path
-from ..learn import Learner, LearnerState, Losses, check_learner, check_window
+from ..learn import Learner, LearnerState, Losses, check_learner, check_window, strong
 from ._staleness import Stale, described, last_window, staleness
 from ._tangents import Direction, push_arguments, zero_tangents
 
@@ -134,7 +134,7 @@ class Meter:
         values = [*random, *asked]
         states = program.states(state.hidden)
         return MeterState(
-            params, fresh, values, zero_tangents(states, self._directions(values)),
+            strong(params), fresh, values, zero_tangents(states, self._directions(values)),
             [jnp.zeros(v[0].shape[0]) for v in values], jax.tree.map(jnp.zeros_like, params), jnp.zeros(()),
         )  # fmt: skip
 
@@ -173,7 +173,7 @@ class Meter:
         by_lane = self.learner.resets.lanes_for(None, reset)
         program = (self.learner if by_lane is None else by_lane).program
         arguments = program.arguments(params, hidden, inputs, targets, mask, self._losses, reset, initial)
-        return push_arguments(program.facts.step, self._losses, arguments, targets, self._directions(values), tangents)
+        return push_arguments(program.facts, self._losses, arguments, targets, self._directions(values), tangents)
 
     def read(self, measured: MeterState) -> Reading:
         """Cosines by the correlation of g·v and ĝ·v, with the interval of Fisher's transformation."""

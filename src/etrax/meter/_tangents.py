@@ -12,17 +12,19 @@ with g the true gradient of the stretch's loss. This is exact for any length, at
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from .._compat import is_inexact
 from .._errors import NotSupportedError
-from ..compiler.ir import PyTree, Step
+from ..compiler.analysis import Facts, is_steep
+from ..compiler.ir import PyTree
 from ..learn import Arguments, Losses, without_masked_nans
-from ..runtime import restarted
+from ..runtime import restarted, with_masked_products
 
 # (params, hidden, inputs, target, weight of each sample or of the step) -> (new hidden, weighted loss of the step)
 StepLoss: TypeAlias = Callable[[PyTree, PyTree, PyTree, PyTree, Array], tuple[PyTree, Array]]
@@ -52,12 +54,12 @@ def with_moving(tree: PyTree, moving: list[Array]) -> PyTree:
 
 def push_step(
     step_loss: StepLoss, params: PyTree, hidden: PyTree, directions: list[Direction], tangents: list[list[Array]],
-    inputs: PyTree, target: PyTree, weight: Array,
+    inputs: PyTree, target: PyTree, weight: Array, steep: bool,
 ) -> tuple[PyTree, list[list[Array]], list[Array]]:  # fmt: skip
     """One step: the new hidden state, and for each set of directions the new tangents and dℓ/dv.
 
     J·v is the transpose of the pull-back c ↦ c·J, so that surrogate gradients given by `jax.custom_vjp`, which have no
-    forward mode, count as they do in BPTT.
+    forward mode, count as they do in BPTT. In a `steep` step a tangent of zero stays zero at an infinite slope.
     """
 
     def run(params_moving: list[Array], hidden_moving: list[Array]) -> tuple[tuple[list[Array], Array], PyTree]:
@@ -69,7 +71,8 @@ def push_step(
     start = moving_part(params), moving_part(hidden)
     out, pull, new = jax.vjp(run, *start, has_aux=True)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), out)
-    push = jax.linear_transpose(pull, like)
+    transposed = jax.linear_transpose(pull, like)
+    push = partial(with_masked_products, transposed) if steep else transposed
 
     def along(direction: Direction, tangent: list[Array]) -> tuple[list[Array], Array]:
         zeros = [jnp.zeros_like(p) for p in start[0]]
@@ -96,13 +99,13 @@ def push_step(
 
 def push_sequence(
     step_loss: StepLoss, params: PyTree, hidden: PyTree, directions: list[Direction], tangents: list[list[Array]],
-    inputs: PyTree, targets: PyTree, weight: Array,
+    inputs: PyTree, targets: PyTree, weight: Array, steep: bool,
 ) -> tuple[PyTree, list[list[Array]], list[Array]]:  # fmt: skip
     """All steps of a sequence: the last hidden state and tangents, and for each set of directions g·v."""
 
     def body(carry: tuple[PyTree, list[list[Array]], list[Array]], xs: PyTree) -> tuple[PyTree, None]:
         hidden, tangents, sums = carry
-        hidden, tangents, slopes = push_step(step_loss, params, hidden, directions, tangents, *xs)
+        hidden, tangents, slopes = push_step(step_loss, params, hidden, directions, tangents, *xs, steep=steep)
         return (hidden, tangents, [a + b.astype(a.dtype) for a, b in zip(sums, slopes, strict=True)]), None
 
     sums = [jnp.zeros(d.values[0].shape[0]) for d in directions]
@@ -117,21 +120,23 @@ def zero_tangents(hidden: PyTree, directions: list[Direction]) -> list[list[Arra
 
 
 def push_arguments(
-    step: Step, losses: Losses, arguments: Arguments, targets: PyTree, directions: list[Direction],
+    facts: Facts, losses: Losses, arguments: Arguments, targets: PyTree, directions: list[Direction],
     tangents: list[list[Array]],
 ) -> tuple[list[list[Array]], list[Array], Array]:  # fmt: skip
     """Tangents at the end of a sequence, g·v of the summed loss for each set of directions, and the sum of weights."""
-    count = len(step.states)
+    count = len(facts.states)
     steps = jax.tree.leaves((arguments.inputs, targets, arguments.weight, arguments.reset))[0].shape[0]
     weight = jnp.ones(steps) if arguments.weight is None else arguments.weight
 
     def step_loss(p: PyTree, h: PyTree, x: PyTree, target: PyTree, w: Array) -> tuple[PyTree, Array]:
         x, flags = x
         h = h if flags is None else restarted(flags, arguments.initial, h)  # its tangents are then zero
-        outs = step.run([*p, *h, *x])
+        # No parameter moves what it does not reach (a timer), whatever its slope.
+        h = [lax.stop_gradient(a) if i in facts.unreached else a for i, a in enumerate(h)]
+        outs = facts.step.run([*p, *h, *x])
         return outs[:count], losses(outs[count:], (target, w))[0]
 
     xs = without_masked_nans(arguments.inputs, arguments.weight)
-    data = (xs, arguments.reset), targets, weight
+    data = (xs, arguments.reset), targets, weight, is_steep(facts)
     _, tangents, products = push_sequence(step_loss, arguments.params, arguments.states, directions, tangents, *data)
     return tangents, products, weight.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from threading import Lock, Thread
@@ -73,6 +74,8 @@ def _write(directory: str | Path, tree: Mapping[str, PyTree], meta: dict[str, ob
 class Saving:
     """A save that a thread writes. `wait()` for its end: it raises what went wrong; `done` says whether it has ended.
 
+    What goes wrong is a `RuntimeWarning` as well, for who never waits.
+
     >>> import etrax, jax.numpy as jnp, tempfile
     >>> saving = etrax.save(tempfile.mkdtemp(), params={"w": jnp.ones(3)}, background=True)
     >>> saving.wait()
@@ -90,8 +93,8 @@ class Saving:
             copies = trees.map(staged_copy, dict(tree))
             self._error: Exception | None = None
             self._thread = Thread(target=self._run, args=(before, directory, copies, meta), name="etrax.save")
+            self._thread.start()  # first: a thread that the system refuses is nothing to wait for
             _RUNNING[where] = self
-            self._thread.start()
 
     def __repr__(self) -> str:
         return f"<Saving: {'failed' if self._error else 'done' if self.done else 'running'}>"
@@ -113,6 +116,8 @@ class Saving:
             _write(directory, tree, meta)
         except Exception as error:
             self._error = error
+            # Nobody may ever wait for it, and `restore` will then give what was saved before.
+            warnings.warn(f"a save in the background failed: {error}", RuntimeWarning, stacklevel=1)
 
 
 # The last save of each directory that a thread writes, or has written.

@@ -26,6 +26,7 @@ from ..learn import (
     check_optimizer,
     check_remat,
     check_window,
+    copied,
     digest_of_loss,
     digest_of_optimizer,
     identity_of,
@@ -210,7 +211,8 @@ class Trainer:
         """The meter on the first batch, in every epoch: what changes is the model, not the data."""
         if self._bias is None:
             return None
-        return partial(self._bias, next(source.first.epoch()), source.first.layout.batched)
+        batch = jax.tree.map(copied, next(source.first.epoch()))  # an iterable may fill it anew
+        return partial(self._bias, batch, source.first.layout.batched)
 
     @transfers_meant()
     def evaluate(self, params: PyTree, data: Dataset | Source, *, batch_first: bool = False) -> dict[str, float]:
