@@ -216,7 +216,7 @@ def test_save_checks_what_it_labels(tmp_path):
     for given, message in (
         ({"params": {**params(), "w": jnp.ones((I, 5))}}, r"`params` at 'w' has shape \[3, 5\]"),
         ({"params": {"v": params()["w"]}}, "not expected: 'v'"),
-        ({"params": params(), "state": other.init()}, "`state.trace` is another than this learner's"),
+        ({"params": params(), "state": other.init()}, "`state.trace` does not belong to this learner"),
         ({"state": mine.init()._replace(hidden=jnp.zeros((B, 7)))}, r"`hidden` .*has shape \[3, 7\]"),
         ({"state": mine.init().hidden}, "holds hidden states alone"),
     ):

@@ -35,7 +35,7 @@ def test_resumed_run_is_the_uninterrupted_one(tmp_path, monkeypatch, rule, updat
     whole = call()
     with monkeypatch.context() as patch:
         interrupt(patch, epoch=3, batch=2)
-        with pytest.raises(Interrupted, match=r"2 finished and saved in .*the same call goes on from there"):
+        with pytest.raises(Interrupted, match=r"2 finished and saved in .*the same call continues from there"):
             call(checkpoint=tmp_path / "run")
     again = []
     equal(call(checkpoint=tmp_path / "run", callback=lambda e: again.append(e.epoch)), whole)

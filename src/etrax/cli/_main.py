@@ -112,7 +112,7 @@ def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
     use = "etrax explain model.py:make --html report.html"
     explain = command("explain", _explain, "Say for every parameter what its gradient is worth, and why.", use)
     _rule(explain)
-    explain.add_argument("--full", action="store_true", help="every parameter with a reason of its own")
+    explain.add_argument("--full", action="store_true", help="every parameter with its full reason")
     explain.add_argument("--html", metavar="FILE", help="write the report as a page, with the graph drawn")
     text = "Compare gradients with BPTT on random inputs; exit code 1 if a verdict is wrong."
     check = command("check", _check, text, "etrax check model.py:make --window 5 --steps 50")
@@ -139,13 +139,13 @@ def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "Train as a config says: data, model, rule, optimizer, window. Run again, it goes on where it stopped."
+    text = "Train from a config: data, model, rule, optimizer, window. Run it again to continue where it stopped."
     train = command("train", _train, text, "etrax train --example > run.toml && etrax train run.toml", model=False)
     train.add_argument("config", nargs="?", help="a TOML file; it is data and is never executed")
     train.add_argument("--example", action="store_true", help="print a config to begin with")
     train.add_argument("--model", metavar="MODULE:FACTORY", help="a model of your own in place of [model]")
     train.add_argument(
-        "--accept", nargs="+", default=[], metavar="WORD", help="go on with another model, loss, optimizer …"
+        "--accept", nargs="+", default=[], metavar="WORD", help="continue although the model, loss, optimizer … changed"
     )
     command("demo", _demo, "Watch a network learn from a stream, in seconds.", "etrax demo", model=False)
     text = "Say which versions, extras and devices are here, and what is missing."

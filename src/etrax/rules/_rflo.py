@@ -56,7 +56,7 @@ class LeakyTrace(NamedTuple):
 def leaky_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None, *, decay: float
 ) -> tuple[Plan, Transport[LeakyTrace]]:
-    """The traces of D-RTRL, with λ in the place of D, and their plan."""
+    """The traces of D-RTRL, with λ in place of D, and their plan."""
     plan = chosen_plan(
         facts, sites, trace_dtype, CHEAP_FAN_OUT, whole_view(facts), lambda probes: leaky_reader(probes, decay)
     )

@@ -263,7 +263,7 @@ class Plan:
         return narrow, {k: f if (a := alongs[k]) is None else narrowed(f, (False, *a)) for k, f in rows.items()}
 
     def fixed(self, window: WindowData) -> FixedParts:
-        """The entries of D and F that are made of parameters only, read with nothing in the place of states."""
+        """The entries of D and F that are made of parameters only, read with nothing in place of states."""
         known = self.structure
         if not known.blocks:
             return FixedParts({}, {}, {})

@@ -140,7 +140,7 @@ class Filtered:
 
 @dataclass(frozen=True, eq=False)
 class Leaky:
-    """λ in the place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
+    """λ in place of D, and F, for the slots that some op drives within its step: no other ever has a trace."""
 
     probes: Probes
     decay: float

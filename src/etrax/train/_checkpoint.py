@@ -60,7 +60,7 @@ class Saver:
         except CheckpointError as error:
             raise CheckpointError(
                 f"epoch {len(history)} could not be saved in {str(self.store.directory)!r}: {error}. What was saved "
-                "before it is intact: make room there, and the same call goes on from that. The parameters are in "
+                "before it is intact: make room there, and the same call continues from it. The parameters are in "
                 "`.result.last_params` of this error."
             ) from error
 

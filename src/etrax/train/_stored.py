@@ -31,8 +31,8 @@ class CheckpointError(EtraxError, ValueError):
 
 def damaged(step: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"the checkpoint {str(step)!r} is damaged: {why}. Remove that directory to go on from the epoch saved before "
-        "it, or all of its parent to begin anew."
+        f"the checkpoint {str(step)!r} is damaged: {why}. Remove that directory to continue from the epoch saved "
+        "before it, or all of its parent to begin anew."
     )
 
 

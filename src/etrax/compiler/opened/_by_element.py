@@ -55,7 +55,7 @@ def with_elementwise_ops(step: Step) -> tuple[Step, tuple[WeightSite, ...]]:
 
 
 def _rewritten(jaxpr: Jaxpr, at: Site, written: Mapping[Site, Written]) -> Jaxpr:
-    """A program with calls of elementwise products in the place of some equations, also inside loops and branches."""
+    """A program with calls of elementwise products in place of some equations, also inside loops and branches."""
     return jaxpr.replace(eqns=[_equation(eqn, (*at, i), written) for i, eqn in enumerate(jaxpr.eqns)])
 
 
