@@ -124,7 +124,7 @@ def saved(tmp_path_factory):
 def test_another_run_is_refused(saved, what):
     make, options, message = OTHERS[what]
     options = {"data": data(), **options}
-    with pytest.raises(CheckpointError, match=f"holds another run than this one:(?s:.*){message}"):
+    with pytest.raises(CheckpointError, match=f"belongs to a different run:(?s:.*){message}"):
         make().fit(epochs=2, checkpoint=saved, progress=False, **options)
 
 

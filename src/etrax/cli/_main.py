@@ -45,7 +45,7 @@ a model for the commands is a function in a file of yours:
 
   etrax explain model.py:make       what each parameter's gradient is worth
   etrax check model.py:make         the same, measured against BPTT
-  etrax rules model.py:make         which rule to take
+  etrax rules model.py:make         which rule to use
 """
 
 
@@ -172,7 +172,7 @@ def _positive(text: str) -> int:
     value = int(text) if text.isdecimal() and len(text) <= 20 else 0
     if not 1 <= value <= most:
         shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise argparse.ArgumentTypeError(f"{shown!r} is not a whole number of at least 1 and at most {most}")
+        raise argparse.ArgumentTypeError(f"{shown!r} is not a whole number from 1 to {most}")
     return value
 
 

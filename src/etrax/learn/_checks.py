@@ -371,7 +371,7 @@ def check_optimizer(optimizer: object) -> None:
         callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
     ):
         function = callable(optimizer) and not isinstance(optimizer, type)
-        first = ". It stands before the loss" if function else ""
+        first = ". It comes before the loss" if function else ""
         raise ArgumentTypeError(
             f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`{first}."
         )

@@ -21,7 +21,7 @@ ARRAY_BYTES = 64 << 10  # what the format adds to each array
 
 
 class CheckpointError(EtraxError, ValueError):
-    """A checkpoint that is damaged, in use, cannot be written, or belongs to another run than this one.
+    """A checkpoint that is damaged, in use, cannot be written, or belongs to a different run.
 
     `result` holds what the run had reached, where there was a run; None otherwise.
     """
