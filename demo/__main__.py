@@ -29,8 +29,8 @@ PART, PICTURES = "README.part.md", ("docs/pictures/memory.svg", "docs/pictures/m
 
 # What a finished demo leads to. Commands are given as they are typed in the folder of the demo.
 NEXT = """\
-Next, a model of your own. That network is `make` in demo/model.py: put your step in its place, or take a file of yours.
-  .venv-demo/bin/etrax explain demo/model.py:make    what each parameter's gradient is worth, and why
+Next, a model of your own. That network is `make` in demo/model.py: replace its step, or use a file of your own.
+  .venv-demo/bin/etrax explain demo/model.py:make    how good each parameter's gradient is, and why
   .venv-demo/bin/etrax check demo/model.py:make      the same, measured against BPTT
 Questions: docs/start.md (ten minutes), docs/which_rule.md, docs/front_ends.md; `make docs` builds the site."""
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as stopped:
         told = str(stopped) or "interrupted."
-        print(f"\n{told}\nRun the same command again: it goes on from the last finished epoch.", file=sys.stderr)
+        print(f"\n{told}\nRun the same command again: it continues from the last finished epoch.", file=sys.stderr)
         return 130
     if options.readme:
         page = Path(options.readme)
@@ -162,10 +162,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--epochs", type=_count, default=usual.epochs)
     parser.add_argument("--neurons", type=_count, default=usual.neurons)
-    parser.add_argument("--samples", type=_count, help="learn so many digits only")
-    parser.add_argument("--again", action="store_true", help="train anew though there is a result")
+    parser.add_argument("--samples", type=_count, help="learn only this many digits")
+    parser.add_argument("--again", action="store_true", help="train again even if there is a result")
     parser.add_argument("--data", choices=("auto", "speech", "images"), default="auto")
-    parser.add_argument("--readme", metavar="FILE", help="put the figures into this page, between its marks")
+    parser.add_argument("--readme", metavar="FILE", help="write the figures into this page")
     parser.add_argument(
         "--out", default=str(Path(__file__).with_name("out")), help="directory of report and checkpoints"
     )

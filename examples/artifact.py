@@ -1,4 +1,4 @@
-"""A learner that moves: trained, saved in the middle of a stream, and gone on with from one file without its model.
+"""A learner that moves: trained, saved in the middle of a stream, and continued from one file without its model.
 
     python examples/artifact.py
 

@@ -1,4 +1,4 @@
-"""A network of brainpy.state with physical units, as it is: LIF neurons, exponential synapses, a leaky readout.
+"""A brainpy network with physical units, unchanged: LIF neurons, exponential synapses, a leaky readout.
 
     python examples/brainpy_lif.py
 

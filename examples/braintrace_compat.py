@@ -1,4 +1,4 @@
-"""A program written for braintrace that changed its import line, and what it is told beside its gradients.
+"""A program written for braintrace with one import line changed, and the verdicts that it gets.
 
     python examples/braintrace_compat.py
 

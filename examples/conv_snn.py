@@ -1,4 +1,4 @@
-"""A convolutional spiking network that sees pictures of clothes, learned online while each picture is shown.
+"""A convolutional spiking network that sees images of clothes, learned online while each picture is shown.
 
     python examples/conv_snn.py [FOLDER]
 

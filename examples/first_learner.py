@@ -1,4 +1,4 @@
-"""A first learner in plain JAX: one step, one compile, what each gradient is worth, and a few updates.
+"""A first learner in plain JAX: one step, one compile, the report, and a few updates.
 
 python examples/first_learner.py
 """

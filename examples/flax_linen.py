@@ -1,4 +1,4 @@
-"""A Flax linen network by its `apply`, with a `TrainState`: updated at every step of a stream, by D-RTRL and by TBPTT.
+"""A Flax Linen network used through `apply`, with a `TrainState`: an update at every step, by D-RTRL and by TBPTT.
 
     python examples/flax_linen.py
 

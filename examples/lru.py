@@ -1,4 +1,4 @@
-"""A linear recurrent unit learned online, exactly: its complex state is diagonal, so every trace is.
+"""A linear recurrent unit learned online, exactly: its complex state is diagonal, and so is every trace.
 
     python examples/lru.py
 

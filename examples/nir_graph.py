@@ -1,4 +1,4 @@
-"""A spiking network from a NIR file, trained online and written back for whoever reads NIR.
+"""A spiking network from a NIR file, trained online and written back to NIR.
 
     python examples/nir_graph.py [FILE]
 

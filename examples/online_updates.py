@@ -1,4 +1,4 @@
-"""Learning from every sample: a stream whose rule changes half-way, and a learner that follows it.
+"""Learning from every sample: a stream that changes half-way, and a learner that adapts.
 
     python examples/online_updates.py
 

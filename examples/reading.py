@@ -1,4 +1,4 @@
-"""A character model that learns while it reads: one pass over a text, an update every few characters, nothing kept.
+"""A character model that learns while it reads: one pass over a text, an update every few characters, nothing stored.
 
     python examples/reading.py [FILE]
 

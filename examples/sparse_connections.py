@@ -1,4 +1,4 @@
-"""Sparse connections of brainevent, one weight a synapse: spikes of a hundred axons, each with ten targets.
+"""Sparse connections of brainevent, with one weight per synapse: spikes of a hundred axons, each with ten targets.
 
     python examples/sparse_connections.py
 

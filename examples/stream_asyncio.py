@@ -1,4 +1,4 @@
-"""A server of predictions that learns: samples arrive in an event loop, updates run beside it.
+"""A prediction server that learns: samples arrive in an event loop, updates run beside it.
 
     python examples/stream_asyncio.py
 

@@ -1,10 +1,10 @@
-"""A sensor, predictions and learning in three threads: predictions leave at once, learning follows when it can.
+"""A sensor, predictions and learning in three threads: predictions leave at once, learning follows as time permits.
 
     python examples/stream_threads.py
 
 The thread that predicts runs the model's step with the newest parameters and never waits for an update. What it has
 seen goes to the thread that learns. If that one falls behind, samples are left out and the stream starts again at the
-hidden state of now (`reset=True, initial=`): a wrong order would teach it wrong. If predictions fall behind, the sensor
+current hidden state (`reset=True, initial=`): samples in a wrong order would be learned wrongly. If predictions fall behind, the sensor
 waits. One message, None, runs through all of them and ends them.
 """
 

@@ -1,4 +1,4 @@
-"""Two processes, one learner: the batch is cut over the devices of both, gradients are added up over the network.
+"""Two processes, one learner: the batch is split over the devices of both, and gradients are summed over the network.
 
     python examples/two_processes.py                        # starts both on this machine
     srun --ntasks=2 python examples/two_processes.py        # on a cluster: Slurm says who is who

@@ -58,7 +58,7 @@ axes.plot(curve, marker="o")
 _ = axes.set(xlabel="pass over the data", ylabel="loss")
 
 # %% [markdown]
-# The network goes on where the learner ended, with its units.
+# The network continues where the learner ended, with its units.
 
 # %%
 print(network.neurons.V.value[0, :3], network(xs[0]).shape)

@@ -381,6 +381,19 @@ def test_a_run_lies_where_its_config_says(tmp_path, monkeypatch, place):
     assert sorted(p.name for p in runs.parent.iterdir()) == ["runs"]
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def make(params, hidden, x):\n    return hidden, hidden", "'make' of 'some_models.py' needs arguments"),
+        ("def make():\n    pass", "`some_models.py:make` returned nothing"),
+    ],
+)
+def test_a_function_that_is_no_factory(model, capsys, tmp_path, body, said):
+    (tmp_path / "some_models.py").write_text(body)
+    assert main(["explain", model]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_factory_that_runs_out_of_memory(model, capsys, tmp_path):
     (tmp_path / "large_model.py").write_text("import numpy as np\ndef make():\n    return np.ones((10**9, 10**9))\n")
     assert main(["explain", "large_model.py:make"]) == 2

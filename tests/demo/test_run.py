@@ -20,7 +20,7 @@ def test_a_broken_off_run_goes_on(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(program, "fit", stops_at_bptt)
     assert program.main(arguments) == 130
     said = capsys.readouterr()
-    assert said.out.count("\nepoch ") == 2 and "again: it goes on from the last finished epoch" in said.err
+    assert said.out.count("\nepoch ") == 2 and "again: it continues from the last finished epoch" in said.err
     assert not (out / "report.html").exists()
 
     monkeypatch.setattr(program, "fit", fit)

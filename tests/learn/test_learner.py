@@ -288,7 +288,7 @@ BAD = {
     "loss not scalar": (calls(good, start, XS, YS, loss_fn=lambda o, t: o - t), "one real number"),
     "another learner's state": (
         calls(good, lambda L, p: learner_of(cell, "rtrl")[0].init(), XS, YS),
-        "`state.trace` is another than this learner's",
+        "`state.trace` does not belong to this learner",
     ),
     "hidden of another shape": (lambda L, p: (L.init, (p, HIDDEN[:, :2])), r"\[3, 2\].*\[3, 5\]"),
 }

@@ -322,7 +322,7 @@ def test_an_array_that_is_deleted_while_it_waits():
     before, fed = everything(stream), jnp.copy(XS[2])
     stream.feed(fed, YS[2])
     fed.delete()
-    with pytest.raises(etrax.ArgumentError, match="was deleted or given away"):
+    with pytest.raises(etrax.ArgumentError, match="was deleted or donated"):
         stream.feed(XS[3], YS[3])
     same(everything(stream), before)
 

@@ -80,7 +80,7 @@ def fit(made, directory, epochs=2, **options):
 def test_another_run_is_refused_by_its_word(saved, what):
     made, options = OTHER_RUNS[what]()
     word = options.pop("word", what)
-    with pytest.raises(CheckpointError, match=rf"(?s)another run than this one:\n  {word}: .*accept=\['{word}'\]"):
+    with pytest.raises(CheckpointError, match=rf"(?s)belongs to a different run:\n  {word}: .*accept=\['{word}'\]"):
         fit(made, saved, **options)
 
 
@@ -160,7 +160,7 @@ def write_as_before(directory):
 
 def test_checkpoint_of_the_version_before(tmp_path):
     write_as_before(tmp_path)
-    message = r"(?s)did not write down all that makes a run:\n  model: absent there.*loss: absent.*accept=\["
+    message = r"(?s)did not record all settings of a run:\n  model: absent there.*loss: absent.*accept=\["
     with pytest.raises(CheckpointError, match=message) as found:
         fit(trainer(), tmp_path)
     words = ast.literal_eval(str(found.value).split("accept=")[1].split("`")[0])
@@ -216,7 +216,7 @@ def test_save_checks_what_it_labels(tmp_path):
     for given, message in (
         ({"params": {**params(), "w": jnp.ones((I, 5))}}, r"`params` at 'w' has shape \[3, 5\]"),
         ({"params": {"v": params()["w"]}}, "not expected: 'v'"),
-        ({"params": params(), "state": other.init()}, "`state.trace` is another than this learner's"),
+        ({"params": params(), "state": other.init()}, "`state.trace` does not belong to this learner"),
         ({"state": mine.init()._replace(hidden=jnp.zeros((B, 7)))}, r"`hidden` .*has shape \[3, 7\]"),
         ({"state": mine.init().hidden}, "holds hidden states alone"),
     ):

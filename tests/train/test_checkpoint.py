@@ -35,7 +35,7 @@ def test_resumed_run_is_the_uninterrupted_one(tmp_path, monkeypatch, rule, updat
     whole = call()
     with monkeypatch.context() as patch:
         interrupt(patch, epoch=3, batch=2)
-        with pytest.raises(Interrupted, match=r"2 finished and saved in .*the same call goes on from there"):
+        with pytest.raises(Interrupted, match=r"2 finished and saved in .*the same call continues from there"):
             call(checkpoint=tmp_path / "run")
     again = []
     equal(call(checkpoint=tmp_path / "run", callback=lambda e: again.append(e.epoch)), whole)
@@ -124,7 +124,7 @@ def saved(tmp_path_factory):
 def test_another_run_is_refused(saved, what):
     make, options, message = OTHERS[what]
     options = {"data": data(), **options}
-    with pytest.raises(CheckpointError, match=f"holds another run than this one:(?s:.*){message}"):
+    with pytest.raises(CheckpointError, match=f"belongs to a different run:(?s:.*){message}"):
         make().fit(epochs=2, checkpoint=saved, progress=False, **options)
 
 

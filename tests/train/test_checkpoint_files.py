@@ -65,7 +65,7 @@ def stored_tree(made, directory):
 
 DAMAGES = {
     "torn": (lambda d: (d / "meta" / "metadata").write_text('{"format": 2, "ru'), "it cannot be read"),
-    "no record": (lambda d: (d / "meta" / "metadata").write_text("[1, 2]"), "does not say what run it is of"),
+    "no record": (lambda d: (d / "meta" / "metadata").write_text("[1, 2]"), "does not say which run it belongs to"),
     "empty": (lambda d: (shutil.rmtree(d), d.mkdir()), "it cannot be read"),
     "huge": (lambda d: os.truncate(d / "meta" / "metadata", 1 << 40), "it holds more than"),
     "huge at its root": (lambda d: os.truncate(next(d.glob("_CHECKPOINT*")), 1 << 40), "it holds more than"),

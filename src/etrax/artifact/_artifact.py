@@ -288,7 +288,9 @@ def _check_program(path: Path, manifest: Mapping[str, Any], exported: jax_export
     flat = jax.tree.structure((tuple(range(len(wanted))), {})), jax.tree.structure(list(range(outs)))
     same = len(exported.in_avals) == len(wanted) and all(map(_fits, exported.in_avals, wanted))
     if (exported.in_tree, exported.out_tree) != flat or not same or list(exported.platforms) != manifest["platforms"]:
-        raise ArtifactError(f"the program of {str(path)!r} is another than its manifest describes. Export it again.")
+        raise ArtifactError(
+            f"the program of {str(path)!r} is not the one that its manifest describes. Export it again."
+        )
 
 
 def _fits(aval: PyTree, leaf: Mapping[str, Any]) -> bool:

@@ -52,7 +52,7 @@ learning_rate = 0.01
 # schedule = "cosine"   # constant, linear, cosine: from learning_rate down to zero at the end of the run
 # warmup = 0.05         # the share of the run over which the learning rate rises from zero
 
-# [mesh]                # many devices: the shape of the mesh and its axes, and what is cut over them
+# [mesh]                # many devices: the shape of the mesh, its axes, and what is sharded
 # shape = [2, 4]
 # axes = ["batch", "neuron"]
 # shard = "batch+neuron"
@@ -62,9 +62,9 @@ window = 5
 epochs = 20
 batch = 32
 seed = 0
-# patience = 5          # stop after so many epochs without a better val_loss
-# meter = 8             # after each epoch, the cosine of the rule's gradient with the true one, by so many directions
-directory = "run"       # checkpoints and log.jsonl, from here or absolute; the same command goes on where it stopped
+# patience = 5          # stop after this many epochs without a better val_loss
+# meter = 8             # after each epoch, measure the rule's cosine with the true gradient by this many directions
+directory = "run"       # checkpoints and log.jsonl, from here or absolute; the same command continues where it stopped
 """
 TASKS = ("copy", "integrator", "delayed_match", "evidence", "small_digits", "spoken_digits")
 CELLS = (

@@ -32,7 +32,7 @@ PACKAGES = {
 OLDEST = {"brainpy": (2, 9)}
 EMPTY_SINCE = {"brainpy.state": (0, 2)}
 FIRST = """\
-a model for the commands is a function in a file of yours:
+for these commands, write a function that returns your model:
 
   # model.py
   import jax.numpy as jnp
@@ -43,9 +43,9 @@ a model for the commands is a function in a file of yours:
       params = {"w": jnp.ones((3, 8)), "out": jnp.ones((8, 2))}
       return step, params, jnp.zeros((16, 8)), jnp.ones((16, 3))  # one step of a batch of 16
 
-  etrax explain model.py:make       what each parameter's gradient is worth
-  etrax check model.py:make         the same, measured against BPTT
-  etrax rules model.py:make         which rule to take
+  etrax explain model.py:make       how good each parameter's gradient is
+  etrax check model.py:make         compare the gradients with BPTT's
+  etrax rules model.py:make         which rule to use
 """
 
 
@@ -110,15 +110,15 @@ def parser() -> argparse.ArgumentParser:
 
 def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
     use = "etrax explain model.py:make --html report.html"
-    explain = command("explain", _explain, "Say for every parameter what its gradient is worth, and why.", use)
+    explain = command("explain", _explain, "Say how good the gradient of every parameter is, and why.", use)
     _rule(explain)
-    explain.add_argument("--full", action="store_true", help="every parameter with a reason of its own")
+    explain.add_argument("--full", action="store_true", help="every parameter with its full reason")
     explain.add_argument("--html", metavar="FILE", help="write the report as a page, with the graph drawn")
     text = "Compare gradients with BPTT on random inputs; exit code 1 if a verdict is wrong."
     check = command("check", _check, text, "etrax check model.py:make --window 5 --steps 50")
     _rule(check)
     _data(check)
-    text = "Put rules side by side on your model: memory, time, cosine with BPTT, verdicts."
+    text = "Compare rules on your model: memory, time, cosine with BPTT, verdicts."
     rules = command("rules", _rules, text, "etrax rules model.py:make --rules tbptt d_rtrl rtrl --html rules.html")
     rules.add_argument("--rules", nargs="+", metavar="RULE", help="names of rules (tbptt pp_prop d_rtrl rtrl)")
     rules.add_argument("--slow", action="store_true", help="also rules that take more than 50 times as long as BPTT")
@@ -139,16 +139,16 @@ def _about_models(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "Train as a config says: data, model, rule, optimizer, window. Run again, it goes on where it stopped."
+    text = "Train from a config: data, model, rule, optimizer, window. Run it again to continue where it stopped."
     train = command("train", _train, text, "etrax train --example > run.toml && etrax train run.toml", model=False)
     train.add_argument("config", nargs="?", help="a TOML file; it is data and is never executed")
-    train.add_argument("--example", action="store_true", help="print a config to begin with")
-    train.add_argument("--model", metavar="MODULE:FACTORY", help="a model of your own in place of [model]")
+    train.add_argument("--example", action="store_true", help="print a config to start from")
+    train.add_argument("--model", metavar="MODULE:FACTORY", help="a model of your own instead of [model]")
     train.add_argument(
-        "--accept", nargs="+", default=[], metavar="WORD", help="go on with another model, loss, optimizer …"
+        "--accept", nargs="+", default=[], metavar="WORD", help="continue although the model, loss, optimizer … changed"
     )
     command("demo", _demo, "Watch a network learn from a stream, in seconds.", "etrax demo", model=False)
-    text = "Say which versions, extras and devices are here, and what is missing."
+    text = "List versions, extras and devices, and what is missing."
     command("doctor", _doctor, text, "etrax doctor", model=False)
     text = "Print a script that completes the commands in your shell."
     completion = command("completion", _completion, text, 'eval "$(etrax completion bash)"', model=False)
@@ -172,7 +172,7 @@ def _positive(text: str) -> int:
     value = int(text) if text.isdecimal() and len(text) <= 20 else 0
     if not 1 <= value <= most:
         shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise argparse.ArgumentTypeError(f"{shown!r} is not a whole number of at least 1 and at most {most}")
+        raise argparse.ArgumentTypeError(f"{shown!r} is not a whole number from 1 to {most}")
     return value
 
 

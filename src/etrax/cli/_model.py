@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,15 @@ def load_model(name: str) -> Model:
     if not callable(function):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ArgumentError(f"{where!r} has no function {factory!r}; it has {', '.join(functions[:12]) or 'none'}.")
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ArgumentError(
+            f"{factory!r} of {where!r} needs arguments; name a function without any that returns {SHAPES}: "
+            f"`def make(): return step, params, hidden, inputs`."
+        ) from error
+    except ValueError:  # what Python cannot tell the arguments of
+        pass
     return _as_model(name, function())
 
 
@@ -85,6 +95,8 @@ def _as_model(name: str, returned: object) -> Model:
         step = returned.facts.step
         one_step = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in step.select(Role.INPUT)]
         return Model(returned, None, None, jax.tree.unflatten(step.trees[Role.INPUT], one_step))
+    if returned is None:
+        raise ArgumentError(f"`{name}` returned nothing; a factory returns {SHAPES}.")
     if not isinstance(returned, tuple):
         return Model(returned, None, None, ())
     if len(returned) not in (2, 3, 4):

@@ -97,7 +97,7 @@ class Arguments:
                 many = "; for many steps at once, mark them as `etrax.MultiStepData`" if shape[1:] == a.shape else ""
                 raise CompilationError(
                     f"argument {format_path(path, 'inputs')} has shape {list(shape)}, but the model was compiled with "
-                    f"shape {list(a.shape)}. Pass one step of that shape (of a sequence time is the first axis), or "
+                    f"shape {list(a.shape)}. Pass one step of that shape (time is the first axis of a sequence), or "
                     f"compile again{many}."
                 )
         return out

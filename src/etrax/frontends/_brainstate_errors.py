@@ -19,21 +19,21 @@ from ._borrow import Module, State, held
 _T = TypeVar("_T")
 
 _CLOCK = (
-    "`{name}` reads `{key}` of its environment, which changes from step to step: it is an input of the step. Take it "
-    "in `update` and hand it on,\n"
+    "`{name}` reads `{key}` from its environment, which changes from step to step, so it must be an input of the "
+    "step. Take it as an argument of `update` and pass it on,\n"
     "    def update(self, {key}, x):\n"
     "        with brainstate.environ.context({key}={key}):\n"
     "            return ...  # as before\n"
-    "and pass that of one step when compiling, `etrax.compile(model, rule, {key}, x)` (a time with its unit, `0. * "
-    "brainunit.ms`); a sequence then has one for every step, `(ts, xs)`."
+    "and pass its value at one step when compiling, `etrax.compile(model, rule, {key}, x)` (a time with its unit, "
+    "`0. * brainunit.ms`); a sequence then has a value for every step, `(ts, xs)`."
 )
 _SHAPES = (
     "Pass example arguments of one step, and states of the same batch size: "
     "`brainstate.nn.init_all_states(model, batch_size=...)`."
 )
 _UNITS = (
-    "Give what the model is passed the unit that its equations expect (a current: `x * brainunit.mA`), and the time "
-    "step a time: `brainstate.environ.set(dt=0.1 * brainunit.ms)`."
+    "Give each input the unit that the model's equations expect (for a current, `x * brainunit.mA`), and the time step "
+    "a unit of time: `brainstate.environ.set(dt=0.1 * brainunit.ms)`."
 )
 
 

@@ -51,7 +51,7 @@ def _is_marked(x: object) -> bool:
 
 
 def first_steps(tree: _Tree) -> _Tree:
-    """Put the input of one step, the first, in the place of every mark."""
+    """Put the input of one step, the first, in place of every mark."""
     return jax.tree.map(lambda x: x.first_step() if _is_marked(x) else x, tree, is_leaf=_is_marked)
 
 

@@ -253,7 +253,7 @@ def check_lanes(facts: Facts) -> int:
         raise ArgumentError(f"{what}, but the model has no states: there is nothing to reset.")
     if lanes_meet(facts):
         raise ArgumentError(
-            f"{what}, but the step takes states along their first axis from one to another (an axis of units, or a "
+            f"{what}, but the step mixes states along their first axis (an axis of units, or a "
             f"normalisation over the batch): compile the model with a batch axis, or {how}."
         )
     return first
@@ -313,7 +313,7 @@ def check_optimizer(optimizer: object) -> None:
         callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
     ):
         function = callable(optimizer) and not isinstance(optimizer, type)
-        first = ". It stands before the loss" if function else ""
+        first = ". It comes before the loss" if function else ""
         raise ArgumentTypeError(
             f"`optimizer` is a {type(optimizer).__name__}; pass an optax optimizer: `optax.adam(1e-3)`{first}."
         )
@@ -379,9 +379,10 @@ def check_weights(
             except (ValueError, NotImplementedError) as cause:
                 names = ", ".join(format_path(leaves[p].path, "params") for p in sorted(site.params))
                 raise NotSupportedError(
-                    f"the weight of {site.label} is made of {names} by an operation that has no derivative in reverse "
-                    "mode, so neither BPTT nor Etrax can train it. A `while_loop` (or a `fori_loop` whose bounds are "
-                    "not constants) can be a `lax.scan`; an operation of your own can have a rule by `jax.custom_vjp`; "
-                    f"what is not to be learned goes through `stop_gradient`.\nJAX says: {str(cause).splitlines()[0]}"
+                    f"the weight of {site.label} is computed from {names} by an operation that has no reverse-mode "
+                    "derivative, so neither BPTT nor Etrax can train it. Write a `while_loop` (or a `fori_loop` "
+                    "whose bounds are not constants) as a `lax.scan`, give an operation of your own a derivative with "
+                    f"`jax.custom_vjp`, or put `stop_gradient` around what is not to be learned.\n"
+                    f"JAX says: {str(cause).splitlines()[0]}"
                 ) from cause
         raise error

@@ -163,7 +163,9 @@ def train_function(
         reset: PyTree, initial: PyTree,
     ) -> None:  # fmt: skip
         if isinstance(opt_state, LearnerState) and not isinstance(state, LearnerState):
-            raise ArgumentTypeError("`opt_state` and `state` are swapped: the optimizer's state is the second.")
+            raise ArgumentTypeError(
+                "`opt_state` and `state` are swapped: the optimizer's state is the second argument."
+            )
         program.check_given(params, state, inputs, targets, mask, reset, initial)
         check_arrays("opt_state", opt_state)
         learner.warn(inputs, k, _CALLER)

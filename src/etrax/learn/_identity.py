@@ -125,7 +125,7 @@ def describe_differences(
             "may be other programs there."
         )
     if set(differences) <= set(words):
-        text += f"\nIf that is meant, pass `accept={list((*accept, *differences))}` to go on with what is here."
+        text += f"\nIf this is intended, pass `accept={list((*accept, *differences))}` to continue all the same."
     return text
 
 

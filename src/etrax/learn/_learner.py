@@ -130,7 +130,7 @@ class Learner:
 
     @cached_property
     def report(self) -> Any:
-        """What each parameter's gradient is worth under this rule, and why."""
+        """How each parameter's gradient under this rule relates to BPTT's, and why."""
         from ..report import Report
 
         nbytes, notes = self.program.transport.nbytes, self.devices.notes()
@@ -141,9 +141,9 @@ class Learner:
     ) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.
 
-        `learned` is what `learner.learned(state)` gave at the end of another sequence. With `lanes` the trace has
-        numbers of its own for each lane of the batch, as it has after a `reset` of shape (T, B), which needs them: a
-        loop that carries the state (`lax.scan`) wants its shapes from the start.
+        `learned` is what `learner.learned(state)` returned at the end of another sequence. With `lanes=True` the trace
+        has separate numbers for each lane of the batch, as after a `reset` of shape (T, B): pass it for a loop such as
+        `lax.scan`, which needs the final shapes from the start.
         """
         if check_flag("lanes", lanes) and self.facts.lanes is None:
             return self.resets.by_lane.init(params, hidden, learned)
@@ -173,23 +173,23 @@ class Learner:
             raise ArgumentError("`params` and `hidden` are swapped: pass the parameters first, then the hidden state.")
 
     def learned(self, state: LearnerState) -> PyTree:
-        """What outlives a sequence besides parameters: matrices that a rule trains, its random key; () for most."""
+        """What a rule keeps beyond a sequence: matrices that it trains, its random key; () for most rules."""
         self.program.check_state(state, shapes=False)
         return self.program.transport.persistent.learned(state.trace)
 
     def step(
         self, params: PyTree, state: LearnerState, *inputs: PyTree, reset: PyTree = None, initial: PyTree = None
     ) -> tuple[LearnerState, PyTree]:
-        """Evolve hidden state and trace by one step; no gradient.
+        """Advance hidden state and trace by one step, without a gradient.
 
-        `reset`, a boolean or one for each lane (B,), starts again before the step: see `value_and_grad`.
+        `reset`, a boolean or one for each lane (B,), restarts the stream before the step: see `value_and_grad`.
         """
         return self._step(params, state, inputs, reset, initial)
 
     def check(self, state: LearnerState) -> None:
         """Raise `NonFiniteError` if NaN or infinity appeared on the way to this state, naming the step and where.
 
-        For a model compiled with `check_finite=True`. Outside `jit` the other functions do this by themselves.
+        For a model compiled with `check_finite=True`. Outside `jit` the other functions check automatically.
         """
         if not self.options.check_finite:
             raise ArgumentError("`check` needs a model that was compiled with `check_finite=True`.")
@@ -197,7 +197,7 @@ class Learner:
         raise_if_broken(self.facts, state.trace)
 
     def plain_step(self, params: PyTree, hidden: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-        """The model's own step over this learner's trees, with nothing opened or cut: for oracles and inference."""
+        """The model's own step `(params, hidden, inputs) -> (hidden, output)`, without a trace: for inference."""
         program = self.program
         outs = self.facts.step.run([*program.params(params), *program.states(hidden), *program.inputs_of_step(inputs)])
         n = len(self.facts.states)
@@ -209,8 +209,7 @@ class Learner:
     ) -> Memory:  # fmt: skip
         """Bytes that a gradient over `steps` steps (by default one window) takes, before anything is allocated.
 
-        `batch` asks for another batch size than that of the compiled model, `donate` for a state that is used up,
-        `remat` for checkpoints inside the window.
+        `batch` is another batch size than that of the compiled model; `donate` and `remat` are as in `value_and_grad`.
 
         >>> import etrax, jax.numpy as jnp
         >>> step = lambda w, h, x: (jnp.tanh(h + x @ w),) * 2
@@ -235,18 +234,19 @@ class Learner:
         """`f(params, state, inputs, targets, mask=None, reset=None) -> ((loss, grads), state)` over windows of a
         sequence.
 
-        The loss is the mean of `loss_fn(output, target)` over the steps, weighed by the mask if there is one;
-        `reduction="sum"` adds them up. Where the mask is zero, targets and inputs may be NaN: the loss is not looked
-        at, and NaN of an input is read as zero, since hidden state and trace evolve there too. Before a step that
+        The loss is the mean of `loss_fn(output, target)` over the steps, weighted by the mask if there is one;
+        `reduction="sum"` adds them up. Where the mask is zero, targets and inputs may be NaN: the loss is ignored, and
+        a NaN in an input is read as zero, since hidden state and trace still evolve. Before a step that
         `reset` (T,) flags, or for the lanes that a `reset` (T, B) flags, hidden state and trace are those of
         `learner.init()`, and no gradient passes: equal to separate sequences. `initial=` gives another hidden state to
-        return to. `window="auto"` takes 64
-        steps, more where the trace is larger than the buffers of so many steps (moving it once a window would take most
-        of the time), fewer where the memory budget asks for it; `f.window` says which. With `donate=True` the given
-        state is used up: its trace is moved in its place, and there is one less in memory. `remat=64` stores the states
-        every 64 steps of a window and computes the rest again, for one more forward pass: equal gradients in the memory
-        of a window of 64 steps and K/64 states, so that windows may have thousands of steps. Asked again with the same
-        loss and options, it returns the same function: nothing is compiled twice.
+        return to.
+
+        `window="auto"` takes 64 steps, more if the trace is larger than the buffers of 64 steps (updating it once a
+        window would otherwise take most of the time), fewer if the memory budget requires it; `f.window` says how many.
+        With `donate=True` the state that is passed is overwritten, so that only one trace is in memory. `remat=64`
+        stores the states every 64 steps of a window and recomputes the rest, at the cost of one more forward pass: it
+        gives equal gradients in the memory of a window of 64 steps and K/64 states, so that windows may have thousands
+        of steps. A second call with the same loss and options returns the same function: nothing is compiled twice.
         """
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
@@ -272,9 +272,9 @@ class Learner:
     ) -> Online:  # fmt: skip
         """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window.
 
-        It begins with the learner's parameters, a new state and a new optimizer, or with those of an earlier run:
-        `params`, `state`, `opt_state`. A call that fails leaves the stream as it was. `donate=True` gives that up for
-        memory: the trace is moved in its place.
+        It starts from the learner's parameters, a new state and a new optimizer state, or from `params`, `state` and
+        `opt_state` of an earlier run. A call that fails leaves the stream as it was. With `donate=True` the trace is
+        overwritten, which saves memory but gives up this guarantee.
         """
         self.refuse_by_call("online")
         return Online(self, optimizer, loss_fn, window, params, state, opt_state, donate)
@@ -282,7 +282,8 @@ class Learner:
     def meter(self, loss_fn: LossFunction, window: int = 1, probes: int = 8) -> Any:
         """Measure how far this learner's gradient is from the true one, without BPTT: an `etrax.meter.Meter`.
 
-        `probes` random directions of each parameter are carried forward; each costs about one more forward pass.
+        Tangents along `probes` random directions of each parameter run forward in time; each costs about one more
+        forward pass.
         """
         from ..meter import meter
 
@@ -294,9 +295,9 @@ class Learner:
     ) -> dict[str, Any]:  # fmt: skip
         """Write the whole update as one file, which `etrax.load` runs without the model's code; returns its manifest.
 
-        `target` is an example of the target of one step, by default one like the output. `platforms` names those that
-        the program is for (`("cpu", "cuda")`), by default the one it is exported on. `reset`, an example of one step's
-        (False, or an array of lanes, with which states are those of `learner.init(lanes=True)`), lets it start again.
+        `target` is an example of the target of one step, by default one like the output. `platforms` are those that the
+        program is for (`("cpu", "cuda")`), by default the one it is exported on. With `reset`, an example of the reset
+        of one step (False, or an array of lanes, which needs states of `learner.init(lanes=True)`), it takes resets.
 
         >>> import etrax, jax.numpy as jnp, optax, tempfile
         >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2

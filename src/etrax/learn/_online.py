@@ -91,21 +91,21 @@ def _stacked(samples: tuple[PyTree, ...]) -> PyTree:
 class Online:
     """A stream: feed samples, read outputs; parameters are updated after every window.
 
-    Each call runs one compiled step; every K-th also learns from the last K samples, which is the longest a call takes,
-    and waits for its end. `params`, `opt_state` and `state` can be read and assigned at any time. A state that is
-    assigned begins a window: samples that wait for the end of the old one are dropped (`flush` learns from them first).
+    Each call runs one compiled step; every K-th call also learns from the last K samples and waits for the result, so
+    it takes longest. `params`, `opt_state` and `state` can be read and assigned at any time. Assigning a state begins a
+    new window: samples of an unfinished window are dropped (call `flush` first to learn from them).
 
     **When a call fails.** A sample that is refused leaves the stream as it was before that sample. An update that
     fails leaves it as it was before the window: hidden state, trace, parameters and optimizer, without the window's
-    samples, any of which may be the cause. Of a model compiled with `check_finite=True`, a sample that makes an input,
+    samples, any of which may be the cause. For a model compiled with `check_finite=True`, a sample that makes an input,
     a state or the loss NaN or infinite is refused, and an update that does so to a trace or a parameter fails. An
-    interrupt (Ctrl-C) leaves the stream as it was before the sample, which can be fed again, or as it is after it if
-    the interrupt came while the result was handed over: `step` says which.
+    interrupt (Ctrl-C) leaves the stream as it was before the sample, which can be fed again, or as it is after the
+    sample if the interrupt came while the result was being returned: `step` says which.
 
-    With `donate=True` the trace is moved in its place, and there is one less in memory; a stream whose update fails or
-    is interrupted has then lost its state, says so, and goes on once `state` is assigned.
+    With `donate=True` the trace is overwritten, so that only one is in memory. If an update fails or is interrupted,
+    the stream has then lost its state: it says so, and continues once `state` is assigned.
 
-    **Threads.** Calls of several threads wait for each other and are served one after the other, each whole.
+    **Threads.** Several threads may call a stream: their calls run one after the other.
     """
 
     def __init__(
@@ -341,8 +341,8 @@ class Online:
         """What the stream knows, if its state was not used up by an update that gave no new one."""
         if self._donate and any(a.is_deleted() for a in jax.tree.leaves(held.state)):
             raise ArgumentError(
-                "an update of this stream failed or was interrupted after its state had been used up (`donate=True`): "
-                "assign one to go on, `stream.state = learner.init(stream.params)`."
+                "an update of this stream failed or was interrupted after its state had been overwritten "
+                "(`donate=True`): to continue, assign a new one, `stream.state = learner.init(stream.params)`."
             )
         return held
 
@@ -377,7 +377,7 @@ class Online:
             self._held = held.before_window()
             if any(isinstance(a, jax.Array) and a.is_deleted() for a in jax.tree.leaves(held.waiting)):
                 raise ArgumentError(
-                    "an array that was fed was deleted or given away (`donate_argnums`) before its window ended: the "
+                    "an array that was fed was deleted or donated (`donate_argnums`) before its window ended: the "
                     "stream is as it was before the window. Feed a copy, `jnp.copy(x)`."
                 ) from error
             raise

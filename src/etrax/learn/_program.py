@@ -230,7 +230,7 @@ def check_like(what: str, got: PyTree, want: PyTree, made_by: str, shapes: bool 
     )
     if not same:
         raise ArgumentError(
-            f"`{what}` is another than this learner's: it holds {describe(got, what)}, expected "
+            f"`{what}` does not belong to this learner: it holds {describe(got, what)}, expected "
             f"{describe(want, what)}. Make it with {made_by}."
         )
 

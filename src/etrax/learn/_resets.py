@@ -73,7 +73,7 @@ class Resets:
         """The hidden state that resets return to: what the caller passed, or what `learner.init()` has."""
         if reset is None:
             if initial is not None:
-                raise ArgumentError("`initial` is the hidden state that resets return to: pass `reset`, too.")
+                raise ArgumentError("`initial` is the hidden state that resets return to: pass `reset` as well.")
             return None
         if initial is not None:
             return initial

@@ -152,8 +152,8 @@ def _listing(reason: str, few: Callable[[list[str]], list[str]]) -> str:
 
 
 def said_once(texts: Sequence[str]) -> list[str]:
-    """Sentences; many that differ by numbers alone are said once."""
-    return [text for alike in _by(list(texts), _folded) for text in _few(alike)]
+    """Sentences, each once; many that differ by numbers alone are said once."""
+    return [text for alike in _by(list(dict.fromkeys(texts)), _folded) for text in _few(alike)]
 
 
 def _few(alike: list[str]) -> list[str]:

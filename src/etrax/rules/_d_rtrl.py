@@ -112,7 +112,7 @@ def d_rtrl(
         if hops == 1:
             raise ArgumentError('`d_rtrl`: hops are not carried with `credit="state"`; leave `hops` out.')
         if budget is not None:
-            raise ArgumentError('`d_rtrl`: `depth` is not carried with `credit="state"`; leave `depth` out.')
+            raise ArgumentError('`d_rtrl` does not take `depth` together with `credit="state"`: leave one of them out.')
         return _on_state(options, limit)
 
     def carried(facts: Facts) -> Hopped | None:

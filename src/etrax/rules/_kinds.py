@@ -62,13 +62,14 @@ def _series_notes(facts: Facts, plan: Plan) -> list[str]:
 
 def _memoryless_notes(facts: Facts, plan: Plan) -> list[str]:
     names = ", ".join(facts.state_name(i) for i in sorted(plan.reader.view.memoryless))
-    return [f"no trace is kept for {names}: what it holds is that of other states, and the last step"] if names else []
+    text = f"no trace is stored for {names}: it follows from the traces of other states and the last step"
+    return [text] if names else []
 
 
 def _column_notes(facts: Facts, plan: Plan) -> list[str]:
     fewer = [(r, r.copies) for r in plan.relations if r.copies is not None and r.copies.source is not None]
     return [
-        f"{c.count - c.of.size} of the {c.count} outputs of {facts.sites[r.site].label} act on no state that needs a "
-        "trace, and have none"
+        f"{c.count - c.of.size} of the {c.count} outputs of {facts.sites[r.site].label} act only on states that need "
+        "no trace, so they have none"
         for r, c in fewer
     ]

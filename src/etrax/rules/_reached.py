@@ -2,7 +2,7 @@
 
     a ← (D ≠ 0) a  or  (F ≠ 0)
 
-A rule that puts a leak in the place of D keeps a trace of a state that the step has set to zero. A slope of later steps
+A rule that puts a leak in place of D keeps a trace of a state that the step has set to zero. A slope of later steps
 may be infinite there, and means nothing: no op reaches such a state (`_zeros.py`).
 """
 

@@ -7,7 +7,7 @@ itself, step t included. Over a window, with b̃_k = b_k + κ b̃_{k+1} and the 
 
     g = Σ_k u_k ⊗ c_k  +  a_0 · ε_0  +  κ b̃_1 ē_0
 
-and the same recursion with κ^{K−k} in the place of b̃_k moves ē. Groups that the outputs show directly take their
+and the same recursion with κ^{K−k} in place of b̃_k moves ē. Groups that the outputs show directly take their
 own error, unfiltered. An op whose trace cannot be carried by position has the derivative of one step; what reaches
 no state keeps the gradient of the loss.
 """

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,9 @@ from jax import Array, lax
 from .._compat import common_dtype
 from .._machine import machine
 from ..compiler.analysis import Facts, Group
+
+MOST_CONCATENATED = 8  # repeats that are written as one concatenation
+MOST_TRANSPOSED = 3  # axes of positions whose orders are tried
 
 
 @dataclass(frozen=True)
@@ -249,25 +253,30 @@ def closure(links: np.ndarray) -> np.ndarray:
 class Gather:
     """From arrays per position to arrays per element of y.
 
-    `repeat` (lead, times, trail) is the common case of positions repeated along one axis (the gates of a fused matmul);
-    `index` the general one, with -1 for elements that reach no position.
+    `repeat` (lead, times, trail) is the common case of positions repeated along one axis (the gates of a fused matmul),
+    after their axes are put in the order `axes` (where a product puts its samples last); `index` the general one, with
+    -1 for elements that reach no position.
     """
 
     shape: tuple[int, ...]
     repeat: tuple[int, int, int] | None
     index: np.ndarray | None
+    axes: tuple[int, ...] = ()
+    varshape: tuple[int, ...] = ()
 
     @property
     def is_identity(self) -> bool:
         """Whether elements of y are positions, in their order."""
-        return self.repeat is not None and self.repeat[1] == 1
+        return self.repeat is not None and self.repeat[1] == 1 and not self.axes
 
     def __call__(self, p: Array) -> Array:
         if self.repeat is not None:
             lead, times, trail = self.repeat
-            if times == 1:
-                return p.reshape(self.shape)
-            return jnp.broadcast_to(p.reshape(lead, 1, trail), (lead, times, trail)).reshape(self.shape)
+            p = (p.reshape(self.varshape).transpose(self.axes) if self.axes else p).reshape(lead, trail)
+            # A concatenation is stored, where a broadcast would be indexed by remainders in every loop that reads it.
+            few = 1 < times <= MOST_CONCATENATED
+            p = jnp.concatenate([p] * times, 1) if few else jnp.broadcast_to(p[:, None], (lead, times, trail))
+            return p.reshape(self.shape)
         assert self.index is not None
         at_y = self.of_any(p)
         return jnp.where(self.index >= 0, at_y, 0) if (self.index < 0).any() else at_y
@@ -280,13 +289,29 @@ class Gather:
 def gather_of(place: np.ndarray, varshape: Sequence[int], positions: int) -> Gather:
     """The cheapest way to read positions at the elements of y."""
     if place.size % max(positions, 1) == 0 and positions and place.size:
-        times, lead = place.size // positions, 1
-        for n in (*varshape, 1):
-            trail = positions // lead
-            tiled = np.broadcast_to(np.arange(positions).reshape(lead, 1, trail), (lead, times, trail))
-            if np.array_equal(tiled.reshape(-1), place.reshape(-1)):
-                return Gather(place.shape, (lead, times, trail), None)
-            lead *= n
-            if positions % lead:
-                break
+        orders = [()]
+        if 1 < len(varshape) <= MOST_TRANSPOSED and np.prod(varshape) == positions:
+            orders += list(permutations(range(len(varshape))))[1:]
+        for axes in orders:
+            numbers = np.arange(positions)
+            shape = [varshape[a] for a in axes] if axes else varshape
+            repeat = _repeat_of(
+                numbers.reshape(varshape).transpose(axes).reshape(-1) if axes else numbers, shape, place
+            )
+            if repeat is not None:
+                return Gather(place.shape, repeat, None, axes, tuple(varshape))
     return Gather(place.shape, None, place)
+
+
+def _repeat_of(numbers: np.ndarray, shape: Sequence[int], place: np.ndarray) -> tuple[int, int, int] | None:
+    """(lead, times, trail) if `place` is these numbers, each block of `trail` repeated."""
+    times, lead = place.size // numbers.size, 1
+    for n in (*shape, 1):
+        trail = numbers.size // lead
+        tiled = np.broadcast_to(numbers.reshape(lead, 1, trail), (lead, times, trail))
+        if np.array_equal(tiled.reshape(-1), place.reshape(-1)):
+            return lead, times, trail
+        lead *= n
+        if numbers.size % lead:
+            break
+    return None

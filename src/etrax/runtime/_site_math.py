@@ -76,7 +76,7 @@ def moved(
     site: WeightSite, fixed: Operands, row: Sequence[Entry], entries: Sequence[Array], number: int, u: Sequence[Array],
     c: Array, steep: bool = False,
 ) -> Array:  # fmt: skip
-    """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, in the place of entry `number`; `row` is spread over the trace."""
+    """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, in place of entry `number`; `row` is spread over the trace."""
     # A steep model has infinite factors that meet zeros of the trace, which a plain product would make NaN.
     in_groups = None if steep else kernels(site).move_in_groups
     entry = None if in_groups is None else in_groups(site.call, row, entries, number, u, c)

@@ -207,7 +207,7 @@ def _leaves_of(step: Step, inputs: tuple[object, ...], many: bool) -> Leaves:
 
 
 def with_batch_size(example: tuple[object, ...], old: tuple[int, ...], new: int) -> tuple[object, ...]:
-    """Example inputs of another batch size: zeros in the place of arrays whose first axis is as `old[:1]`."""
+    """Example inputs of another batch size: zeros in place of arrays whose first axis is as `old[:1]`."""
 
     def resized(a: jax.Array) -> jax.Array:
         return jnp.zeros((new, *a.shape[1:]), a.dtype) if a.shape[:1] == old[:1] else a

@@ -82,7 +82,7 @@ def _zeros_for_masked_nans(inputs: object, mask: jax.Array) -> object:
 
 
 def _started(reset: jax.Array | None, initial: object, hidden: object) -> object:
-    """The initial state in the place of a hidden state, all of it or in the lanes that start again."""
+    """The initial state in place of a hidden state, all of it or in the lanes that start again."""
     if reset is None:
         return hidden
     each = jnp.where if reset.ndim == 0 else jax.vmap(jnp.where)

@@ -60,7 +60,7 @@ class Saver:
         except CheckpointError as error:
             raise CheckpointError(
                 f"epoch {len(history)} could not be saved in {str(self.store.directory)!r}: {error}. What was saved "
-                "before it is intact: make room there, and the same call goes on from that. The parameters are in "
+                "before it is intact: make room there, and the same call continues from it. The parameters are in "
                 "`.result.last_params` of this error."
             ) from error
 
@@ -79,15 +79,15 @@ class Saver:
     def _check(self, step: Path, meta: object, like: Point) -> None:
         where = str(self.store.directory)
         if not isinstance(meta, dict) or not isinstance(meta.get("run"), dict):
-            raise damaged(step, "it does not say what run it is of")
+            raise damaged(step, "it does not say which run it belongs to")
         if meta.get("format") not in (FORMAT, OLD_FORMAT):
             raise CheckpointError(f"`checkpoint` {where!r} was written by another version of Etrax.")
-        was, now, what = meta["run"], self._run(like), "holds another run than this one"
+        was, now, what = meta["run"], self._run(like), "belongs to a different run"
         if meta["format"] == OLD_FORMAT:
             was = {k: was[k] for k in self.settings if k in was and k != "data"} | {
                 ARRAYS: {k: was[k] for k in was if k in now[ARRAYS] or k.split("[")[0] in _tree(like)}
             }
-            what = "is of a version of Etrax that did not write down all that makes a run"
+            what = "was written by a version of Etrax that did not record all settings of a run"
         if lines := describe_differences(was, now, self.accept, tuple(self.settings), meta.get("jax")):
             raise CheckpointError(
                 f"`checkpoint` {where!r} {what}:\n{lines}\nOtherwise run with what it was made with, or use another "

@@ -185,7 +185,7 @@ def source_of(
     arrays = isinstance(data, tuple | list) and any(isinstance(a, np.ndarray | jax.Array) for a in data)
     if is_dataset(data) or arrays or not (callable(data) or hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         if batches is not None or batch_first:
-            raise ArgumentError("`batches` and `batch_first` are said of an iterable of batches; this is a data set.")
+            raise ArgumentError("`batches` and `batch_first` are for an iterable of batches, but `data` is a data set.")
         return Batches(learner, data, what)  # type: ignore[arg-type]
     if isinstance(data, str | bytes | Mapping):
         raise ArgumentTypeError(f"`{what}` is {short(data)}; expected batches, (inputs, targets) each, or a `Dataset`.")

@@ -60,7 +60,9 @@ def _put(out: np.ndarray, a: np.ndarray, lane: int, at: int, n: int) -> None:
 def _in_lanes(lengths: Sequence[int], lanes: int) -> list[Place]:
     """Each episode, the longest first, behind those of the shortest lane: none is then much longer than another."""
     if lanes > len(lengths):
-        raise ArgumentError(f"`lanes` is {lanes}, but there are {len(lengths)} episodes: a lane would never start.")
+        raise ArgumentError(
+            f"`lanes` is {lanes}, more than the number of episodes ({len(lengths)}): a lane would be empty."
+        )
     filled, places = [(0, lane) for lane in range(lanes)], {}
     for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
         at, lane = heapq.heappop(filled)

@@ -125,7 +125,7 @@ class Run:
             done = len(self.point.history)
             message = f"interrupted in epoch {min(done + 1, epochs)} of {epochs}; {done} finished"
             if self.saver is not None and done:
-                message += f" and saved in {str(self.saver.store.directory)!r}: the same call goes on from there"
+                message += f" and saved in {str(self.saver.store.directory)!r}: the same call continues from there"
             raise Interrupted(f"{message}.", self.result("interrupted")) from None
         except DataError as error:
             error.result = self.result("data")

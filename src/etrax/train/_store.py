@@ -213,7 +213,7 @@ def _arrays(tree: object) -> Arrays:
 
 
 def _put_back(like: object, stored: Arrays) -> PyTree:
-    """The tree `like` with the stored arrays in the place of its own; those of size zero were not stored."""
+    """The tree `like` with the stored arrays in place of its own; those of size zero were not stored."""
 
     def value(name: str, a: jax.Array) -> jax.Array:
         if name not in stored:

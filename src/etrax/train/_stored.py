@@ -21,7 +21,7 @@ ARRAY_BYTES = 64 << 10  # what the format adds to each array
 
 
 class CheckpointError(EtraxError, ValueError):
-    """A checkpoint that is damaged, in use, cannot be written, or belongs to another run than this one.
+    """A checkpoint that is damaged, in use, cannot be written, or belongs to a different run.
 
     `result` holds what the run had reached, where there was a run; None otherwise.
     """
@@ -31,8 +31,8 @@ class CheckpointError(EtraxError, ValueError):
 
 def damaged(step: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"the checkpoint {str(step)!r} is damaged: {why}. Remove that directory to go on from the epoch saved before "
-        "it, or all of its parent to begin anew."
+        f"the checkpoint {str(step)!r} is damaged: {why}. Remove that directory to continue from the epoch saved "
+        "before it, or all of its parent to begin anew."
     )
 
 

@@ -125,29 +125,32 @@ class Trainer:
         """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
 
         - `data` are a `Dataset`, or an iterable of batches (inputs, targets[, mask[, reset]]) of arrays (T, B, …): a
-          generator, a list, a `DataLoader` of torch or grain; (B, T, …) with `batch_first=True`. Its order is its own.
-          A target (B, …) without an axis of time is that of all steps. A function is called for every epoch and
-          returns the iterable. `batches` are those of an epoch of an endless one. It may end, raise or give something
-          else: `DataError`, whose `result` has the parameters before that batch.
+          generator, a list, a `DataLoader` of torch or grain; (B, T, …) with `batch_first=True`. Batches come in its
+          order. A target (B, …) without a time axis applies to all steps. A function is called for every epoch and
+          returns the iterable. `batches` is the number of batches in an epoch of an endless iterable. If it ends
+          early, raises or changes its shapes, that is a `DataError`, whose `result` has the parameters before that
+          batch.
         - `params`, `opt_state` default to the learner's parameters and a new optimizer state.
-        - `monitor` names what the best epoch is chosen by: `val_loss` if there is `validation`, or any other entry of a
-          record's metrics, such as `val_accuracy`. `mode` says whether less or more is better; by default less for
-          what ends in `loss`, more for the rest. With `patience=n`, n epochs without a better one end the run.
-        - `train_metrics` evaluates the metrics on the training data too, after each epoch; by default it does so where
-          there is no `validation` to show them.
+        - `monitor` names the metric that chooses the best epoch: `val_loss` if there is `validation`, or any other
+          entry of a record's metrics, such as `val_accuracy`. `mode` says whether less or more is better; by default
+          less for names that end in `loss`, more for others. With `patience=n`, n epochs without a
+          better one end the run.
+        - `train_metrics` evaluates the metrics on the training data too, after each epoch; by default only if
+          there is no `validation`.
         - `callback(record)` is called after each epoch with an `Epoch`; if it returns True the run ends.
         - `log(values)` takes the numbers of each epoch as a dictionary (`wandb.log`, a row of a table), and with
           `log_every=n` the training loss after every n batches.
-        - `project(params)` puts parameters back where they are allowed to be, after every update: see
+        - `project(params)` brings parameters back within bounds after every update: see
           `etrax.train.projected`.
-        - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call goes on from the last
-          one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. One run at
-          a time uses a directory; another that tries, a damaged file or a full disk raise `CheckpointError`.
-        - A checkpoint of another run is refused with what differs: the model (what its step computes, with its
-          constants), its states at the start, the rule, the window, the loss, the optimizer (its learning rate
-          included), the data and others. `accept=["optimizer"]` goes on in spite of it; the error names the words.
+        - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call continues from the
+          last one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. Only
+          one run at a time may use a directory; a second run, a damaged file or a full disk raises `CheckpointError`.
+        - A checkpoint of a different run is refused, and the error names what differs: the model (what its step
+          computes, with its constants), its states at the start, the rule, the window, the loss, the optimizer (its
+          learning rate included), the data and others. `accept=["optimizer"]` continues all the same; the error names
+          the words to accept.
 
-        Ctrl-C raises `Interrupted`, a loss or parameter that is not a number raises `Diverged`; both carry a `result`.
+        Ctrl-C raises `Interrupted`, a loss or parameter that is not a number raises `Diverged`; both have a `result`.
         """
         epochs = check_whole("epochs", epochs, "epochs")
         for name, flag in (("shuffle", shuffle), ("progress", progress), ("batch_first", batch_first)):

@@ -162,7 +162,7 @@ def test_found(name):
     *_, gone, numbers = MODELS[name]
     found = memoryless_states(learner.facts)
     assert {learner.facts.state_name(i).strip("'") for i in found} == gone
-    assert any("no trace is kept" in note for note in str(learner.report).splitlines()) == bool(gone)
+    assert any("no trace is stored" in note for note in str(learner.report).splitlines()) == bool(gone)
     if numbers is not None:
         assert sum(a.size for a in jax.tree.leaves(learner.init().trace)) == numbers
 

@@ -41,7 +41,7 @@ def rule_of(config: ETraceConfig, feedback_key: jax.Array | None = None, project
     elif config.temporal_recursion == "scalar_leak" and plain:
         return rules.rflo(config.decay)  # pyright: ignore[reportArgumentType]
     raise NotSupportedError(
-        f"no rule of Etrax is at the coordinates {config.describe()}: see `etrax.compat.braintrace` in the docs for "
+        f"no rule of Etrax corresponds to {config.describe()}: see `etrax.compat.braintrace` in the docs for "
         "those that are served (a bootstrapped signal is that of `DNI`)."
     )
 

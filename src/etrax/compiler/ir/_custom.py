@@ -74,7 +74,7 @@ def has_rule_of_jax(eqn: JaxprEqn) -> bool:
 def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
     """Whether who differentiates a gradient of the call finds the rule again, in what the call gives.
 
-    A gradient runs the rule in the place of the call, and most rules of surrogate spikes give a plain threshold, whose
+    A gradient runs the rule in place of the call, and most rules of surrogate spikes give a plain threshold, whose
     derivative is zero; one that calls the function itself has the rule in turn. JAX drops a `custom_jvp` rule once a
     loop around it is differentiated. For functions of JAX's own that is no loss: their rules are true derivatives.
     """
@@ -87,7 +87,7 @@ def keeps_rule(eqn: JaxprEqn, forward: Body) -> bool:
 
 
 def call_with_rule(eqn: JaxprEqn, rule: Sequence[Body], moving: Sequence[int]) -> Call:
-    """The call with this rule in the place of its own; its value in the rule is that of a call (`keeps_rule`)."""
+    """The call with this rule in place of its own; its value in the rule is that of a call (`keeps_rule`)."""
     front, back = rule
     n, count = len(eqn.outvars), len(eqn.invars)
     call = jax.custom_vjp(lambda *values: run_body(inner_jaxpr(eqn), values))

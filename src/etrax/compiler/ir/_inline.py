@@ -50,7 +50,7 @@ class _Program:
         return v if isinstance(v, Literal) else self.names.get(v, v)
 
     def add(self, eqns: Sequence[JaxprEqn], inside: bool = False, operation: JaxprEqn | None = None) -> None:
-        """Add equations, those of calls in the place of the calls.
+        """Add equations, those of calls in place of the calls.
 
         JAX traces a function once for all of its calls, so what a call computes gets new variables. What an `operation`
         stands for has the line of the operation.

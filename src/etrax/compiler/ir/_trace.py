@@ -69,7 +69,7 @@ def _trace(fn: Callable[..., Any], structs: Mapping[Role, Any], called: str) -> 
         trees = {_ROOTS[role]: t for role, t in structs.items() if role is not Role.OTHER or jax.tree.leaves(t)}
         text = f"{explain('the step', error, trees)}\n{_remedy(error, called)}"
         if called == _CALLED and _runs_swapped(fn, structs):
-            text += "\n`params` and `hidden` are swapped: the step runs with the one in the place of the other."
+            text += "\n`params` and `hidden` are swapped: the step runs if they are exchanged."
         raise explained(CompilationError, error, text) from error
 
 
@@ -110,8 +110,8 @@ def _remedy(error: Exception, called: str) -> str:
 
 
 _CALLED = (
-    "It is called as `step(params, hidden, *inputs)`: pass parameters and hidden state as it reads them, and inputs of "
-    "one step, with the shapes and dtypes (and batch axis) that the model will see."
+    "It is called as `step(params, hidden, *inputs)`: pass the parameters and the hidden state that it reads, and the "
+    "inputs of one step, with the shapes and dtypes (and batch axis) that the model will see."
 )
 _ROOTS = {Role.PARAM: "params", Role.HIDDEN: "hidden", Role.OTHER: "other", Role.INPUT: "inputs"}
 

@@ -40,7 +40,7 @@ def with_chains(step: Step, chains: Sequence[Chain]) -> Step:
 
 
 def _rewritten(step: Step, written: Mapping[int, JaxprEqn]) -> Step:
-    """The step with calls in the place of some equations, written out."""
+    """The step with calls in place of some equations, written out."""
     eqns = [written.get(n, eqn) for n, eqn in enumerate(step.jaxpr.eqns)]
     jaxpr, consts = without_calls(step.jaxpr.replace(eqns=eqns), step.consts)
     return check_step(replace(step, jaxpr=without_dead_code(jaxpr), consts=consts))

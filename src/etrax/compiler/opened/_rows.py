@@ -96,7 +96,7 @@ class Rows:
 
     @cached_property
     def equations(self) -> dict[int, JaxprEqn]:
-        """Calls that read rows of tables, in the place of the equations whose results are read elsewhere."""
+        """Calls that read rows of tables, in place of the equations whose results are read elsewhere."""
         return {n: self._call(n) for n in self.numbers}
 
     def _call(self, number: int) -> JaxprEqn:

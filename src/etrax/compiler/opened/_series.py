@@ -208,7 +208,7 @@ def _adds_fixed(eqn: JaxprEqn, data: set[Var]) -> bool:
     return any(np.any(v.val) if isinstance(v, Literal) else v not in data for v in operands)
 
 
-# --- one product in the place of a chain ---
+# --- one product in place of a chain ---
 
 
 class _Letters(NamedTuple):

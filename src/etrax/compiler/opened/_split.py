@@ -70,7 +70,7 @@ def _free(params: Mapping[str, Any], rank: int) -> list[int]:
 
 
 def _product(product: JaxprEqn, operand: int, reshape: JaxprEqn) -> list[JaxprEqn]:
-    """The weight reshaped, and its product with the data, in the place of a product and a reshape of it."""
+    """The weight reshaped, and its product with the data, in place of a product and a reshape of it."""
     weight = product.invars[operand]
     (axis,) = _free(product.params, len(weight.aval.shape))
     rank = len(product.outvars[0].aval.shape)

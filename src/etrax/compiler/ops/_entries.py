@@ -95,7 +95,7 @@ def on_traces(
 ) -> tuple[Array, ...]:
     """Σ_t block[s][t][f, r(e)] traces[t][f, e] + Σ_k u[k, f, c(e)] c[s][k, f, r(e)] for every s.
 
-    One sample after the other, in the place of the traces.
+    One sample after the other, in place of the traces.
     """
     if not traces[0].shape[0]:
         return tuple(traces)

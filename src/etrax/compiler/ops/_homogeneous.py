@@ -1,6 +1,6 @@
 """One weight for a whole connectivity: all synapses alike, or drawn from a distribution of which it is a parameter.
 
-With s = A(1) φ(u), the product for a weight of one and for zeros in the place of other weights (the mean where this one
+With s = A(1) φ(u), the product for a weight of one and for zeros in place of other weights (the mean where this one
 is the spread):
 
     y = w s + (what other weights bring)        trace of the shape of y

@@ -1,7 +1,7 @@
 """Products whose traces are larger than the cache: these are moved and read some samples at a time.
 
 A program that moves a trace in one pass makes all outer products of the window first, an array as large as the trace,
-and reads it back. Sample by sample, products and trace meet in the cache. All loops write in the place of the trace.
+and reads it back. Sample by sample, products and trace meet in the cache. All loops write in place of the trace.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def chosen_plan(
 ) -> Plan:  # fmt: skip
     """The plan of the relations of some sites, with every kind of trace that is valid for them.
 
-    By default in the view without memoryless states. A `reader` may put other blocks in the place of those of the step.
+    By default in the view without memoryless states. A `reader` may put other blocks in place of those of the step.
     """
     read = reader if reader is not None else lambda probes: probes
     relations = carried_relations(facts, sites, fan_out)
