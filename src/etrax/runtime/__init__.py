@@ -22,6 +22,8 @@ from ._own_loss import StepGradients as StepGradients
 from ._own_loss import own_loss_of as own_loss_of
 from ._own_loss import plan_own_loss as plan_own_loss
 from ._own_loss import pull_to_ops as pull_to_ops
+from ._past import Past as Past
+from ._past import past_transport as past_transport
 from ._pieces import Pieces as Pieces
 from ._pieces import run_in_pieces as run_in_pieces
 from ._plan import Plan as Plan
