@@ -25,7 +25,7 @@ def learner_of(name, steps):
 
 def rolling(model, inputs, targets, steps):
     """Each loss differentiated through its last steps alone, from the state that was there."""
-    at = lambda t: jax.tree.map(lambda a: a[t], (inputs, targets))  # noqa: E731
+    at = lambda t: jax.tree.map(lambda a: a[t], (inputs, targets))
     entries = [model.hidden]
     for t in range(T):
         entries.append(model.step(model.params, entries[-1], *at(t)[0])[0])
@@ -77,11 +77,11 @@ def attention(params, caches, x):
 def test_exact_for_what_is_forgotten(steps, kind):
     """A cache of four steps is closed by windows that overlap by three."""
     rng = np.random.RandomState(0)
-    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape))  # noqa: E731
+    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape))
     params = {"k": draw(I, I), "v": draw(I, H), "out": draw(H, I)}
     hidden = {"k": draw(B, 4, I), "v": draw(B, 4, H)}
     x, target = draw(T, B, I), draw(T, B, I)
-    loss = lambda y, t: ((y - t) ** 2).sum()  # noqa: E731
+    loss = lambda y, t: ((y - t) ** 2).sum()
     learner = etrax.compile(attention, etrax.tbptt(steps=steps), x[0], params=params, hidden=hidden)
     verdicts = {k[0]: str(v.kind) for k, v in learner.report.verdicts.items()}
     assert verdicts == {"k": kind, "v": kind, "out": "exact"}
@@ -103,10 +103,10 @@ def test_exact_for_what_is_forgotten(steps, kind):
 def test_an_update_after_each_step_runs_the_past_again_at_new_parameters():
     """By hand: states as they were, one step of descent after another."""
     rng = np.random.RandomState(1)
-    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape))  # noqa: E731
-    step = lambda w, h, x: (jnp.tanh(h @ w[:H] + x @ w[H:]),) * 2  # noqa: E731
+    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape))
+    step = lambda w, h, x: (jnp.tanh(h @ w[:H] + x @ w[H:]),) * 2
     w, h, x, target = draw(H + I, H), draw(B, H), draw(T, B, I), draw(T, B, H)
-    loss = lambda y, t: ((y - t) ** 2).sum()  # noqa: E731
+    loss = lambda y, t: ((y - t) ** 2).sum()
     learner = etrax.compile(step, etrax.tbptt(steps=3), x[0], params=w, hidden=h)
     optimizer = optax.sgd(0.05)
     train = learner.train(optimizer, loss, window=1)

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_whole
 from ..compiler.analysis import Facts, is_forgotten
-from ..runtime import Transport, past_transport
+from ..runtime import Past, Transport, past_transport
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, no_trace_verdict, whole_influence_verdict
 
@@ -48,7 +48,7 @@ def tbptt(*, steps: int | None = None) -> Rule:
     if steps is None or check_whole("tbptt(steps=...)", steps, "steps") == 1:
         return Rule("tbptt", no_transport, no_trace_verdict, {} if steps is None else {"steps": 1})
 
-    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[object]:
+    def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Past]:
         return past_transport(facts, sites, steps - 1)
 
     return Rule("tbptt", transport, partial(_overlapping_verdict, steps=steps), {"steps": int(steps)})

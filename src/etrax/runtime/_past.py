@@ -28,7 +28,7 @@ from ._window import WindowRun, live_sites, run_again
 
 
 class Past(NamedTuple):
-    """States before each of the last n steps, and its inputs, the newest last; `count` of them have been.
+    """States before each of the last n steps, and its inputs, the newest last; `filled` of them have been.
 
     `starts` are flags (n,), or (n, lanes): whether states start again before the step.
     """
@@ -36,7 +36,7 @@ class Past(NamedTuple):
     states: list[Array]
     inputs: list[Array]
     starts: Array
-    count: Array
+    filled: Array
 
 
 def past_transport(facts: Facts, sites: frozenset[int] | None, steps: int) -> Transport[Past]:
@@ -55,16 +55,17 @@ def past_transport(facts: Facts, sites: frozenset[int] | None, steps: int) -> Tr
 
     def credit(past: Past, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         pull, data = _again(facts, past, window)
-        _, bars = pull({i: jnp.where(past.count > 0, bar, jnp.zeros((), bar.dtype)) for i, bar in g.items()})
+        _, bars = pull({i: jnp.where(past.filled > 0, bar, jnp.zeros((), bar.dtype)) for i, bar in g.items()})
         return {j: site_math.grad(facts.sites[j], window.fixed[j], data[j], bars[j]) for j in own}
 
     def move(past: Past, window: WindowData) -> Past:
         flags = jnp.zeros(window.steps, bool) if window.resets is None else window.resets
         flags = flags[:, None] if flags.ndim <= len(lanes) else flags
         flags = jnp.broadcast_to(flags, (window.steps, *lanes))
-        new = Past(window.records[:count], window.records[count:], flags, past.count)
-        moved = jax.tree.map(lambda a, b: jnp.concatenate([a, b])[-steps:], past[:3], new[:3])
-        return Past(*moved, jnp.minimum(past.count + window.steps, steps))
+        recent = window.records[:count], window.records[count:], flags
+        stored = past.states, past.inputs, past.starts
+        states, inputs, starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b])[-steps:], stored, recent)
+        return Past(states, inputs, starts, jnp.minimum(past.filled + window.steps, steps))
 
     return Transport(init, credit, move, EachStep(lambda leaves, weights, ys: leaves[first:]))
 
@@ -75,12 +76,14 @@ def _again(facts: Facts, past: Past, window: WindowData) -> tuple[PullBack, dict
     Before a sequence there are none: the first step of the window stands in for them, and passes nothing on.
     """
     steps, count = past.starts.shape[0], len(past.states)
-    number = np.arange(steps) - (steps - past.count)  # of the steps that have been; those before it are negative
+    number = np.arange(steps) - (steps - past.filled)  # of the steps that have been; those before it are negative
 
-    def filled(stored: Array, now: Array) -> Array:
+    def with_now(stored: Array, now: Array) -> Array:
         return jnp.where(number.reshape(-1, *[1] * now[0].ndim) >= 0, stored, now[0])
 
-    states, inputs = jax.tree.map(filled, (past.states, past.inputs), (window.records[:count], window.records[count:]))
+    states, inputs = jax.tree.map(
+        with_now, (past.states, past.inputs), (window.records[:count], window.records[count:])
+    )
     starts = past.starts | (number <= 0).reshape(-1, *[1] * (past.starts.ndim - 1))
     weights = Weights(list(window.weights), list(window.fixed))
     run = WindowRun(window.params, weights, [a[0] for a in states], (), inputs, (), _no_loss, resets=(starts, states))
