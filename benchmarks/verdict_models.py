@@ -223,6 +223,24 @@ def S5(draw):
     return step, {k: draw(*v) for k, v in shapes.items()}, zeros(H) + 0j
 
 
+@model
+def S5_under_a_norm(draw):
+    """One sample at a time, a norm with a scale before a complex input matrix of real pairs, as the layers are stacked."""
+
+    def one(p, h, x):
+        u = rms(x, p["norm"])
+        A, dt = -jnp.exp(p["re"]) + 1j * p["im"], jnp.exp(p["dt"])
+        keep, b = jnp.exp(A * dt), p["B"][..., 0] + 1j * p["B"][..., 1]
+        h = keep * h + (((keep - 1) / A)[:, None] * b) @ u
+        y = jax.nn.gelu(2 * ((p["C"][..., 0] + 1j * p["C"][..., 1]) @ h).real + p["D"] * u)
+        return h, x + y * jax.nn.sigmoid(p["glu"] @ y)
+
+    shapes = {
+        "norm": (I,), "re": (H,), "im": (H,), "dt": (H,), "B": (H, I, 2), "C": (I, H, 2), "D": (I,), "glu": (I, I),
+    }  # fmt: skip
+    return jax.vmap(one, (None, 0, 0)), {k: draw(*v) for k, v in shapes.items()}, zeros(H) + 0j
+
+
 @tokens(7)
 def minGRU_of_tokens(draw):
     """Feng et al. 2024, above an embedding."""
@@ -285,6 +303,45 @@ def gated_DeltaNet(draw):
     }  # fmt: skip
     hidden = {"conv": zeros(TAPS - 1, 2 * dk + dv), "S": zeros(dv, dk)}
     return step, {k: draw(*v) for k, v in shapes.items()}, hidden
+
+
+@model
+def RWKV_7(draw):
+    """Peng et al. 2025, time mix of one layer: S' = S (diag w - k̂ (a k̂)ᵀ) + v kᵀ, with one token shift."""
+    heads, dim = 2, N
+
+    def step(p, s, x):
+        def of(name, u):
+            return (u @ p[name]).reshape(B, heads, dim)
+
+        u = x + (s["x"] - x) * p["mu"]
+        r, k, v, key = of("r", x), of("k", x), of("v", u), unit(of("kk", x))
+        w = jnp.exp(-0.6 * jax.nn.sigmoid(p["w0"] + of("w", x)))
+        a = jax.nn.sigmoid(of("a", x))
+        turned = jnp.einsum("bhvk,bhk->bhv", s["S"], key)[..., None] * (a * key)[..., None, :]
+        S = s["S"] * w[..., None, :] - turned + v[..., :, None] * k[..., None, :]
+        return {"x": x, "S": S}, jnp.einsum("bhvk,bhk->bhv", S, r).reshape(B, -1) @ p["out"]
+
+    wide = heads * dim
+    shapes = {n: (I, wide) for n in ("r", "k", "v", "kk", "w", "a")}
+    shapes |= {"mu": (I,), "w0": (heads, dim), "out": (wide, I)}
+    return step, {k: draw(*v) for k, v in shapes.items()}, {"x": zeros(I), "S": zeros(heads, dim, dim)}
+
+
+@model
+def attention_over_a_window(draw):
+    """Heads over a cache of the last keys and values, newest last."""
+    heads, dim, length = 2, N, 4
+
+    def step(p, s, x):
+        new = {n: jnp.einsum("bi,ihd->bhd", x, p[n]) for n in "qkv"}
+        cache = {n: jnp.concatenate([s[n][:, 1:], new[n][:, None]], 1) for n in "kv"}
+        scores = jnp.einsum("bhd,blhd->bhl", new["q"], cache["k"]) / dim**0.5
+        y = jnp.einsum("bhl,blhd->bhd", jax.nn.softmax(scores), cache["v"])
+        return cache, x + jnp.einsum("bhd,hdi->bi", y, p["out"])
+
+    params = {n: draw(I, heads, dim) for n in "qkv"} | {"out": draw(heads, dim, I)}
+    return step, params, {n: zeros(length, heads, dim) for n in "kv"}
 
 
 @model

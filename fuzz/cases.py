@@ -10,7 +10,8 @@ import etrax
 # A rule that uses the gradient of the loss equals BPTT when one window covers the sequence.
 LOSS_GRADIENT = {
     "tbptt": "etrax.tbptt()", "d_rtrl": "etrax.d_rtrl()",
-    "d_rtrl(fan_out)": "etrax.d_rtrl(fan_out=None)", "pp_prop": "etrax.pp_prop(0.9)", "e_prop": "etrax.e_prop()",
+    "d_rtrl(fan_out)": "etrax.d_rtrl(fan_out=None)", "d_rtrl(depth)": 'etrax.d_rtrl(depth="10 MB")',
+    "pp_prop": "etrax.pp_prop(0.9)", "e_prop": "etrax.e_prop()",
     "ostl": "etrax.ostl()", "snap(1)": "etrax.snap(1)", "snap(2)": "etrax.snap(2)", "rtrl": "etrax.rtrl()",
     "uoro": "etrax.uoro(0)", "kf_rtrl": "etrax.kf_rtrl(0)", "ottt": "etrax.ottt(0.9)", "rflo": "etrax.rflo(0.9)",
     "synthetic": "etrax.synthetic()",
@@ -21,9 +22,23 @@ OTHER_SIGNAL = {
     "three_factor": "etrax.three_factor()",
 }  # fmt: skip
 RULES = LOSS_GRADIENT | OTHER_SIGNAL
+DRAWN = [name for name in RULES if name != "d_rtrl(depth)"]  # that one stands in for `d_rtrl` in some models
 # The gradient of a batch is the sum over its samples: no noise that is shared, no signal that is the batch's own.
 BY_SAMPLE = frozenset(
-    ["tbptt", "d_rtrl", "d_rtrl(fan_out)", "pp_prop", "e_prop", "ostl", "snap(1)", "snap(2)", "rtrl", "ottt", "rflo"]
+    [
+        "tbptt",
+        "d_rtrl",
+        "d_rtrl(fan_out)",
+        "d_rtrl(depth)",
+        "pp_prop",
+        "e_prop",
+        "ostl",
+        "snap(1)",
+        "snap(2)",
+        "rtrl",
+        "ottt",
+        "rflo",
+    ]
 )
 
 
@@ -67,8 +82,8 @@ def draw_cases(seed: int, batched: bool, mutable: bool = False) -> list[Case]:
     if extra:  # both hold for sums
         mask, reduction = "", "sum"
     proven = rng.choice(("d_rtrl", "rtrl"))
-    rules = [proven if rng.random() < 0.5 else rng.choice(list(RULES))]
-    rules += [rng.choice(list(RULES))] if rng.random() < 0.1 else []
+    rules = [proven if rng.random() < 0.5 else rng.choice(DRAWN)]
+    rules += [rng.choice(DRAWN)] if rng.random() < 0.1 else []
     cases = [Case(rule, rng.choice((1, 2)), reduction, mask) for rule in rules]
     if rng.random() < 0.2:
         cases[-1] = cases[-1]._replace(window=WHOLE)
@@ -78,6 +93,8 @@ def draw_cases(seed: int, batched: bool, mutable: bool = False) -> list[Case]:
     own = random.Random(f"extra {seed}")  # by itself, so that other seeds give the cases that they gave
     if mutable or own.random() < 0.03:
         cases[-1] = cases[-1]._replace(extra="constants" if mutable else "outer")
+    if cases[0].rule == "d_rtrl" and random.Random(f"depth {seed}").random() < 0.1:
+        cases[0] = cases[0]._replace(rule="d_rtrl(depth)")
     restarts = random.Random(f"resets {seed}").random() < 0.05
     if restarts and not cases[-1].extra and not cases[-1].whole and cases[-1].rule in FORGETTING:
         cases[-1] = cases[-1]._replace(extra="resets", mask="", reduction="sum")

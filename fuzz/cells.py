@@ -176,6 +176,23 @@ def _series_cell(g: Draw) -> Cell:
     return {"ser": (Leaf((n,)), new)}, [new]
 
 
+def _convolved_cell(g: Draw) -> Cell:
+    """A short convolution over the last inputs, channel by channel, under a gated state; near misses mix channels."""
+    n, taps = g.dim(), g.pick((2, 3))
+    u, old = matmul(g, _vector(g), n), Value("s.conv", (taps - 1, n))
+    window = g.emit("append", [old, u], (taps, n))
+    form = g.weighted([(2, "taps_by_sum"), (2, "taps_by_einsum"), (2, "taps_by_conv"), (1, "taps_that_mix")])
+    shape = (taps, n, n) if form == "taps_that_mix" else (taps, n)
+    v = g.emit(form, [window, weight(g, shape)], (n,))
+    v = g.emit("tanh", [v], (n,)) if g.chance(0.6) else v
+    h = Value("s.above", (n,))
+    read = matmul(g, v, n) if g.chance(0.4) else v
+    new = g.emit("add", [g.emit("gate", [g.pick((read, u)), h], (n,)), v], (n,))
+    g.pool.append(new)
+    later = g.emit("without_first", [window], (taps - 1, n))
+    return {"conv": (Leaf((taps - 1, n)), later), "above": (Leaf((n,)), new)}, [new]
+
+
 # How far seeds are moved, how many models have such a cell, and which.
 CELLS = (
     (2**41, 0.2, (_gated_cell, _complex_cell, _rotating_cell)),
@@ -185,4 +202,5 @@ CELLS = (
     (2**46, 0.05, (_delayed_cell,)),
     (2**47, 0.05, (_stabilised_cell,)),
     (2**48, 0.05, (_series_cell,)),
+    (2**49, 0.05, (_convolved_cell,)),
 )

@@ -74,6 +74,10 @@ OP_FORMS = {
     "scan_data": "lax.scan(lambda c, r: (0.5 * c + r * {1}, None), 0 * {0}[..., 0], jnp.moveaxis({0}, -1, 0))[0]",
     "cond_weight": "{0} @ lax.cond(jnp.ravel({0})[0] > 0, lambda: {1}, lambda: {2})",
     "host_rule": "host_rule({0} @ {1})",
+    "taps_by_sum": "({0} * {1}).sum(-2)",
+    "taps_by_einsum": 'jnp.einsum("...tn,tn->...n", {0}, {1})',
+    "taps_by_conv": "depthwise({0}, {1})",
+    "taps_that_mix": 'jnp.einsum("...tn,tnm->...m", {0}, {1})',
     "callback": "constant_of({0}) @ {1}",
     "plain_callback": "unbatched({0}) @ {1}",
 }
@@ -159,6 +163,8 @@ TAIL_FORMS = {
     "batch_mean": "{0} - 0.5 * {0}.mean(0)",
     "log_sigmoid": "jax.nn.log_sigmoid({0})",
     "quotient": "{0} / {1}",
+    "append": "jnp.concatenate([{0}, {1}[..., None, :]], -2)",
+    "without_first": "{0}[..., 1:, :]",
 }
 # Of values that are not negative; the slope has no bound at zero.
 STEEP_FORMS = {

@@ -24,6 +24,15 @@ def draw(shape, dtype, scale):
 
 
 ''',
+    "depthwise": '''def depthwise(u, w):
+    y = lax.conv_general_dilated(
+        u.reshape((-1,) + u.shape[-2:]), w[:, None], (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"),
+        feature_group_count=w.shape[1],
+    )
+    return y.reshape(u.shape[:-2] + w.shape[1:])
+
+
+''',
     "bcoo": '''from jax.experimental import sparse
 
 

@@ -24,7 +24,8 @@ class Row(NamedTuple):
 ROWS = {
     str(row.rule): row
     for row in (
-        Row(etrax.tbptt()), Row(etrax.d_rtrl()), Row(etrax.pp_prop(0.9)), Row(etrax.rtrl()), Row(etrax.e_prop()),
+        Row(etrax.tbptt()), Row(etrax.tbptt(steps=3)),
+        Row(etrax.d_rtrl()), Row(etrax.pp_prop(0.9)), Row(etrax.rtrl()), Row(etrax.e_prop()),
         Row(etrax.e_prop(0.5), False), Row(etrax.e_prop(0.5, "random", key=1), False),
         Row(etrax.e_prop(0.0, "adaptive", key=1), False), Row(etrax.three_factor(), False), Row(etrax.uoro(1)),
         Row(etrax.ottt(0.8)), Row(etrax.rflo(0.8)), Row(etrax.ostl()), Row(etrax.snap(1)), Row(etrax.snap(2)),

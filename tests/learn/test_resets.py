@@ -23,7 +23,8 @@ ALIGNED = np.array([0, 0, 0, 1, 0, 0, 1], bool)
 RULES = {
     str(rule): rule
     for rule in (
-        etrax.tbptt(), etrax.d_rtrl(), etrax.d_rtrl(fan_out=0, hops=0), etrax.pp_prop(0.8), etrax.e_prop(0.5),
+        etrax.tbptt(), etrax.tbptt(steps=4),
+        etrax.d_rtrl(), etrax.d_rtrl(fan_out=0, hops=0), etrax.pp_prop(0.8), etrax.e_prop(0.5),
         etrax.e_prop(0.3, "random", key=1), etrax.three_factor(kappa=0.4), etrax.rflo(0.8), etrax.ottt(0.8),
         etrax.ostl(), etrax.snap(2), etrax.rtrl(), etrax.uoro(1), etrax.kf_rtrl(1),
         *(rule(credit="state") for rule in (etrax.d_rtrl, etrax.pp_prop)),

@@ -165,6 +165,57 @@ def norm_scale_with_deviation(draw):
     return gated(value, scale=(I,), bias=(I,), W=(I, H))(draw)
 
 
+def rotation(value, **shapes):
+    """h' = λ h + value(params, x), complex and diagonal; `value` makes complex numbers of real ones."""
+
+    def parts(draw):
+        def step(params, h, x):
+            h = jnp.exp(-jnp.exp(params["nu"]) + 1j * params["theta"]) * h + value(params, x)
+            return h, h
+
+        params = {name: draw(*shape) + 1j * draw(*shape) if name.isupper() else draw(*shape)
+                  for name, shape in shapes.items()} | {"nu": draw(H), "theta": draw(H)}  # fmt: skip
+        return step, params, draw(B, H) + 1j * draw(B, H), inputs(normal(B, I))
+
+    return parts
+
+
+TURN = dict.fromkeys(("nu", "theta", "W"), EXACT)
+
+
+@family({**TURN, "scale": EXACT, "bias": EXACT})
+def norm_scale_before_complex(draw):
+    """S5 under a norm: real numbers, times a complex matrix."""
+    value = rotation(lambda p, x: (normalised(x) * p["scale"] + p["bias"]) @ p["W"], scale=(I,), bias=(I,), W=(I, H))
+    return value(draw)
+
+
+@family({**TURN, "A": EXACT, "scale": EXACT})
+def low_rank_complex(draw):
+    return rotation(lambda p, x: ((p["scale"] * x) @ p["A"]) @ p["W"], scale=(I,), A=(I, R), W=(R, H))(draw)
+
+
+@family({**TURN, "a": EXACT})
+def real_then_cast_to_complex(draw):
+    return rotation(lambda p, x: jnp.einsum("hr,br->bh", p["W"], x @ p["a"] + 0j), a=(I, R), W=(H, R))(draw)
+
+
+@family({"nu": EXACT, "theta": EXACT, "A": EXACT, "w": EXACT})
+def complex_then_real(draw):
+    return rotation(lambda p, x: (x @ p["A"]) @ p["w"], A=(I, R), w=(R, H))(draw)
+
+
+@family({**TURN, "A": REPORTED})
+def conjugate_between(draw):
+    """Not linear over complex numbers."""
+    return rotation(lambda p, x: jnp.conj(x @ p["A"]) @ p["W"], A=(I, R), W=(R, H))(draw)
+
+
+@family({"nu": EXACT, "theta": EXACT, "A": REPORTED, "w": EXACT})
+def real_part_between(draw):
+    return rotation(lambda p, x: (x @ p["A"]).real @ p["w"], A=(I, R), w=(R, H))(draw)
+
+
 def by_token(read, rule=lambda x, p: x, **more):
     """A gated cell of a token: `read` looks its row up, `rule` is what is done to the row."""
 

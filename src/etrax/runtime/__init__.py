@@ -13,6 +13,8 @@ from ._layout import layout_of as layout_of
 from ._layout import layout_with as layout_with
 from ._ops import kernels_of as kernels_of
 from ._ops import with_kernels as with_kernels
+from ._past import Past as Past
+from ._past import past_transport as past_transport
 from ._plan import Plan as Plan
 from ._plan import carried_relations as carried_relations
 from ._plan import plan_of as plan_of

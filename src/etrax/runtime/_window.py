@@ -76,7 +76,7 @@ class WindowRun(NamedTuple):
     loss_weight: Array | float = 1.0
     exit_cotangents: Mapping[int, Array] | None = None
     grads_before: Mapping[int, Array] | None = None
-    resets: Array | None = None
+    resets: Any = None
     initial: Sequence[Array | None] = ()
 
 
@@ -210,25 +210,37 @@ def _pull_states(facts: Facts, run: WindowRun, steps: int) -> PullBack:
 
     What only outputs and losses read is then not differentiated, which would give zeros at the price of numbers.
     """
+    return run_again(facts, run, steps, lambda flags, held: restarted(flags, run.initial, held))[0]
+
+
+def run_again(
+    facts: Facts, run: WindowRun, steps: int, restart: Callable[[Any, list[Array]], list[Array]],
+    with_data: bool = False,
+) -> tuple[PullBack, dict[int, tuple[Array, ...]]]:  # fmt: skip
+    """Steps without outputs and loss: the way back from the states at their end; if asked for, the data of their ops.
+
+    `restart(resets, states)` gives the states before a step, where there are resets.
+    """
     opened, live, n_states = OpenStep(facts.step, facts.sites, frozenset()), live_sites(facts), len(facts.states)
     unread = unread_states(facts)
 
-    def body(detach: Detach, held: list[Array], xs: Any) -> tuple[list[Array], tuple[()]]:
+    def body(detach: Detach, held: list[Array], xs: Any) -> tuple[list[Array], Any]:
         x, delta, reset = xs
-        held = held if reset is None else restarted(reset, run.initial, held)
-        outs, _ = opened([*run.params, *held, *x], delta, run.weights.weight, None, run.weights.ops)
-        return [detach(state) if i in unread else state for i, state in enumerate(outs[:n_states])], ()
+        held = held if reset is None else restart(reset, held)
+        outs, seen = opened([*run.params, *held, *x], delta, run.weights.weight, None, run.weights.ops)
+        data = detach({j: seen[j].data for j in live}) if with_data else {}
+        return [detach(state) if i in unread else state for i, state in enumerate(outs[:n_states])], data
 
-    def steps_through(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> dict[int, Array]:
+    def steps_through(detach: Detach, moving: dict[int, Array], deltas: dict[int, Array]) -> tuple[Any, Any]:
         start = [moving.get(i, run.states[i]) for i in range(n_states)]
-        end, _ = split_scan(partial(body, detach), start, (list(run.inputs), deltas, run.resets), steps)
-        return {i: end[i] for i in moving}
+        end, data = split_scan(partial(body, detach), start, (list(run.inputs), deltas, run.resets), steps)
+        return {i: end[i] for i in moving}, data
 
     moving = {i: run.states[i] for i in differentiable(facts)}
     deltas = {j: jnp.zeros((steps, *facts.sites[j].y_shape), facts.sites[j].call.out.dtype) for j in live}
-    exits, pull_back = detaching_vjp(steps_through, moving, deltas)
+    exits, pull_back, data = detaching_vjp(steps_through, moving, deltas, has_aux=True)
     none = {i: jnp.zeros_like(v) for i, v in exits.items()}
-    return lambda cotangents: pull_back({**none, **{i: bar.astype(none[i].dtype) for i, bar in cotangents.items()}})
+    return lambda bars: pull_back({**none, **{i: bar.astype(none[i].dtype) for i, bar in bars.items()}}), data
 
 
 class _Bars(NamedTuple):

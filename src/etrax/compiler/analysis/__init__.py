@@ -25,6 +25,7 @@ from ._fan_out import can_fan_out as can_fan_out
 from ._fan_out import trace_bytes as trace_bytes
 from ._filtered import Filter as Filter
 from ._filtered import with_filters as with_filters
+from ._influence import is_forgotten as is_forgotten
 from ._influence import lost_from_reached as lost_from_reached
 from ._influence import reached_elements as reached_elements
 from ._lanes import lane_of_elements as lane_of_elements

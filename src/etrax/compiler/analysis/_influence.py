@@ -6,6 +6,8 @@ influence is zero: the edge costs θ nothing. All is told element by element, si
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..primitives import Dep
@@ -31,6 +33,33 @@ def reached_elements(facts: Facts, sites: tuple[int, ...]) -> dict[int, np.ndarr
                 masks[target] = new if mask is None else mask | new
                 todo.append(target)
     return {node.index: mask for node, mask in masks.items() if isinstance(node, StateNode) and mask.any()}
+
+
+@memoised
+def is_forgotten(facts: Facts, sites: tuple[int, ...], steps: int) -> bool:
+    """Whether nothing shows what some weight ops did more than so many steps after it (a short convolution)."""
+    masks: dict[Node, np.ndarray] = {OpNode(j): np.ones(facts.sites[j].y_shape, bool).reshape(-1) for j in sites}
+    for _ in range(steps + 1):  # the ops' own step is the first
+        before, reached = masks, _reached_in_step(facts, masks)
+        masks = {node: mask for node, mask in reached.items() if isinstance(node, StateNode)}
+        if masks.keys() == before.keys() and all((masks[n] == before[n]).all() for n in masks):
+            return not masks  # so it goes on for ever
+    return not _reached_in_step(facts, masks)
+
+
+def _reached_in_step(facts: Facts, masks: Mapping[Node, np.ndarray]) -> dict[Node, np.ndarray]:
+    """Elements of new states and of outputs that elements of old states and of ops reach, also through other ops."""
+    inside, ends, todo = dict(masks), dict[Node, np.ndarray](), list(masks)
+    while todo:
+        node = todo.pop()
+        for target, dep in facts.edges.out(node).items():
+            into = inside if isinstance(target, OpNode) else ends
+            new = _forward(dep, inside[node])
+            before = into.get(target, np.zeros_like(new))
+            if (target in facts.live or isinstance(target, OutputNode)) and (new & ~before).any():
+                into[target] = before | new
+                todo += [target] if isinstance(target, OpNode) else []
+    return ends
 
 
 def _forward(dep: Dep, mask: np.ndarray) -> np.ndarray:

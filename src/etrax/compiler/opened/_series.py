@@ -17,15 +17,15 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
-from ..._compat import Jaxpr, JaxprEqn, Literal, Var
+from ..._compat import Jaxpr, JaxprEqn, Literal, Var, is_complex, is_inexact
 from ..ir import Step
 from ..ops import Letters, letters_of, size
 from ._chain import (
@@ -120,7 +120,7 @@ def find_series(step: Step, sites: Sequence[WeightSite]) -> tuple[Series, ...]:
         form = None if isinstance(data, Literal) or weight in finder.data else finder.forms.get(data)
         if form is None or len(form.axes) > MAX_ROOTS or site.call.params.get("out_sharding") is not None:
             continue
-        if len({a.dtype for a in (*site.call.operands, site.call.out)}) > 1:
+        if not _of_one_precision([*site.call.operands, site.call.out]):
             continue
         chain = equations_between(step.jaxpr, [data], form.axes.keys(), finder.data)
         before = frozenset().union(*(s.params for s in sites if len(s.at) == 1 and s.at[0] in chain))
@@ -178,16 +178,24 @@ class _Forms:
 
 
 def _is_linear(eqn: JaxprEqn, moving: Sequence[int]) -> bool:
-    """Whether an equation is linear, or affine, in the operands that are data, without a change of type."""
+    """Whether an equation is linear, or affine, in the operands that are data; real numbers may become complex."""
     name = eqn.primitive.name
-    dtypes = {v.aval.dtype for v in (*eqn.outvars, *(eqn.invars[i] for i in moving))}
-    if name not in _LINEAR or len(dtypes) > 1 or not is_fine(eqn.outvars[0].aval) or eqn.effects:
+    out, data = [v.aval for v in eqn.outvars], [eqn.invars[i].aval for i in moving]
+    stays_complex = all(map(is_complex, out)) or not any(map(is_complex, data))
+    if name not in _LINEAR or not stays_complex or not _of_one_precision([*out, *data]):
+        return False
+    if not is_fine(out[0]) or eqn.effects:
         return False
     if name in ("mul", "dot_general"):
         return len(moving) == 1
     if name == "select_n":
         return 0 not in moving
     return name not in ("div", "pad") or 1 not in moving
+
+
+def _of_one_precision(avals: Sequence[Any]) -> bool:
+    """Whether numbers are of one type, or complex with parts of that type."""
+    return all(map(is_inexact, avals)) and len({jnp.finfo(a.dtype).dtype for a in avals}) == 1
 
 
 def _sum_of(parts: Sequence[Form]) -> Form:
@@ -244,8 +252,8 @@ def _product_of_roots(
     terms = []
     for root, u in us.items():
         letters = _letters(series, root)
-        pull = jax.vjp(lambda u, root=root: form({**zeros, root: u}), zeros[root])[1]
-        matrix = _matrix(series, letters, lambda bar, pull=pull: pull(bar)[0], w)
+        v, pull = jax.vjp(lambda u, root=root: form({**zeros, root: u}), zeros[root])
+        matrix = _matrix(series, letters, partial(_transposed, pull, u, v), w)
         terms.append(jnp.einsum(f"{letters.root},{letters.matrix}->{s.y}", u, matrix, precision=precision))
     if series.is_affine:
         rows = set.intersection(*(set(_letters(series, root).rows) for root in us))
@@ -253,6 +261,19 @@ def _product_of_roots(
         constant = constant[tuple(slice(0, 1) if a in rows else slice(None) for a in range(constant.ndim))]
         terms.append(jnp.einsum(f"{s.u},{s.w}->{s.y}", constant, w, precision=precision))
     return sum(terms[1:], terms[0])
+
+
+def _transposed(pull: Callable[[Array], tuple[Array]], u: Array, v: Array, bar: Array) -> Array:
+    """The transpose of a linear map u → v at a cotangent, which may be complex where u or v is real.
+
+    JAX takes real cotangents of real values, and gives the real part alone for a map from real to complex numbers.
+    """
+    if jnp.isrealobj(v) and jnp.iscomplexobj(bar):
+        return lax.complex(pull(bar.real)[0], pull(bar.imag)[0])
+    bar = bar.astype(v.dtype)
+    if jnp.isrealobj(u) and jnp.iscomplexobj(v):
+        return lax.complex(pull(bar)[0], pull(-1j * bar)[0])
+    return pull(bar)[0]
 
 
 def _matrix(series: Series, letters: _Letters, pull: Callable[[Array], Array], w: Array) -> Array:
