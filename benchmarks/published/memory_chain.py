@@ -10,8 +10,8 @@ end); a minGRU of 192 units over an MLP of 64; Q(λ) with λ 0.98 and γ 0.999; 
 500,000 steps, ε from 1 to 0.01 over the first tenth. ObGD has α 1 and κ 2, Intentional η 0.1, AdaptiveQ η 4.6e-4. A
 length counts as solved by a seed whose mean return over the last 200 episodes is above 0.5.
 
-The MLP lies below the recurrence: it is exact under `d_rtrl(depth=…)`, and gets one step under `d_rtrl()`. The effective
-step size is ‖update‖ / ‖δ z‖, the mean over the last tenth.
+The MLP lies below the recurrence: it is exact under `d_rtrl(depth=…)`, and gets one step under `d_rtrl()`. The
+effective step size is ‖update‖ / ‖δ z‖, the mean over the last tenth.
 """
 
 from __future__ import annotations

