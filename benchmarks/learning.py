@@ -95,7 +95,7 @@ PROBLEMS = {
         learning_rate=0.01,
     ),
     "evidence": Problem(
-        lambda key, size: tasks.evidence(key, size, cues=5, cue=3, gap=2, delay=15, recall=5, rate=0.5),
+        lambda key, size: tasks.short_evidence(key, size, cues=5, cue=3, gap=2, delay=15, recall=5, rate=0.5),
         spiking_model(40, 50, 2, adaptive=25, beta=0.1, memory=0.99, gain=0.7),
         delay=15,
         window=5,

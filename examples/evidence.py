@@ -40,7 +40,7 @@ def loss(output, target):
 def main(size=1024, epochs=12, batch=64, width=64, window=8, rule="d_rtrl", file="evidence.png"):
     import matplotlib.pyplot as plt
 
-    train, test = tasks.split(tasks.evidence(key=0, size=size), test=0.2, seed=0)
+    train, test = tasks.split(tasks.short_evidence(key=0, size=size), test=0.2, seed=0)
     features = train.inputs.shape[-1]
     keys = jax.random.split(jax.random.key(1), 3)
     params = {

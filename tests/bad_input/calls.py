@@ -235,6 +235,10 @@ TASKS = {
     "evidence": call(
         etrax.tasks.evidence, key=0, size=4, cues=3, cue=2, gap=1, delay=2, recall=2, channels=3, rate=0.4, noise=0.1
     ),
+    "short_evidence": call(
+        etrax.tasks.short_evidence, key=0, size=4, cues=3, cue=2, gap=1, delay=2, recall=2, channels=3, rate=0.4,
+        noise=0.1,
+    ),
     "rate_spikes": call(etrax.tasks.rate_spikes, values=lambda: np.full((2, 3), 0.5), steps=4, key=0, max_rate=1.0),
     "latency_spikes": call(etrax.tasks.latency_spikes, values=lambda: np.full((2, 3), 0.5), steps=4),
     "delta_spikes": call(etrax.tasks.delta_spikes, signal=lambda: np.ones((4, 2, 3)), threshold=0.5),

@@ -1,9 +1,8 @@
-"""The series, figures and table of `benchmarks.chaotic`."""
+"""The series, figures and table of `benchmarks.published.chaotic`."""
 
 import numpy as np
 import pytest
-
-from benchmarks import chaotic
+from benchmarks.published import chaotic, results
 
 
 @pytest.mark.parametrize("series", chaotic.SERIES)
@@ -35,10 +34,12 @@ def test_a_figure_is_the_mean_of_five_records():
 
 
 def test_a_short_run_and_its_table(tmp_path):
-    result = chaotic.run(chaotic.ROWS["d_rtrl"], "henon", False, [0, 1], 260)
-    assert len(result["figures"]) == 2 and min(result["figures"]) > 0 and -1 <= result["cosine"][1] <= 1
+    run = chaotic.run("d_rtrl", "henon", [0, 1], 260)
+    assert len(run["figures"]) == 2 and min(run["figures"]) > 0 and -1 <= run["cosine"][0] <= 1
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{chaotic.BEGIN}\nold\n{chaotic.END}\nafter\n")
-    chaotic.write_page({"d_rtrl": {"henon": result}}, page)
+    page.write_text(f"before\n<!-- from benchmarks/published/chaotic.py -->\nold\n{results.END}\nafter\n")
+    results.write_page("chaotic", chaotic.text({"d_rtrl": {"henon": run | {"seconds": 60}}}), page)
     text = page.read_text()
     assert "old" not in text and text.startswith("before") and text.endswith("after\n") and "(2)" in text
+    with pytest.raises(ValueError, match="has no line"):
+        results.write_page("another", "", page)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
 from tests.learn.oracle import bptt
 from tests.zoo import ZOO
 
@@ -243,7 +244,27 @@ def test_bad_arguments():
     meter = learner.meter(squared)
     with pytest.raises(etrax.ArgumentError, match="`state`"):
         meter.init(params, np.zeros(3), jax.random.key(0))
-    with pytest.raises(etrax.EtraxError, match="params"):
+    with pytest.raises(etrax.ArgumentError, match="`direction` does not have the structure"):
         meter.init(params, learner.init(), jax.random.key(0), direction={"w": params["w"]})
     with pytest.raises(etrax.ArgumentError, match=r"meter\.init"):
         meter.update(None, xs, ys)
+
+
+def test_a_learner_on_a_mesh_is_measured_as_on_one_device():
+    devices = np.array(jax.devices()[:2])
+    if len(devices) < 2:
+        pytest.skip("needs two devices")
+    rng = np.random.default_rng(0)
+    params = {"w": jnp.asarray(rng.standard_normal((3, 4))), "u": jnp.asarray(rng.standard_normal((4, 4)))}
+    xs, ys = rng.standard_normal((12, 4, 3)), rng.standard_normal((12, 4, 4))
+    step = lambda p, h, x: (jnp.tanh(x @ p["w"] + h @ p["u"]),) * 2
+    readings = []
+    for options in ({}, {"mesh": Mesh(devices, ("data",), axis_types=(AxisType.Auto,)), "shard": "batch"}):
+        learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=jnp.zeros((4, 4)), **options)
+        meter = learner.meter(squared, 2)
+        measured = meter.init(params, learner.init(), jax.random.key(0))
+        measured = meter.update(meter.update(measured, xs[:6], ys[:6]), xs[6:], ys[6:])
+        readings.append((meter.read(measured), meter.measure(params, learner.init(), xs, ys, key=jax.random.key(0))))
+    for one, many in zip(*readings, strict=True):
+        for path in one.parameters:
+            np.testing.assert_allclose(many.parameters[path].cosine, one.parameters[path].cosine, rtol=1e-9)

@@ -135,6 +135,17 @@ def test_the_report_says_what_more_memory_would_give():
     text = str(learner.with_rule(etrax.auto(memory=size - 1)).report)
     assert "`auto` chose partition(" in text and "would be exact under rtrl(), for" in text
     assert np.all([r"`auto` chose rtrl() for" in str(learner.report)])
+    bounded = str(learner.with_rule(etrax.auto(time=2.0)).report)
+    assert "times the operations of tbptt(); alone, " in bounded and "rtrl() " in bounded
+
+
+def test_what_is_printed_can_be_pasted():
+    learner = recurrent()
+    size = learner.with_rule("rtrl").rule.size(learner.facts)
+    chosen = learner.with_rule(etrax.auto(memory=size - 1)).rule
+    pasted = eval(str(chosen), vars(etrax))
+    assert str(chosen).startswith("partition({") and pasted == chosen
+    assert learner.with_rule(pasted).report.memory["partition"] == chosen.size(learner.facts)
 
 
 @pytest.mark.parametrize("memory", [0, -1, "much", float("nan"), True, []])

@@ -69,7 +69,7 @@ def test_a_file_and_a_line_make_a_rule(tmp_path):
     assert done.stdout.splitlines() == [
         "counting(start=0) Count(steps=Array(5, dtype=int32))",
         "counting(start=1) Count(steps=Array(5, dtype=int32))",
-        "partition(default: counting(start=0)) [Count(steps=Array(5, dtype=int32))]",
+        "partition({}, default=counting(start=0)) [Count(steps=Array(5, dtype=int32))]",
     ]
 
 

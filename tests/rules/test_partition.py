@@ -65,7 +65,13 @@ def test_paths_and_rules_by_name():
 def test_memory_is_the_sum():
     learner = learner_of("vanilla", etrax.partition({"wh": etrax.rtrl(), "b": etrax.frozen()}, default=etrax.d_rtrl()))
     assert learner.report.memory["partition"] == 8 * B * (H * H * H + I + H)
-    assert str(learner.rule) == "partition(wh: rtrl(), b: frozen(), default: d_rtrl())"
+    assert str(learner.rule) == 'partition({"wh": rtrl(), "b": frozen()}, default=d_rtrl())'
+
+
+def test_a_rule_prints_as_it_is_written():
+    exotic = {("layers", 0, 'a"b'): etrax.d_rtrl(fan_out=None, hops=1), ("a", "b"): etrax.pp_prop(0.8)}
+    rule = etrax.partition(exotic, default=etrax.three_factor())
+    assert eval(str(rule), vars(etrax)) == rule
 
 
 def test_frozen():

@@ -11,6 +11,7 @@ MAKERS = {
     "copy": tasks.copy,
     "delayed_match": tasks.delayed_match,
     "evidence": tasks.evidence,
+    "short_evidence": tasks.short_evidence,
 }
 
 
@@ -83,8 +84,8 @@ def test_delayed_match_label_is_equality_of_the_stimuli(stimuli):
     assert len(np.unique(second[first != second])) == stimuli
 
 
-def test_evidence_label_is_the_sign_of_the_difference_of_cues():
-    task = tasks.evidence(0, 300, cues=7, cue=4, gap=1, delay=9, recall=3, channels=5, rate=0.9, noise=0.0)
+def test_short_evidence_label_is_the_sign_of_the_difference_of_cues():
+    task = tasks.short_evidence(0, 300, cues=7, cue=4, gap=1, delay=9, recall=3, channels=5, rate=0.9, noise=0.0)
     assert task.inputs.shape == (7 * 5 + 9 + 3, 300, 20)
     counts = task.inputs.reshape(task.steps, 300, 4, 5).sum(-1)
     starts = range(0, 35, 5)
@@ -98,8 +99,22 @@ def test_evidence_label_is_the_sign_of_the_difference_of_cues():
     assert 0.35 < task.targets[0].mean() < 0.65
 
 
-def test_evidence_noise_is_everywhere():
-    task = tasks.evidence(0, 500, channels=5, noise=0.1)
+def test_evidence_is_the_published_task():
+    task = tasks.evidence(0, 40)
+    assert task.inputs.shape == (2250, 40, 40) and task.mask[-150:].all() and not task.mask[:-150].any()
+    left, right, recall, noise = np.moveaxis(task.inputs.reshape(2250, 40, 4, 10), 2, 0)
+    assert not recall[:-150].any() and recall[-150:].mean() == pytest.approx(0.04, abs=0.002)
+    assert noise.mean() == pytest.approx(0.01, abs=0.001) and not (left + right)[1050:].any()
+    cues = np.arange(7)[:, None] * 150 + 50 + np.arange(100)
+    silent = np.setdiff1d(np.arange(1050), cues)
+    assert not (left + right)[silent].any()
+    sides = [side[cues].sum((1, 3)) for side in (left, right)]  # spikes for each cue and sequence
+    assert ((sides[0] > 0) != (sides[1] > 0)).all() and np.mean(sides) * 2 == pytest.approx(40, abs=1)
+    np.testing.assert_array_equal(task.targets[-1], (sides[1] > 0).sum(0) > 3)
+
+
+def test_short_evidence_noise_is_everywhere():
+    task = tasks.short_evidence(0, 500, channels=5, noise=0.1)
     silent = task.inputs[:, :, 15:]
     assert silent.mean() == pytest.approx(0.1, abs=0.01)
 
@@ -112,7 +127,8 @@ def test_evidence_noise_is_everywhere():
         (lambda: tasks.copy(0, 2, symbols=1), "`symbols`"),
         (lambda: tasks.copy(0, 2, delay=-1), "`delay`"),
         (lambda: tasks.delayed_match(0, 2, noise=1.5), "`noise`"),
-        (lambda: tasks.evidence(0, 2, cues=4), "odd number of `cues`"),
+        (lambda: tasks.evidence(0, 2, cues=4), "`evidence` takes an odd number of `cues`"),
+        (lambda: tasks.short_evidence(0, 2, cues=4), "`short_evidence` takes an odd number of `cues`"),
         (lambda: tasks.copy(None, 2), "`copy` needs `key="),
     ],
 )

@@ -31,7 +31,7 @@ MORE = {
     "training": ("extra",), "mesh": ("shape", "axes", "shard"), "nodel": ("a",),
 }  # fmt: skip
 NAMES = {
-    "task": ("integrator", "delayed_match", "evidence", "small_digits", "spoken_digits"), "cell": _config.CELLS,
+    "task": ("integrator", "delayed_match", "short_evidence", "small_digits", "spoken_digits"), "cell": _config.CELLS,
     "name": (*_config.OPTIMIZERS, "tbptt", "e_prop", "pp_prop", "snap", "uoro", "partition", "rtrl", "ottt"),
 }  # fmt: skip
 VALUES = (

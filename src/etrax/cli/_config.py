@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 EXAMPLE = """\
 [data]                  # a task of etrax.tasks with its options
-task = "copy"           # copy, integrator, delayed_match, evidence, small_digits, spoken_digits
+task = "copy"           # copy, integrator, delayed_match, evidence, short_evidence, small_digits, spoken_digits
 size = 1280
 key = 0
 test = 0.2              # the share that is held out
@@ -66,7 +66,7 @@ seed = 0
 # meter = 8             # after each epoch, measure the rule's cosine with the true gradient by this many directions
 directory = "run"       # checkpoints and log.jsonl, from here or absolute; the same command continues where it stopped
 """
-TASKS = ("copy", "integrator", "delayed_match", "evidence", "small_digits", "spoken_digits")
+TASKS = ("copy", "integrator", "delayed_match", "evidence", "short_evidence", "small_digits", "spoken_digits")
 CELLS = (
     "GRUCell", "MGUCell", "MiniGRU", "LSTMCell", "MiniLSTM", "VanillaRNNCell", "MinimalRNNCell", "LIF", "ALIF",
     "RecurrentLIF", "RecurrentALIF",

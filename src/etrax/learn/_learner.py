@@ -289,6 +289,16 @@ class Learner:
 
         return meter(self, loss_fn, window, probes)
 
+    def correction(self) -> Any:
+        """Bring traces up to date after each update, to first order: an `etrax.meter.Correction`.
+
+        For states that decay by parameters alone, one leak for each unit (LRU, S5, RTU without an activation, leaky
+        integrators). It takes as much memory as the trace, and about one step of it, for each such parameter.
+        """
+        from ..meter import Correction
+
+        return Correction(self)
+
     def export(
         self, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, *,
         target: PyTree = None, platforms: Sequence[str] | None = None, reset: PyTree = None,

@@ -111,10 +111,10 @@ class Program:
         paths = [path for path, _ in leaves_with_paths(self.hidden)]
         return [paths.index(leaf.path) for leaf in self.facts.states]
 
-    def params(self, tree: PyTree) -> list[jax.Array]:
-        """The leaves of the parameters, checked."""
+    def params(self, tree: PyTree, what: str = "params") -> list[jax.Array]:
+        """The leaves of the parameters, or of a tree like them, checked."""
         step = self.facts.step
-        return check_leaves("params", tree, step.select(Role.PARAM), step.trees[Role.PARAM])
+        return check_leaves(what, tree, step.select(Role.PARAM), step.trees[Role.PARAM])
 
     def states_in_tree(self, hidden: PyTree) -> list[Leaf]:
         """The states of the step in the order of the tree that users see."""

@@ -139,7 +139,7 @@ class Meter:
         )  # fmt: skip
 
     def _direction_leaves(self, direction: PyTree) -> list[Array]:
-        leaves = self.learner.program.params(direction)
+        leaves = self.learner.program.params(direction, "direction")
         return [leaves[i] for i in self._moving]
 
     def _directions(self, values: list[list[Array]]) -> list[Direction]:
@@ -296,6 +296,4 @@ def _by_projection(random: np.ndarray, along: float, directions: np.ndarray, rul
 
 def meter(learner: Learner, loss_fn: LossFunction, window: int = 1, probes: int = 8) -> Meter:
     """A meter of a learner's bias: `learner.meter(loss_fn, window, probes)`."""
-    if learner.mesh is not None:
-        raise ArgumentError("`meter` measures on one device: compile the model without `mesh=` for it.")
     return Meter(learner, loss_fn, window, probes)

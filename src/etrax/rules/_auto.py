@@ -100,7 +100,7 @@ def auto(
     >>> print(learner.rule)
     rtrl()
     >>> print(learner.with_rule(etrax.auto(memory=300)).rule)
-    partition(u: d_rtrl(), w: rtrl())
+    partition({"u": d_rtrl(), "w": rtrl()})
     """
     asked = parse_bytes("memory", memory)
     budget = DEFAULT_MEMORY if asked is None else asked
@@ -118,7 +118,8 @@ def auto(
         bounds = budget, math.inf if time is None else float(time), trace_dtype
         measured = None if data is None or cosines is None else _measured(facts, data, cosines)
         choice = _choose(facts, *bounds) if measured is None else _chosen(facts, *bounds, measured)
-        return replace(choice.rule, notes=lambda f: [*choice.rule.notes(f), *_notes(f, choice, budget)])
+        work = [] if time is None else _work_notes(facts, choice.rule, trace_dtype)
+        return replace(choice.rule, notes=lambda f: [*choice.rule.notes(f), *_notes(f, choice, budget), *work])
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
         return resolve(facts, trace_dtype).transport(facts, sites, trace_dtype)
@@ -274,6 +275,14 @@ def work_of(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None = None) -> f
     shapes = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves]
     counts = jax.jit(window).lower(shapes, jax.eval_shape(transport.init)).cost_analysis()
     return float((counts or {}).get("flops", 0.0))
+
+
+def _work_notes(facts: Facts, chosen: Rule, trace_dtype: DTypeLike | None) -> list[str]:
+    """What a step takes under the choice, and under every rule alone, where work is bounded."""
+    unit = work_of(facts, tbptt(), trace_dtype)
+    shares = {rule: work_of(facts, rule, trace_dtype) / unit for rule in dict.fromkeys((chosen, *_CANDIDATES))}
+    alone = ", ".join(f"{rule} {share:.1f}" for rule, share in shares.items() if rule not in (chosen, tbptt()))
+    return [f"a step takes {shares[chosen]:.1f} times the operations of {tbptt()}; alone, {alone}"]
 
 
 def _notes(facts: Facts, choice: Choice, budget: float) -> list[str]:

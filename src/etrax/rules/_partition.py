@@ -153,7 +153,7 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
     >>> from etrax import d_rtrl, rtrl
     >>> rule = partition({("cell", "recurrent"): rtrl(), "embedding": frozen()}, default=d_rtrl())
     >>> print(rule)
-    partition(cell.recurrent: rtrl(), embedding: frozen(), default: d_rtrl())
+    partition({("cell", "recurrent"): rtrl(), "embedding": frozen()}, default=d_rtrl())
     """
     from ._by_name import as_rule  # which knows this one, too
 

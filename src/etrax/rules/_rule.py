@@ -90,11 +90,15 @@ class Rule:
         return hash((self.name, *self.options))
 
     def __str__(self) -> str:
-        shown = [
-            f"{name_of(k)}: {v}" if isinstance(v, Rule) else f"{name_of(k)}={v!r}"
-            for k, v in self.options.items()
-            if isinstance(v, Rule | str | int | float) or (isinstance(v, tuple) and all(isinstance(r, Rule) for r in v))
-        ]
+        """As it is written in Python, but for arrays and functions among the options, which are left out."""
+        entries = {k: v for k, v in self.options.items() if isinstance(v, Rule)}
+        by_path = ", ".join(f"{_key_text(k)}: {v}" for k, v in entries.items() if k is not None)
+        shown = [f"{{{by_path}}}"] if entries else []
+        shown += [f"default={entries[None]}"] if None in entries else []
+        shown += [
+            f"{k}={v!r}" for k, v in self.options.items()
+            if isinstance(v, str | int | float | None) or (isinstance(v, tuple) and all(isinstance(r, Rule) for r in v))
+        ]  # fmt: skip
         return visible(f"{self.name}({', '.join(shown)})")
 
     __repr__ = __str__
@@ -139,10 +143,16 @@ def _comparable(value: object) -> object:
     return type(value), value  # True is not the number 1
 
 
+def _key_text(key: Hashable) -> str:
+    """A path of a partition as it may be written in Python: one name, or a tuple of keys."""
+    if isinstance(key, tuple) and len(key) == 1 and isinstance(key[0], str):
+        key = key[0]
+    text = repr(key) if isinstance(key, tuple | str) else name_of(key)
+    return text.replace("'", '"') if '"' not in text else text
+
+
 def name_of(option: Hashable) -> str:
-    """The name of an option; a partition has paths and functions of paths for names, and None for all others."""
-    if option is None:
-        return "default"
+    """The name of a partition's entry: a path, or a function of paths."""
     if isinstance(option, tuple):
         return ".".join(map(str, option))
     return option if isinstance(option, str) else getattr(option, "__name__", "function")

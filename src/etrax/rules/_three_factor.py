@@ -79,7 +79,7 @@ def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule
             guided_fan_out(kappa),
         )
 
-    options = {"modulator": modulator} | ({"kappa": kappa} if kappa else {})
+    options = ({} if modulator is None else {"modulator": modulator}) | ({"kappa": kappa} if kappa else {})
     return Rule("three_factor", transport, verdict, options, needs_loss=True, facts_for=in_series)
 
 

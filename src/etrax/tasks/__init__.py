@@ -8,6 +8,7 @@
 
 from ._cognitive import delayed_match as delayed_match
 from ._cognitive import evidence as evidence
+from ._cognitive import short_evidence as short_evidence
 from ._encoders import delta_spikes as delta_spikes
 from ._encoders import latency_spikes as latency_spikes
 from ._encoders import rate_spikes as rate_spikes

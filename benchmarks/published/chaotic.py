@@ -1,9 +1,9 @@
 """Chaotic series, predicted online: the published table, and the same series seen once in ten steps.
 
-    python -m benchmarks.chaotic                          all rows, ten seeds; writes benchmarks/results/chaotic.json
-    python -m benchmarks.chaotic --rows snap tbptt1       some rows
-    python -m benchmarks.chaotic --seeds 3 --steps 3000   a first look
-    python -m benchmarks.chaotic --page                   the table in docs/learning.md, from the stored results
+    python -m benchmarks.published.chaotic                              all rows, into benchmarks/results/chaotic.json
+    python -m benchmarks.published.chaotic --rows snap --columns henon  one cell of the table
+    python -m benchmarks.published.chaotic --seeds 0 1 --steps 3000     a first look
+    python -m benchmarks.published.chaotic --page                       the table in docs/learning.md
 
 Settings of the published table (sketched-rtrl; fixed before any figure of ours was seen): a tanh network of 64 units,
 recurrent and input weights uniform in ±1/8, bias zero, a linear readout that starts as torch's; 8 lanes; Adam 1e-3; an
@@ -21,25 +21,20 @@ asked for at every step. Hénon's map forgets its past within ten steps, so that
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from benchmarks.published import results
 
 import etrax
 
-FILE = Path(__file__).parent / "results" / "chaotic.json"
-PAGE = Path(__file__).parents[1] / "docs" / "learning.md"
 UNITS, LANES, RESTART, SKIPPED, EVERY = 64, 8, 200, 64, 10
 SERIES = ("mackey_glass", "lorenz", "henon")
+COLUMNS = (*SERIES, "mackey_glass glimpses", "lorenz glimpses")
 
 
 def mackey_glass(rng: np.random.Generator, steps: int) -> np.ndarray:
@@ -141,10 +136,11 @@ def figure(losses: np.ndarray, window: int) -> float:
     return float(np.mean([losses[max(end - last, 0) : end].mean() for end in ends if end > 0]))
 
 
-def run(row: Row, series: str, glimpses: bool, seeds: list[int], steps: int) -> dict:
-    """All seeds at once: figures, the cosine of the rule's gradient at the end of the first seed, seconds."""
-    began = time.perf_counter()
-    both = [data(series, glimpses, steps, seed) for seed in seeds]
+def run(name: str, column: str, seeds: list[int], steps: int = 15_000) -> results.Run:
+    """All seeds at once: figures, and the cosine of the rule's gradient at the end of the first seed."""
+    row, (series, *rest) = ROWS[name], column.split()
+    seeds = seeds[: row.seeds]
+    both = [data(series, bool(rest), steps, seed) for seed in seeds]
     xs, ys = (jnp.asarray(np.stack([b[i] for b in both])) for i in (0, 1))
     starts = [start(row.step, xs.shape[-1], seed) for seed in seeds]
     params = jax.tree.map(lambda *a: jnp.stack(a), *starts)
@@ -159,16 +155,11 @@ def run(row: Row, series: str, glimpses: bool, seeds: list[int], steps: int) -> 
         return new, losses
 
     ends, losses = jax.block_until_ready(jax.jit(jax.vmap(one))(params, xs, ys))
-    figures = [figure(of_seed, row.window) for of_seed in np.asarray(losses)]
-    seconds = time.perf_counter() - began
     last = jax.tree.map(lambda a: a[0], ends)
     meter = learner.meter(squared, row.window, probes=16)
-    data_end = xs[0, -RESTART:], ys[0, -RESTART:]
-    reading = meter.measure(last, learner.init(last), *data_end, key=jax.random.key(0))
-    return {
-        "figures": figures, "seconds": round(seconds, 1), "steps": steps, "seeds": seeds,
-        "cosine": [reading.whole.cosine, *reading.whole.interval],
-    }  # fmt: skip
+    reading = meter.measure(last, learner.init(last), xs[0, -RESTART:], ys[0, -RESTART:], key=jax.random.key(0))
+    figures = [figure(of_seed, row.window) for of_seed in np.asarray(losses)]
+    return {"figures": figures, "seeds": seeds, "steps": steps, "cosine": results.interval(reading)}
 
 
 # Read from the records of the source: mean (and deviation, where it gives one) of ten seeds.
@@ -180,68 +171,32 @@ PUBLISHED = {
     "UORO": (".0497", ".0425", ".658"),
     "GRU, TBPTT": (".0054", ".0038", ".0143"),
 }
-COLUMNS = ("mackey_glass", "lorenz", "henon", "mackey_glass glimpses", "lorenz glimpses")
-BEGIN, END = "<!-- from benchmarks/chaotic.py -->", "<!-- to here -->"
 
 
-def table(stored: dict) -> str:
+def text(stored: results.Stored) -> str:
     """Published rows, then ours: figures of all columns, the meter's interval at the end of Mackey–Glass, minutes."""
     head = ["", "Mackey–Glass", "Lorenz", "Hénon", "Mackey–Glass, glimpses", "Lorenz, glimpses", "cosine", "minutes"]
-    lines = [head, ["---"] * len(head)]
-    lines += [[f"*{name}, published*", *values, "", "", "", ""] for name, values in PUBLISHED.items()]
-    for name, columns in stored.items():
-        cells = [_cell(columns.get(column)) for column in COLUMNS]
-        _, low, high = columns.get(COLUMNS[0], {}).get("cosine", (0, 0, 0))
-        minutes = sum(c["seconds"] for c in columns.values()) / 60
-        lines.append([ROWS[name].label, *cells, f"{low:.2f} to {high:.2f}", f"{minutes:.1f}"])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    lines = [[f"*{name}, published*", *values, "", "", "", ""] for name, values in PUBLISHED.items()]
+    for name in (name for name in ROWS if name in stored):
+        cells = [_cell(stored[name].get(column)) for column in COLUMNS]
+        cosine = stored[name].get(COLUMNS[0], {}).get("cosine")
+        minutes = results.minutes(stored[name].values())
+        lines.append([ROWS[name].label, *cells, results.shown_interval(cosine), minutes])
+    return results.table(head, lines)
 
 
-def _cell(result: dict | None) -> str:
-    if result is None:
+def _cell(run: results.Run | None) -> str:
+    if run is None:
         return ""
-    few = "" if len(result["seeds"]) == 10 else f" ({len(result['seeds'])})"
-    numbers = f"{np.mean(result['figures']):.4f} ± {np.std(result['figures']):.4f}"
-    return numbers.replace("0.", ".") + few
-
-
-def write_page(stored: dict, page: Path) -> None:
-    """The table into its place on a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+    few = "" if len(run["figures"]) == 10 else f" ({len(run['figures'])})"
+    return results.spread(run["figures"], 4) + few
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument("--series", nargs="+", default=list(SERIES), choices=SERIES)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser = results.arguments(__doc__, ROWS, COLUMNS)
     parser.add_argument("--steps", type=int, default=15_000)
-    parser.add_argument("--file", type=Path, default=FILE)
-    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    if options.page:
-        write_page(json.loads(options.file.read_text()), PAGE)
-        return
-    warnings.simplefilter("ignore", etrax.RuleWarning)
-    stored = json.loads(options.file.read_text()) if options.file.exists() else {}
-    columns = [(s, False) for s in options.series] + [(s, True) for s in options.series if s != "henon"]
-    for name in options.rows:
-        row = ROWS[name]
-        for series, glimpses in columns:
-            key = f"{series}{' glimpses' if glimpses else ''}"
-            seeds = list(range(min(options.seeds, row.seeds)))
-            result = run(row, series, glimpses, seeds, options.steps)
-            stored.setdefault(name, {})[key] = result
-            options.file.write_text(json.dumps(stored, indent=1) + "\n")
-            mean, spread = np.mean(result["figures"]), np.std(result["figures"])
-            low, high = result["cosine"][1:]
-            print(
-                f"{row.label:26} {key:22} {mean:.4f} ± {spread:.4f}  cosine [{low:.2f}, {high:.2f}]  "
-                f"{result['seconds']:.0f} s",
-                flush=True,
-            )
+    results.main("chaotic", options, lambda *cell: run(*cell, options.steps), text)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Published learning tables, with rules of Etrax beside them: docs/learning.md."""
