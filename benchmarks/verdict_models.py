@@ -225,7 +225,7 @@ def S5(draw):
 
 @model
 def S5_under_a_norm(draw):
-    """One sample at a time, a norm with a scale before a complex input matrix of real pairs, as the layers are stacked."""
+    """A norm with a scale before a complex input matrix of real pairs, one sample at a time, as layers are stacked."""
 
     def one(p, h, x):
         u = rms(x, p["norm"])
