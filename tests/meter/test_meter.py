@@ -236,6 +236,19 @@ def test_frozen_parameters_are_left_out():
         compiled(etrax.partition({}, default=etrax.frozen())).meter(squared)
 
 
+def test_parameters_are_those_of_the_beginning():
+    params, xs, ys = drawn(0)
+    learner, ends = compiled(), []
+    meter = learner.meter(squared)
+    for change in (0, 5):
+        given = {name: np.array(a) for name, a in params.items()}
+        measured = meter.init(given, learner.init(), jax.random.key(0))
+        for a in given.values():
+            a += change
+        ends.append(meter.update(measured, xs, ys).products)
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
 def test_bad_arguments():
     learner = compiled()
     params, xs, ys = drawn(3)

@@ -98,3 +98,26 @@ def test_bad_arguments():
     for nothing in (plain, {}, 3):
         with pytest.raises(etrax.ArgumentError, match="nothing to draw"):
             etrax.viz.bias(nothing)
+
+
+def test_the_first_batch_of_an_iterable_is_that_of_then():
+    """A generator may fill one array again and again; the samples of a model without a batch axis are views of it."""
+
+    def step(w, h, x):
+        h = jnp.tanh(x @ w["in"] + h @ w["rec"])
+        return h, h
+
+    rng = np.random.default_rng(0)
+    w = {"in": rng.standard_normal((3, 4)), "rec": rng.standard_normal((4, 4)) / 2}
+    xs, ys = rng.standard_normal((4, 6, 1, 3)), rng.standard_normal((4, 6, 1, 4))
+    learner = etrax.compile(step, "d_rtrl", xs[0, 0, 0], params=w, hidden=jnp.zeros(4))
+    made = etrax.train.Trainer(learner, optax.sgd(0.1), lambda o, y: ((o - y) ** 2).sum(), window=1, meter=4)
+
+    def filled():
+        x, y = np.empty((6, 1, 3)), np.empty((6, 1, 4))
+        for i in range(4):
+            x[...], y[...] = xs[i], ys[i]
+            yield x, y
+
+    one, other = (made.fit(source, 2, batches=2, progress=False) for source in (filled(), zip(xs, ys, strict=True)))
+    assert [e.cosines for e in one.history] == [e.cosines for e in other.history]
