@@ -225,7 +225,7 @@ def S5(draw):
 
 @model
 def S5_under_a_norm(draw):
-    """A norm with a scale before a complex input matrix of real pairs, one sample at a time, as layers are stacked."""
+    """One sample at a time, with a scale of a norm before a complex input matrix that is stored as real pairs."""
 
     def one(p, h, x):
         u = rms(x, p["norm"])
