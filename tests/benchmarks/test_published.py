@@ -30,10 +30,12 @@ def test_a_neuron_rests_four_steps_after_a_spike_and_its_threshold_rises():
     assert state["a"][0, -1] > 1.9
 
 
-def test_mnist98():
+def test_mnist98(monkeypatch):
+    monkeypatch.setattr(mnist98, "LAYERS", 1)
+    monkeypatch.setattr(mnist98, "PROBLEM", mnist98.PROBLEM._replace(batch=2))
     data = np.full((3, 98), 9.0, np.float32), np.arange(3, dtype=np.int32)
-    run = mnist98.run("tbptt1", [0], data, data, 64)
-    assert np.isfinite(run["loss"]).all() and 0 <= run["accuracy"][0] <= 100 and run["samples"] == 64
+    run = mnist98.run("tbptt1", [0], data, data, 2)
+    assert np.isfinite(run["loss"]).all() and 0 <= run["accuracy"][0] <= 100 and run["samples"] == 2
     assert "window 1" in mnist98.text({"tbptt1": {"mnist": run | {"seconds": 60, "seeds": [0]}}})
 
 
@@ -46,8 +48,12 @@ def test_the_logits_are_means_whose_gradient_goes_to_the_last_output():
         np.testing.assert_allclose(logits, np.mean(outputs, 0), rtol=1e-5)
 
 
-def test_copying():
-    run = copying.run("d_rtrl", "copy", [0], epochs=1, count=50)
+def test_copying(monkeypatch):
+    row = copying.ROWS["d_rtrl"]
+    monkeypatch.setitem(copying.ROWS, "d_rtrl", row._replace(problem=copying.STACK._replace(batch=2)))
+    monkeypatch.setattr(copying, "TEST", 2)
+    monkeypatch.setattr(copying, "LAYERS", 1)
+    run = copying.run("d_rtrl", "copy", [0], epochs=1, count=2)
     assert 0 <= run["right"][0] <= 100 and run["updates"] == 1 and holds(run["cosine"][0]["start"])
     xs, ys, mask = copying.sequences(np.random.default_rng(0), 3)
     np.testing.assert_array_equal(xs[:20, :, :7], ys[mask > 0])
