@@ -13,6 +13,7 @@ def holds(interval):
     return -1 <= interval[0] <= interval[1] <= 1
 
 
+@pytest.mark.slow
 def test_evidence():
     run = evidence.learn(evidence.ROWS["d_rtrl"], 0, 1, batch=4, sizes=SMALL)
     assert run["errors"][0][0] == 1 and 0 <= run["errors"][0][1] <= 1 and holds(run["cosine"]["end"])
@@ -30,6 +31,7 @@ def test_a_neuron_rests_four_steps_after_a_spike_and_its_threshold_rises():
     assert state["a"][0, -1] > 1.9
 
 
+@pytest.mark.slow
 def test_mnist98(monkeypatch):
     monkeypatch.setattr(mnist98, "LAYERS", 1)
     monkeypatch.setattr(mnist98, "PROBLEM", mnist98.PROBLEM._replace(batch=2))
@@ -48,6 +50,7 @@ def test_the_logits_are_means_whose_gradient_goes_to_the_last_output():
         np.testing.assert_allclose(logits, np.mean(outputs, 0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_copying(monkeypatch):
     row = copying.ROWS["d_rtrl"]
     monkeypatch.setitem(copying.ROWS, "d_rtrl", row._replace(problem=copying.STACK._replace(batch=2)))
@@ -60,6 +63,7 @@ def test_copying(monkeypatch):
     assert "top layer" in copying.text({"d_rtrl": {"copy": run | {"seconds": 60, "seeds": [0]}}})
 
 
+@pytest.mark.slow
 def test_tmaze(monkeypatch):
     monkeypatch.setattr(tmaze, "EVERY", 30)
     monkeypatch.setattr(tmaze, "MEASURED", 10)
@@ -86,6 +90,7 @@ def test_returns_are_discounted_sums_of_what_follows():
     np.testing.assert_allclose(conditioning.returns(rewards, 0.5), [0 + 1 + 1, 2 + 2, 4, 0])
 
 
+@pytest.mark.slow
 def test_memory_chain():
     run = memory_chain.run("exact obgd", "16", [0], steps=40)
     assert len(run["returns"]) == 1 and holds(run["cosine"])
