@@ -196,7 +196,7 @@ def main() -> None:
     parser = results.arguments(__doc__, ROWS, COLUMNS)
     parser.add_argument("--steps", type=int, default=15_000)
     options = parser.parse_args()
-    results.main("chaotic", options, lambda *cell: run(*cell, options.steps), text)
+    results.main("chaotic", options, lambda row, column, seeds: run(row, column, seeds, options.steps), text)
 
 
 if __name__ == "__main__":

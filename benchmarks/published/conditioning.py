@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks.published import results
 
 import etrax
+from etrax import rl
 from etrax.nn.pure import RTUCell
 
 UNITS, WIDTH, STEPS = 192, 64, 2_000_000
@@ -84,8 +85,8 @@ ROWS = {
 def run(name: str, column: str, seeds: list[int], steps: int = STEPS) -> results.Run:
     row, discount = ROWS[name], DISCOUNTS[column]
     learner = etrax.compile(step, row.rule, jnp.zeros(2), params=start(jax.random.key(0)), hidden=CELL.hidden())
-    value = etrax.rl.eligibility(learner, lambda output, _: output, decay=discount * row.decay)
-    step_size = etrax.rl.obgd(1.0, 2.0)
+    value = rl.eligibility(learner, lambda output, _: output, decay=discount * row.decay)
+    step_size: Any = rl.obgd(1.0, 2.0)
 
     def live(carry: tuple, shown: tuple[jax.Array, jax.Array]) -> tuple[tuple, tuple]:
         (params, credit, opt_state), (x, after) = carry, shown
@@ -103,15 +104,17 @@ def run(name: str, column: str, seeds: list[int], steps: int = STEPS) -> results
         return jax.lax.scan(live, carry, (shown[:-1], shown[1:]))
 
     shown = np.stack([stream(np.random.default_rng(seed), int(column), steps + 1) for seed in seeds])
-    (params, credit, _), (values, sizes) = life(jnp.stack([jax.random.key(s) for s in seeds]), jnp.asarray(shown))
+    (params, credit, _), (values, sizes) = life(
+        jnp.stack([jax.random.key(s) for s in seeds]), jnp.asarray(shown, float)
+    )
     last = max(steps // 10, 1)
     # What comes after the end of the stream is not known: the last returns are left out.
     known = slice(steps - last, steps - min(int(10 / (1 - discount)), last // 2))
     goals = np.stack([returns(s[:, 1], discount) for s in shown])[:, known]
     errors = np.mean((np.asarray(values)[:, known] - goals) ** 2, 1)
     first = jax.tree.map(lambda a: a[0], (params, credit.state.hidden))
-    xs = jnp.asarray(shown[0, -MEASURED:])
-    ys = jnp.asarray(returns(shown[0, :, 1], discount)[-len(xs) :], jnp.float32)
+    xs = jnp.asarray(shown[0, -MEASURED:], float)
+    ys = jnp.asarray(returns(shown[0, :, 1], discount)[-len(xs) :], float)
     meter = learner.meter(lambda v, g: (v - g) ** 2, 1, probes=16)
     reading = meter.measure(first[0], learner.init(*first), xs, ys, key=jax.random.key(seeds[0]))
     return {
@@ -150,7 +153,7 @@ def main() -> None:
     parser = results.arguments(__doc__, ROWS, DISCOUNTS)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    results.main("conditioning", options, lambda *cell: run(*cell, options.steps), text)
+    results.main("conditioning", options, lambda row, column, seeds: run(row, column, seeds, options.steps), text)
 
 
 if __name__ == "__main__":

@@ -106,14 +106,14 @@ ROWS = {
 }
 
 
-def draw(pool: tuple, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    which = rng.integers(pool[0].shape[1], size=BATCH)
+def draw(pool: tuple, rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    which = rng.integers(pool[0].shape[1], size=size)
     return pool[0][:, which], pool[1][:, which], pool[2]
 
 
 def run(name: str, _: str, seeds: list[int], epochs: float = EPOCHS, count: int = SEQUENCES) -> results.Run:
     row, runs = ROWS[name], []
-    updates = max(int(epochs * count / BATCH), 1)
+    updates = max(int(epochs * count / row.problem.batch), 1)
     for seed in seeds:
         pool = sequences(np.random.default_rng(seed), count)
         params, cosine = lru_stack.train(row.problem, row.rule, row.window, seed, updates, partial(draw, pool))
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.set_defaults(seeds=[0, 1, 2])
     options = parser.parse_args()
-    results.main("copying", options, lambda *cell: run(*cell, options.epochs), text)
+    results.main("copying", options, lambda row, column, seeds: run(row, column, seeds, options.epochs), text)
 
 
 if __name__ == "__main__":

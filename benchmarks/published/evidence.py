@@ -111,7 +111,7 @@ def prepared(row: Row, seed: int, batch: int, sizes: dict) -> tuple[Callable, Ca
     def forward(params: dict, xs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Rates of all units, and the answers."""
 
-        def body(carry: Any, x: jax.Array) -> tuple[Any, None]:
+        def body(carry: Any, x: Any) -> tuple[Any, None]:
             h, spikes, answers = carry
             h, (logits, z) = step(params, h, x[0])
             return (h, spikes + z.mean(0), answers + x[1] * jax.nn.softmax(logits)), None
@@ -126,7 +126,7 @@ def prepared(row: Row, seed: int, batch: int, sizes: dict) -> tuple[Callable, Ca
         return Target(jnp.broadcast_to(labels, (len(xs), batch)), asked, jnp.broadcast_to(cost, (len(xs), UNITS)))
 
     @jax.jit
-    def update(params: dict, opt_state: Any, xs: jax.Array, labels: jax.Array) -> tuple[dict, Any, jax.Array]:
+    def update(params: Any, opt_state: Any, xs: jax.Array, labels: jax.Array) -> tuple[Any, Any, jax.Array]:
         xs = xs.astype(jnp.float32)
         (loss, grads), _ = gradient(params, learner.init(params), xs, targets(params, xs, labels))
         updates, opt_state = adam.update(grads, opt_state, params)
@@ -167,7 +167,12 @@ def learn(row: Row, seed: int, iterations: int, batch: int = BATCH, sizes: dict 
                 reached = n
                 break
     after = measure(params, *validation[0])
-    return {"reached": reached, "iterations": n, "errors": errors, "cosine": {"start": before, "end": after}}
+    return {
+        "reached": reached,
+        "iterations": errors[-1][0],
+        "errors": errors,
+        "cosine": {"start": before, "end": after},
+    }
 
 
 def one_row(row: Row, seeds: list[int], iterations: int) -> results.Run:

@@ -78,12 +78,15 @@ def adamw(rate: float, factor: float, decay: float, undecayed: Iterable[str]) ->
         def of(scale: float, weight_decay: float) -> optax.GradientTransformation:
             return optax.adamw(optax.cosine_decay_schedule(scale * rate, updates), weight_decay=weight_decay)
 
-        kinds = {(r, d): of(factor if r else 1, decay if d else 0) for r in (False, True) for d in (False, True)}
+        kinds: dict[Any, optax.GradientTransformation] = {
+            "recurrent, decays": of(factor, decay), "recurrent, stays": of(factor, 0),
+            "other, decays": of(1, decay), "other, stays": of(1, 0),
+        }  # fmt: skip
 
         def labels(params: Any) -> Any:
-            def kind(path: tuple, _: Any) -> tuple[bool, bool]:
+            def kind(path: tuple, _: Any) -> str:
                 name = path[-1].key
-                return name in RECURRENT, name not in names
+                return f"{'recurrent' if name in RECURRENT else 'other'}, {'stays' if name in names else 'decays'}"
 
             return jax.tree_util.tree_map_with_path(kind, params)
 
@@ -99,14 +102,14 @@ def prepared(problem: Problem, rule: etrax.Rule, window: int, example: np.ndarra
 
 def train(
     problem: Problem, rule: etrax.Rule, window: int, seed: int, updates: int,
-    batches: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray, np.ndarray]],
+    draw: Callable[[np.random.Generator, int], tuple[np.ndarray, ...]],
 ) -> tuple[Any, dict[str, list[float]]]:  # fmt: skip
-    """Parameters after learning, and the cosine's interval at the beginning and at the end, on batches of one draw."""
+    """Parameters after learning, and the cosine's interval at the beginning and at the end, on one batch."""
     rng = np.random.default_rng(1000 + seed)
-    measured = batches(np.random.default_rng(10_000 + seed))
+    measured = draw(np.random.default_rng(10_000 + seed), problem.batch)
     learner = prepared(problem, rule, window, measured[0], seed)
     gradient, optimizer = learner.value_and_grad(problem.loss_fn, window), problem.optimizer(updates)
-    meter = learner.meter(problem.loss_fn, window, probes=8)
+    meter = learner.meter(problem.loss_fn, window, probes=4)
 
     def cosine(params: Any) -> list[float]:
         data = [jnp.asarray(a) for a in measured]
@@ -121,7 +124,7 @@ def train(
     params = problem.start(seed)
     opt_state, cosines = optimizer.init(params), {"start": cosine(params)}
     for n in range(updates):
-        params, opt_state, loss = update(params, opt_state, *batches(rng))
+        params, opt_state, loss = update(params, opt_state, *draw(rng, problem.batch))
         if (n + 1) % 100 == 0:
             print(rule, window, seed, n + 1, float(loss), flush=True)
     return params, cosines | {"end": cosine(params)}

@@ -26,6 +26,7 @@ import optax
 from benchmarks.published import results
 
 import etrax
+from etrax import rl
 from etrax.nn.pure import MinGRUCell
 
 UNITS, WIDTH, STEPS, DISCOUNT, DECAY = 192, 64, 500_000, 0.999, 0.98
@@ -49,7 +50,7 @@ class MemoryChain(NamedTuple):
     def observe(self, state: Chain) -> jax.Array:
         asked = state.time == self.length - 1
         first = jnp.where(state.time == 0, 2.0 * state.bit - 1, 0)
-        return jnp.stack([1 - state.time / self.length, asked.astype(jnp.float32), first])
+        return jnp.stack([1 - state.time / self.length, asked.astype(float), first])
 
     def reset(self, key: jax.Array, params: None = None) -> tuple[jax.Array, Chain]:
         state = Chain(jax.random.randint(key, (), 0, 2), jnp.array(0))
@@ -87,36 +88,36 @@ class Row(NamedTuple):
 
 
 def _adaptive() -> Any:
-    return etrax.rl.adaptive_q(4.6e-4, decay=DISCOUNT * DECAY)
+    return rl.adaptive_q(4.6e-4, decay=DISCOUNT * DECAY)
 
 
 def _intentional() -> Any:
-    return etrax.rl.intentional(0.1, decay=DISCOUNT * DECAY)
+    return rl.intentional(0.1, decay=DISCOUNT * DECAY)
 
 
 EXACT = etrax.d_rtrl(depth="200 MB")
 ROWS = {
     "exact intentional": Row("`d_rtrl(depth=…)` (exact), Intentional", EXACT, _intentional),
     "exact adaptive": Row("`d_rtrl(depth=…)` (exact), AdaptiveQ", EXACT, _adaptive),
-    "exact obgd": Row("`d_rtrl(depth=…)` (exact), ObGD", EXACT, etrax.rl.obgd),
+    "exact obgd": Row("`d_rtrl(depth=…)` (exact), ObGD", EXACT, rl.obgd),
     "d_rtrl intentional": Row("`d_rtrl`, Intentional", etrax.d_rtrl(), _intentional),
     "tbptt1 intentional": Row("`tbptt`, window 1, Intentional", etrax.tbptt(), _intentional),
     "tbptt1 adaptive": Row("`tbptt`, window 1, AdaptiveQ", etrax.tbptt(), _adaptive),
-    "tbptt1 obgd": Row("`tbptt`, window 1, ObGD", etrax.tbptt(), etrax.rl.obgd),
+    "tbptt1 obgd": Row("`tbptt`, window 1, ObGD", etrax.tbptt(), rl.obgd),
 }
 
 
 def run(name: str, column: str, seeds: list[int], steps: int = STEPS) -> results.Run:
     row, world = ROWS[name], MemoryChain(int(column))
     learner = etrax.compile(step, row.rule, jnp.zeros(3), params=start(jax.random.key(0)), hidden=CELL.hidden())
-    explore = optax.linear_schedule(1.0, 0.01, steps // 10)
-    agent = etrax.rl.q_learning(learner, row.step_size(), discount=DISCOUNT, trace_decay=DECAY, exploration=explore)
-    observations, rewards = etrax.rl.normalise(), etrax.rl.scale_rewards(DISCOUNT)
+    explore: Any = optax.linear_schedule(1.0, 0.01, steps // 10)
+    agent = rl.q_learning(learner, row.step_size(), discount=DISCOUNT, trace_decay=DECAY, exploration=explore)
+    observations, rewards = rl.normalise(), rl.scale_rewards(DISCOUNT)
 
     @jax.jit
     @jax.vmap
     def life(key: jax.Array) -> tuple[Any, Any]:
-        state, lived = etrax.rl.live_in_gymnax(
+        state, lived = rl.live_in_gymnax(
             agent, world, steps, key, params=start(key), observations=observations, rewards=rewards
         )
         return state, (lived.reward, lived.done, lived.step_size)
@@ -140,9 +141,7 @@ def _cosine(learner: etrax.Learner, params: Any, world: MemoryChain) -> list[flo
     at_end = jnp.arange(world.length) == world.length - 1
     meter = learner.meter(lambda q, ask: ask * (q[1] - 1) ** 2, 1, probes=16)
     key = jax.random.key(0)
-    return results.interval(
-        meter.measure(params, learner.init(params), jnp.stack(seen), at_end.astype(jnp.float32), key=key)
-    )
+    return results.interval(meter.measure(params, learner.init(params), jnp.stack(seen), at_end.astype(float), key=key))
 
 
 def text(stored: results.Stored) -> str:
@@ -165,7 +164,7 @@ def main() -> None:
     parser = results.arguments(__doc__, ROWS, LENGTHS)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    results.main("memory_chain", options, lambda *cell: run(*cell, options.steps), text)
+    results.main("memory_chain", options, lambda row, column, seeds: run(row, column, seeds, options.steps), text)
 
 
 if __name__ == "__main__":

@@ -113,9 +113,9 @@ ROWS = {
 Data = tuple[np.ndarray, np.ndarray]
 
 
-def draw(data: Data, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    which = rng.integers(len(data[1]), size=BATCH)
-    return data[0][which].T[:, :, None], np.broadcast_to(data[1][which], (STEPS, BATCH))
+def draw(data: Data, rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+    which = rng.integers(len(data[1]), size=size)
+    return data[0][which].T[:, :, None], np.broadcast_to(data[1][which], (STEPS, size))
 
 
 def judge(params: Any, data: Data) -> tuple[float, float]:
@@ -131,17 +131,17 @@ def judge(params: Any, data: Data) -> tuple[float, float]:
 
 
 def run(name: str, seeds: list[int], train: Data, test: Data, samples: int) -> results.Run:
-    row, updates, runs = ROWS[name], max(samples // BATCH, 1), []
+    row, updates, runs = ROWS[name], max(samples // PROBLEM.batch, 1), []
     for seed in seeds:
         params, cosine = lru_stack.train(PROBLEM, row.rule, row.window, seed, updates, partial(draw, train))
         loss, accuracy = judge(params, test)
         runs.append({"loss": loss, "accuracy": accuracy, "cosine": cosine})
-    return {key: [r[key] for r in runs] for key in runs[0]} | {"samples": updates * BATCH}
+    return {key: [r[key] for r in runs] for key in runs[0]} | {"samples": updates * PROBLEM.batch}
 
 
 def apart(train: Data) -> results.Run:
     """How far the exact rule's gradient of one batch is from BPTT's, and the seconds that either takes."""
-    xs, labels = (jnp.asarray(a) for a in draw(train, np.random.default_rng(0)))
+    xs, labels = (jnp.asarray(a) for a in draw(train, np.random.default_rng(0), PROBLEM.batch))
     found, seconds = {}, {}
     for name in ("bptt", "exact"):
         row = ROWS[name]
@@ -185,11 +185,11 @@ def main() -> None:
     parser.set_defaults(seeds=[0, 1, 2])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.data or (None if options.page else fetched(Path(temporary)))
-        data = () if folder is None else (images(folder, "train"), images(folder, "t10k"))
+        folder = options.data or (Path(temporary) if options.page else fetched(Path(temporary)))
 
         def cell(name: str, _: str, seeds: list[int]) -> results.Run:
-            return apart(data[0]) if name == "exact" else run(name, seeds, *data, options.samples)
+            train, test = images(folder, "train"), images(folder, "t10k")
+            return apart(train) if name == "exact" else run(name, seeds, train, test, options.samples)
 
         results.main("mnist98", options, cell, text)
 

@@ -13,6 +13,7 @@ def holds(interval):
     return -1 <= interval[0] <= interval[1] <= 1
 
 
+@pytest.mark.slow
 def test_evidence():
     run = evidence.learn(evidence.ROWS["d_rtrl"], 0, 1, batch=4, sizes=SMALL)
     assert run["errors"][0][0] == 1 and 0 <= run["errors"][0][1] <= 1 and holds(run["cosine"]["end"])
@@ -30,10 +31,13 @@ def test_a_neuron_rests_four_steps_after_a_spike_and_its_threshold_rises():
     assert state["a"][0, -1] > 1.9
 
 
-def test_mnist98():
+@pytest.mark.slow
+def test_mnist98(monkeypatch):
+    monkeypatch.setattr(mnist98, "LAYERS", 1)
+    monkeypatch.setattr(mnist98, "PROBLEM", mnist98.PROBLEM._replace(batch=2))
     data = np.full((3, 98), 9.0, np.float32), np.arange(3, dtype=np.int32)
-    run = mnist98.run("tbptt1", [0], data, data, 64)
-    assert np.isfinite(run["loss"]).all() and 0 <= run["accuracy"][0] <= 100 and run["samples"] == 64
+    run = mnist98.run("tbptt1", [0], data, data, 2)
+    assert np.isfinite(run["loss"]).all() and 0 <= run["accuracy"][0] <= 100 and run["samples"] == 2
     assert "window 1" in mnist98.text({"tbptt1": {"mnist": run | {"seconds": 60, "seeds": [0]}}})
 
 
@@ -46,14 +50,20 @@ def test_the_logits_are_means_whose_gradient_goes_to_the_last_output():
         np.testing.assert_allclose(logits, np.mean(outputs, 0), rtol=1e-5)
 
 
-def test_copying():
-    run = copying.run("d_rtrl", "copy", [0], epochs=1, count=50)
+@pytest.mark.slow
+def test_copying(monkeypatch):
+    row = copying.ROWS["d_rtrl"]
+    monkeypatch.setitem(copying.ROWS, "d_rtrl", row._replace(problem=copying.STACK._replace(batch=2)))
+    monkeypatch.setattr(copying, "TEST", 2)
+    monkeypatch.setattr(copying, "LAYERS", 1)
+    run = copying.run("d_rtrl", "copy", [0], epochs=1, count=2)
     assert 0 <= run["right"][0] <= 100 and run["updates"] == 1 and holds(run["cosine"][0]["start"])
     xs, ys, mask = copying.sequences(np.random.default_rng(0), 3)
     np.testing.assert_array_equal(xs[:20, :, :7], ys[mask > 0])
     assert "top layer" in copying.text({"d_rtrl": {"copy": run | {"seconds": 60, "seeds": [0]}}})
 
 
+@pytest.mark.slow
 def test_tmaze(monkeypatch):
     monkeypatch.setattr(tmaze, "EVERY", 30)
     monkeypatch.setattr(tmaze, "MEASURED", 10)
@@ -80,6 +90,7 @@ def test_returns_are_discounted_sums_of_what_follows():
     np.testing.assert_allclose(conditioning.returns(rewards, 0.5), [0 + 1 + 1, 2 + 2, 4, 0])
 
 
+@pytest.mark.slow
 def test_memory_chain():
     run = memory_chain.run("exact obgd", "16", [0], steps=40)
     assert len(run["returns"]) == 1 and holds(run["cosine"])
