@@ -37,7 +37,7 @@ table = etrax.testing.compare(learner, loss, params, learner.hidden, xs[:300], y
 print(table.check())
 
 # %% [markdown]
-# What this is good for: an echo after eight steps, learned with an update after every step. Truncation to windows of one
+# What it is good for: an echo after eight steps, learned with an update after every step. Truncation to windows of one
 # step has the same updates and the same memory, but cannot see what a state is needed for later.
 
 # %%

@@ -29,7 +29,7 @@ learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
 print(learner.report.verdicts["r",].reason)
 
 # %% [markdown]
-# `compare` compares the gradient in short windows with BPTT's. Use windows *shorter* than the sequence: inside one window
+# `compare` holds gradients of short windows against BPTT's. Use windows *shorter* than the sequence: inside one window
 # everything is exact anyway. `check` raises if a parameter that is called exact is not.
 
 # %%
