@@ -4,8 +4,8 @@
 
 The thread that predicts runs the model's step with the newest parameters and never waits for an update. What it has
 seen goes to the thread that learns. If that one falls behind, samples are left out and the stream starts again at the
-current hidden state (`reset=True, initial=`): samples in a wrong order would be learned wrongly. If predictions fall
-behind, the sensor waits. One message, None, runs through all of them and ends them.
+current hidden state (`reset=True, initial=`), so that it does not learn across the gap. If predictions fall behind, the
+sensor waits. One message, None, runs through all of them and ends them.
 """
 
 import queue

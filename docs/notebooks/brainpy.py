@@ -1,7 +1,7 @@
 # %% [markdown]
-# # A network of brainpy.state, with units
+# # A brainpy network, with units
 #
-# `pip install -e ".[brainpy]"` brings what such models need. The model stays as it is: neurons and units of brainpy,
+# `pip install -e ".[brainpy]"` installs what such models need. The model stays as it is: neurons and units of brainpy,
 # states that it creates itself.
 
 # %%
@@ -39,7 +39,7 @@ for path, verdict in learner.report.verdicts.items():
 
 # %% [markdown]
 # Parameters and gradients of a learner are plain numbers, each in the unit that the module's own value has;
-# `etrax.write_back` puts trained values home, units on.
+# `etrax.write_back` writes trained values back, with their units.
 
 # %%
 xs = 10 * jax.random.normal(jax.random.key(0), (300, 4, 5))
@@ -68,7 +68,7 @@ print(network.neurons.V.value[0, :3], network(xs[0]).shape)
 # `etrax.restore("weights", like={"params": learner.params})["params"]` reads them.
 #
 # A neuron that reads the time (`brainstate.environ.get("t")`, as those with a refractory period do) needs it as an
-# *input of the step*: it is another one at every step.
+# *input of the step*: it changes at every step.
 
 
 # %%
@@ -84,7 +84,7 @@ ts = jnp.arange(float(len(xs))) * u.ms
 print(f"loss {value:.3f}")
 
 # %% [markdown]
-# Against BPTT, on a short piece of the data; the states to begin with are `hidden` of the learner. `check` raises where
+# Against BPTT, on a short piece of the data; the initial states are `learner.hidden`. `check` raises where
 # an *exact* is not:
 
 # %%

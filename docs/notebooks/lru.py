@@ -37,8 +37,8 @@ table = etrax.testing.compare(learner, loss, params, learner.hidden, xs[:300], y
 print(table.check())
 
 # %% [markdown]
-# What that is worth: an echo after eight steps, learned with an update after every step. Truncation to windows of one
-# step has the same updates and the same memory, but cannot see what a state was good for later.
+# What it is good for: an echo after eight steps, learned with an update after every step. Truncation to windows of one
+# step has the same updates and the same memory, but cannot see what a state is needed for later.
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")

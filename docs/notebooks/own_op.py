@@ -1,8 +1,8 @@
 # %% [markdown]
 # # An operation and a primitive of your own
 #
-# Weights are recognised in ordinary primitives; most models need nothing more. A primitive of your own is served
-# without a word where each element of its weight reaches one position. For the rest there are two records. Here is a
+# Weights are recognised in ordinary primitives; most models need nothing more. Your own primitive is handled
+# automatically where each element of its weight reaches one position. For the rest there are two records. Here is a
 # convolution by FFT, y = irfft(rfft(x) w), as a new JAX primitive: first what JAX has to know.
 
 # %%

@@ -65,7 +65,7 @@ axes.plot(bits, cosines, marker="o")
 _ = axes.set(xlabel="bits of the trace", ylabel="cosine with BPTT", xticks=bits)
 
 # %% [markdown]
-# The rules of the house are made the same way, one file each, top to bottom: paper, mathematics, state, transport,
+# Etrax's own rules are made the same way, one file each, top to bottom: paper, mathematics, state, transport,
 # verdict. `src/etrax/rules/_rflo.py` is the shortest that carries something of its own; `etrax.partition` mixes rules
 # by the path of a parameter. A rule that is to be part of Etrax adds its file, one line in `rules/registered.py` and
 # one row in the conformance table of the tests ([Architecture](../architecture.md)).

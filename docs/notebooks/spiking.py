@@ -9,7 +9,7 @@
 # | a loop over time around `snn.Leaky` | one step; the loop is Etrax's |
 # | `snn.Leaky(beta=0.9)` | `pure.LIF(inputs, neurons, tau=-1 / math.log(0.9))`, its weight and bias included |
 # | `learn_beta=True` | `learn_leak=True` (one for the layer), `learn_leak="unit"` (one for each neuron) |
-# | the reset takes the threshold off, without a gradient | `detach_reset=True`; with `False`, BPTT goes through it |
+# | the reset subtracts the threshold, without a gradient | `detach_reset=True`; with `False`, BPTT goes through it |
 # | `snn.RLeaky` | `pure.RecurrentLIF` |
 # | `surrogate.fast_sigmoid()` | `surrogate.fast_sigmoid()` of `etrax.nn`, or any `custom_jvp` or `custom_vjp` |
 # | `spikegen.rate`, `latency`, `delta` | `rate_spikes`, `latency_spikes`, `delta_spikes` of `etrax.tasks` |

@@ -29,14 +29,14 @@ learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
 print(learner.report.verdicts["r",].reason)
 
 # %% [markdown]
-# `compare` sets the gradient in short windows beside BPTT. Use windows *shorter* than the sequence: inside one window
+# `compare` holds gradients of short windows against BPTT's. Use windows *shorter* than the sequence: inside one window
 # everything is exact anyway. `check` raises if a parameter that is called exact is not.
 
 # %%
 print(etrax.testing.compare(learner, loss, params, hidden, xs, window=2).check())
 
 # %% [markdown]
-# How much each rule keeps, by the length of the window:
+# How good each rule is, by the length of the window:
 
 # %%
 windows = [1, 2, 5, 10, 20, 40]

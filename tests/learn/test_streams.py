@@ -283,7 +283,7 @@ def test_a_stream_that_gives_its_state_away_says_so():
     stream.state = stream.state._replace(trace=bad)
     with pytest.raises(NonFiniteError):
         stream.feed(XS[1], YS[1])
-    with pytest.raises(etrax.ArgumentError, match="assign one to go on"):
+    with pytest.raises(etrax.ArgumentError, match="to continue, assign a new one"):
         stream.feed(XS[1], YS[1])
     stream.state = learner.init(stream.params)
     stream.feed(XS[1], YS[1])
@@ -305,7 +305,7 @@ def test_a_stream_that_was_interrupted_after_it_gave_its_state_away_says_so(monk
         stream.feed(XS[1], YS[1])
     monkeypatch.setattr(stream, "_train", train)
     for read in (lambda: stream.step, lambda: stream.state, stream.flush, lambda: stream.feed(XS[1], YS[1])):
-        with pytest.raises(etrax.ArgumentError, match="assign one to go on"):
+        with pytest.raises(etrax.ArgumentError, match="to continue, assign a new one"):
             read()
     stream.state = learner.init(stream.params)
     assert stream.step == 0 and stream.flush() is None

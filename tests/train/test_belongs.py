@@ -179,7 +179,7 @@ def test_restore_refuses_another_model_of_equal_shapes(tmp_path):
     etrax.save(tmp_path, params=params(), learner=mine)
     same(etrax.restore(tmp_path, like=LIKE, learner=learner())["params"], params())
     for other in (learner(leaky(0.8)), learner(leaky(slope=2 * SLOPE))):
-        with pytest.raises(CheckpointError, match=r"saved with another learner:\n  model: digest .* here\nIf that is"):
+        with pytest.raises(CheckpointError, match=r"saved with another learner:\n  model: digest .* here\nIf this is"):
             etrax.restore(tmp_path, like=LIKE, learner=other)
         same(etrax.restore(tmp_path, like=LIKE, learner=other, accept="model")["params"], params())
         same(etrax.restore(tmp_path, like=LIKE)["params"], params())
