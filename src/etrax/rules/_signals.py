@@ -176,7 +176,7 @@ class _Guided:
         late = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in seen.r}
         left = {g: remaining(flags) for g, flags in self._resets(window).items()}
         late = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in late.items()}
-        a, c = backward(plan, window, blocks, weighted(plan, seen, late))
+        a, c = backward(plan, window, blocks, weighted(plan, seen, late), until_exit=True)
         moved = []
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             group = plan.relations[k].group

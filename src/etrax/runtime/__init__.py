@@ -22,6 +22,9 @@ from ._own_loss import StepGradients as StepGradients
 from ._own_loss import own_loss_of as own_loss_of
 from ._own_loss import plan_own_loss as plan_own_loss
 from ._own_loss import pull_to_ops as pull_to_ops
+from ._past import cleared_trace as cleared_trace
+from ._past import lanes_of_samples as lanes_of_samples
+from ._past import zero_where as zero_where
 from ._pieces import Pieces as Pieces
 from ._pieces import run_in_pieces as run_in_pieces
 from ._plan import Plan as Plan

@@ -78,11 +78,15 @@ def _scaled(plan: Plan, a: Array, b: Array) -> Array:
 
 
 def backward(
-    plan: Plan, window: WindowData, records: Step, seen: Eligibility
+    plan: Plan, window: WindowData, records: Step, seen: Eligibility, until_exit: bool = False
 ) -> tuple[dict[int, Vector], dict[int, Array]]:
-    """a_0 per group, and c_k at y per relation, stacked over steps, for r and q that are weighted."""
-    entry, late = plan.pulled_rows(window, records, {}, seen.r)
-    return entry, {k: q + late[k] for k, q in seen.q.items()}
+    """a_0 per group, and c_k at y per relation, stacked over steps, for r and q that are weighted.
+
+    With `until_exit` what happened before a reset does not count at all.
+    """
+    entry, late = plan.pulled_rows(window, records, {}, seen.r, until_exit)
+    direct = {k: plan.since_reset(k, q, window) for k, q in seen.q.items()} if until_exit else seen.q
+    return entry, {k: q + late[k] for k, q in direct.items()}
 
 
 def _wide(a: Array) -> Array:
