@@ -136,6 +136,16 @@ BARS = [
         )
         for cell in CELLS
     ),
+    Bar(
+        "LRU N10 D2 B2, whole-sequence gradient: d_rtrl / by hand",
+        1.2,
+        _time("tiny lru B2 N10 ", "etrax d_rtrl K=10", "gradient by hand"),
+    ),
+    Bar(
+        "online GRU: pp_prop as published / braintrace pp_prop",
+        1.0,
+        _time(ONLINE, "etrax pp_prop as published K=1", f"{THEIRS} default"),
+    ),
     *(
         Bar(f"GRU B16 H256 K{k}: d_rtrl / BPTT", limit, _time(f"windows {GRU}", f"etrax d_rtrl K={k}", "BPTT"))
         for k, limit in ((4, 1.3), (8, 1.15), (64, 0.9))

@@ -324,6 +324,17 @@ def online() -> Rival:
     return Rival("etrax d_rtrl online", build, 1)
 
 
+def gradient_by_hand(make: Callable[[], Tight]) -> Rival:
+    """The gradient of a sequence with parameters held."""
+
+    def build(workload: Workload, inputs: Array, targets: Array) -> Program:
+        tight, args = make(), (workload.params, inputs, targets)
+        program = jax.jit(partial(gradient_of, tight)).lower(*args).compile()
+        return Program(program, program, args, sum(a.nbytes for a in tight.traces.values()), lambda grads: grads)
+
+    return Rival("gradient by hand", build, 1)
+
+
 class Cell(NamedTuple):
     """A cell of one size, and what Etrax takes at most of the time of its learner by hand."""
 

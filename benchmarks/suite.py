@@ -57,6 +57,7 @@ def online_case(b: int, h: int, steps: int) -> Case:
         bptt(), forward(), per_step(),
         ours("d_rtrl", 1), theirs("D_RTRL"),
         ours("pp_prop", 1), theirs("pp_prop", **PP),
+        ours(etrax.pp_prop(0.9, credit="state"), 1, label="pp_prop as published"),
         ours(etrax.e_prop(0.9), 1), theirs("EProp", kappa_filter_decay=0.9),
         ours(etrax.e_prop(feedback="random", key=0), 1, label="e_prop random"),
         theirs("EProp", label="EProp random", feedback="random", random_feedback_key=key),
@@ -171,11 +172,15 @@ def growth_cases(size: str) -> list[Case]:
 def by_hand_cases(size: str) -> list[Case]:
     """An update at every step, beside learners that were written by hand for one cell."""
     steps, cells = (16, by_hand.SMALL_CELLS) if size == "quick" else (500, by_hand.CELLS)
-    return [
+    tiny = partial(by_hand.lru_tight, 2, 10, 2)
+    rivals = [by_hand.gradient_by_hand(tiny), bptt(), *(ours("d_rtrl", k) for k in (1, 10, 100))]
+    whole = case("tiny lru", lambda: tiny().workload, 100, rivals, B=2, N=10)
+    online = [
         case(f"by hand {cell.name}", lambda cell=cell: cell.make().workload, steps,
-             [by_hand.by_hand(cell.make), by_hand.online()], **cell.sizes)._replace(turns=9, budget=2.0)
+             [by_hand.by_hand(cell.make), by_hand.online()], **cell.sizes)
         for cell in cells
     ]  # fmt: skip
+    return [c._replace(turns=9, budget=2.0) for c in (whole, *online)]
 
 
 def full_cases() -> list[Case]:

@@ -292,3 +292,28 @@ def test_a_program_without_resets_is_as_it_was():
     texts = [str(jax.make_jaxpr(run)(*args, None, *more)) for more in ((), (None,))]
     assert texts[0] == texts[1] and not re.search(r"f64\S* = select_n", texts[0])
     assert re.search(r"f64\S* = select_n", str(jax.make_jaxpr(run)(*args, None, jnp.asarray(STEPS))))
+
+
+PAST_RULES = ["d_rtrl()", "rtrl()", "snap(n=2)", "uoro()", "kf_rtrl()", "pp_prop(decay=0.8)", "e_prop(kappa=0.5)"]
+
+
+@pytest.mark.parametrize("lane", [None, 0], ids=["all", "lane"])
+@pytest.mark.parametrize(
+    "rule",
+    [r if r in PAST_RULES[:1] else pytest.param(r, marks=pytest.mark.slow) for r in [*PAST_RULES, "rflo(decay=0.8)",
+     "ottt(decay=0.8)", "d_rtrl(credit='state')"]],
+)  # fmt: skip
+def test_what_is_not_finite_ends_with_the_sequence(rule, lane):
+    """A number that broke before a reset, in an earlier window or in the same one, leaves nothing behind it."""
+    s = Sequence("cells/lru", RULES[rule])
+    for window, bad, start in ((1, 3, 4), (3, 3, 4)):
+        if window in windows_of(s.learner.rule, (1, 3)):
+            flags = np.zeros(T, bool) if lane is None else np.zeros((T, s.learner.by_lane.facts.lanes), bool)
+            flags[start if lane is None else (start, lane)] = True
+            inputs = s.inputs
+            _, want = s.grads(window, s.learner.init(), 0, T, reset=jnp.asarray(flags))
+            at = (bad, ...) if lane is None else (bad, lane)
+            s.inputs = jax.tree.map(lambda a, at=at: a.at[at].set(jnp.nan), inputs)
+            _, got = s.grads(window, s.learner.init(), 0, T, reset=jnp.asarray(flags))
+            s.inputs = inputs
+            close((got.hidden, got.trace), (want.hidden, want.trace))

@@ -28,7 +28,19 @@ from .._machine import machine
 from ..compiler.analysis import Facts, find_samples, is_steep, memoised
 from ..compiler.ir import Role, format_path
 from ..compiler.opened import fixed_examples
-from ..runtime import Layout, Transport, WindowData, add_to, by_site, layout_of, site_math, times, trace_dtype_of
+from ..runtime import (
+    Layout,
+    Transport,
+    WindowData,
+    add_to,
+    by_site,
+    cleared_trace,
+    lanes_of_samples,
+    layout_of,
+    site_math,
+    times,
+    trace_dtype_of,
+)
 from ._partition import linked_params
 from ._reached_rows import Rows, colours_of, find_rows, scalar_links
 from ._rtrl import carry_over, pull_probes, pull_stacked, sample_axis
@@ -279,11 +291,24 @@ def reached_transport(
 
     def credit(trace: ReachedTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
+        if window.resets is not None:
+            trace = cleared(trace, window, window.resets[0])
         for k, narrow, wide in zip(carried, *trace, strict=True):
             add_to(out, k.site, k.credit(narrow, wide, g, window))
         return out
 
+    def cleared(trace: ReachedTrace, window: WindowData, flags: Array) -> ReachedTrace:
+        """The trace with zero in the lanes that start again."""
+
+        def one(k: _Influence, rows: Array) -> Array:
+            lanes = lanes_of_samples(facts, k.layout.group, k.rows.relation.places)
+            return cleared_trace(facts.sites[k.site], window.fixed[k.site], lanes, flags, rows)
+
+        return ReachedTrace(*([one(k, a) for k, a in zip(carried, rows, strict=True)] for rows in trace))
+
     def move(trace: ReachedTrace, window: WindowData) -> ReachedTrace:
+        if window.resets is not None:
+            trace = cleared(trace, window, window.resets.any(0))
         narrow, wide = list(trace.narrow), list(trace.wide)
         for some, sample in zip(numbers, samples, strict=True):
             moved = sample.move([trace.narrow[n] for n in some], [trace.wide[n] for n in some], window)

@@ -75,11 +75,16 @@ def _scaled(plan: Plan, a: Array, b: Array) -> Array:
 
 
 def backward(
-    plan: Plan, window: WindowData, records: Step, activity: Eligibility
+    plan: Plan, window: WindowData, records: Step, activity: Eligibility, until_exit: bool = False
 ) -> tuple[dict[int, Vector], dict[int, Array]]:
-    """a_0 per group, and c_k at y per relation, stacked over steps, for r and q that are weighted."""
-    entry, suffix_rows = plan.pulled_rows(window, records, {}, activity.r)
-    return entry, {k: q + suffix_rows[k] for k, q in activity.q.items()}
+    """a_0 per group, and c_k at y per relation, stacked over steps, for r and q that are weighted.
+
+    With `until_exit` what happened before a reset does not count at all.
+    """
+    entry, suffix_rows = plan.pulled_rows(window, records, {}, activity.r, until_exit)
+    q = activity.q
+    direct = {k: plan.since_reset(k, one, window) for k, one in q.items()} if until_exit else q
+    return entry, {k: one + suffix_rows[k] for k, one in direct.items()}
 
 
 def _wide(a: Array) -> Array:

@@ -43,11 +43,13 @@ from ..runtime import (
     WindowData,
     by_site,
     gather_of,
+    lanes_of_samples,
     layout_of,
     parts_of_data,
     site_math,
     times,
     trace_dtype_of,
+    zero_where,
 )
 from ._partition import combined_transport
 from ._rtrl import axis_of, carry_over, dense_transport, pull_all
@@ -98,6 +100,14 @@ class _Product:
             return SampleOf(np.zeros(shape, np.int64), np.zeros_like(places), 1)
         return SampleOf(of_data, places, count)
 
+    def cleared(self, facts: Facts, data: Array, back: Array, flags: Array) -> tuple[Array, Array]:
+        """û and A with zero in the lanes that start again, if their samples have factors of their own."""
+        of_data, of_outputs, n = self.samples
+        of_sample = lanes_of_samples(facts, self.layout.group, np.arange(n))
+        if flags.ndim == 0 or of_sample is None or n < self.layout.group.num_positions:
+            return data, back
+        return zero_where(flags, of_sample[of_data], data), zero_where(flags, of_sample[of_outputs], back)
+
     def credit(self, data: Array, back: Array, g: Mapping[int, Array], fixed: Sequence[Array]) -> Array:
         """Σ_s g_s A_s at y, and its product with û."""
         signal = jnp.stack(self.layout.read({i: g[i] for i in self.layout.group.leaves}))
@@ -131,6 +141,7 @@ def _norms(a: Array, samples: np.ndarray, count: int) -> Array:
 class _Estimate:
     """The sites whose influence is estimated, each a product of its own."""
 
+    facts: Facts
     products: Mapping[int, _Product]
     key: Array
 
@@ -142,7 +153,15 @@ class _Estimate:
         return KroneckerTrace(data, back, numbers_of(self.key))
 
     def credit(self, trace: KroneckerTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        return {j: p.credit(trace.data[j], trace.back[j], g, window.fixed[j]) for j, p in self.products.items()}
+        factors = {j: self._factors(j, trace, window, first=True) for j in self.products}
+        return {j: p.credit(*factors[j], g, window.fixed[j]) for j, p in self.products.items()}
+
+    def _factors(self, j: int, trace: KroneckerTrace, window: WindowData, first: bool) -> tuple[Array, Array]:
+        """û and A of a site, without lanes that start again before the first step, or before any."""
+        both = trace.data[j], trace.back[j]
+        if window.resets is None:
+            return both
+        return self.products[j].cleared(self.facts, *both, window.resets[0] if first else window.resets.any(0))
 
     def move(self, trace: KroneckerTrace, window: WindowData) -> KroneckerTrace:
         now, later = next_keys(self.key, trace.key)
@@ -153,7 +172,7 @@ class _Estimate:
             across, fresh = pulled[g] if g in pulled else pulled.setdefault(g, pull_all(p.layout, window))
             u = site_math.features(p.site, window.fixed[j], window.data(j))
             key = jax.random.fold_in(now, j)
-            data[j], back[j] = p.move(trace.data[j], trace.back[j], across, fresh[j], u, key)
+            data[j], back[j] = p.move(*self._factors(j, trace, window, first=False), across, fresh[j], u, key)
         return KroneckerTrace(data, back, numbers_of(later))
 
 
@@ -176,7 +195,7 @@ def kronecker_transport(
         for r in samples.relations
         if r.site in traced_sites and _is_product(facts.sites[r.site])
     }
-    kronecker = _Estimate(products, key)
+    kronecker = _Estimate(facts, products, key)
     estimate = Transport(
         kronecker.init,
         kronecker.credit,

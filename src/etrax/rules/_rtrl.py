@@ -35,8 +35,10 @@ from ..runtime import (
     WindowData,
     add_to,
     by_site,
+    cleared_trace,
     finite_unless,
     gather_of,
+    lanes_of_samples,
     layout_of,
     site_math,
     times,
@@ -69,6 +71,12 @@ def dense_transport(
         r = relations[k]
         return sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
 
+    def cleared_of(k: int, influence: Array, window: WindowData, flags: Array) -> Array:
+        """The influence of relation k with zero in the lanes that start again."""
+        r = relations[k]
+        lanes = lanes_of_samples(facts, samples.groups[r.group], r.places)
+        return cleared_trace(facts.sites[r.site], window.fixed[r.site], lanes, flags, influence)
+
     def init() -> DenseTrace:
         widths = [layout(r.group).size for r in relations]
         shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
@@ -78,6 +86,8 @@ def dense_transport(
         out: dict[int, Array] = {}
         for k, (r, influence) in enumerate(zip(relations, trace.influence, strict=True)):
             group, site, fixed = samples.groups[r.group], facts.sites[r.site], window.fixed[r.site]
+            if window.resets is not None:
+                influence = cleared_of(k, influence, window, window.resets[0])
             gather = gather_of(r.places, group.varshape, group.num_positions)
             signal = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves}))
             signal = jax.vmap(gather)(signal).astype(influence.dtype)
@@ -95,6 +105,8 @@ def dense_transport(
 
     def move(trace: DenseTrace, window: WindowData) -> DenseTrace:
         moved = list(trace.influence)
+        if window.resets is not None:
+            moved = [cleared_of(k, a, window, window.resets.any(0)) for k, a in enumerate(moved)]
         for g in sorted({r.group for r in relations}):
             across, fresh = pull_all(layout(g), window)
             for k, r in enumerate(relations):

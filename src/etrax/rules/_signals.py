@@ -170,7 +170,7 @@ class _Guided:
         weights = {g: jnp.broadcast_to(powers, (n, plan.facts.groups[g].num_positions)) for g in activity.r}
         left = {g: remaining(flags) for g, flags in self._resets(window).items()}
         weights = {g: jnp.where(left[g][1:], w, 0) if g in left else w for g, w in weights.items()}
-        a, c = backward(plan, window, blocks, weighted(plan, activity, weights))
+        a, c = backward(plan, window, blocks, weighted(plan, activity, weights), until_exit=True)
         moved = []
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             group = plan.relations[k].group

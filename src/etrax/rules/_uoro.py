@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from jax.typing import DTypeLike
 
 from .._arguments import check_key
 from .._compat import common_dtype
-from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep
+from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep, lane_of_elements
 from ..compiler.opened import fixed_examples
 from ..compiler.ops import ALIGNED
 from ..runtime import (
@@ -42,14 +42,18 @@ from ..runtime import (
     WindowData,
     add_to,
     by_site,
+    lanes_of_samples,
     site_math,
     times,
     trace_dtype_of,
     with_masked_products,
+    zero_where,
 )
 from ._rule import Rule
 from ._verdicts import Kind, Verdict, trivial_verdict
 from ._words import words_of
+
+A = TypeVar("A", Array, np.ndarray)
 
 
 class RankOne(NamedTuple):
@@ -86,6 +90,8 @@ class _Estimate:
 
     def credit(self, trace: RankOne, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         out: dict[int, Array] = {}
+        if window.resets is not None:
+            trace = self._cleared(trace, window.resets[0])
         for group in self.groups:
             steep = is_steep(self.facts)
             along = _by_sample(group, {i: jnp.real(times(g[i], trace.back[i], steep)) for i in group.leaves})
@@ -97,6 +103,8 @@ class _Estimate:
     def move(self, trace: RankOne, window: WindowData) -> RankOne:
         if not self.groups:
             return trace
+        if window.resets is not None:
+            trace = self._cleared(trace, window.resets.any(0))
         now, later = next_keys(self.key, trace.key)
         dtypes = {i: self.facts.states[i].aval.dtype for i in trace.back}
         pull, pushed = self._push(window.pull, {i: t.astype(dtypes[i]) for i, t in trace.back.items()})
@@ -119,6 +127,16 @@ class _Estimate:
                 moved = self._beside(j, keep[1]) * theta[j] + self._beside(j, new[1]) * fresh[j]
                 theta[j] = moved.astype(theta[j].dtype)
         return RankOne(back, theta, numbers_of(later))
+
+    def _cleared(self, trace: RankOne, flags: Array) -> RankOne:
+        """s̃ and θ̃ with zero where something starts again."""
+        by_lane, theta = flags.ndim > 0, dict(trace.theta)
+        back = {i: zero_where(flags, lane_of_elements(a.shape) if by_lane else None, a) for i, a in trace.back.items()}
+        for group in self.groups if by_lane else ():
+            of_sample = lanes_of_samples(self.facts, group, np.arange(group.num_positions))
+            if of_sample is not None:
+                theta |= {j: zero_where(flags, self._beside(j, of_sample), theta[j]) for j in self._sites(group)}
+        return trace._replace(back=back, theta=theta)
 
     def _push(self, pull: PullBack, tangents: dict[int, Array]) -> tuple[PullBack, dict[int, Array]]:
         """A linear pull-back, and A · tangents by its transpose."""
@@ -151,7 +169,7 @@ class _Estimate:
     def _sites(self, group: Group) -> list[int]:
         return [j for j, r in self.relations.items() if r.group == group.index]
 
-    def _beside(self, j: int, a: Array) -> Array:
+    def _beside(self, j: int, a: A) -> A:
         """Numbers per sample, beside θ̃ of site j."""
         return a[self.aligned[j]] if j in self.aligned else a.reshape(-1, *[1] * (len(self.shapes[j]) - 1))
 
@@ -178,7 +196,13 @@ class _Estimate:
         by_sample = jnp.asarray(
             relation.places == np.arange(count).reshape(-1, *[1] * relation.places.ndim), jnp.real(outer).dtype
         )
-        each = jax.vmap(lambda g: site_math.apply(site, fixed, outer, g.astype(outer.dtype)))(by_sample)
+
+        def of_sample(flags: Array) -> Array:
+            # Chosen, not multiplied: a NaN of one sample is not that of others.
+            alone = jnp.where(site_math.spread(site, fixed, flags) != 0, outer, 0)
+            return site_math.apply(site, fixed, alone, flags.astype(outer.dtype))
+
+        each = jax.vmap(of_sample)(by_sample)
         return each.astype(self.dtypes[j])
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,13 @@ from .._compat import common_dtype, promotes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
 from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
+from ._before_reset import zero_where
 from ._even import EvenGather, even_gather, pack_of
 from ._layout import Gather, Layout, closure, gather_of
 from ._pulls import Pack
 from ._readers import Reader, plain_algebra
 from ._recorder import FixedParts, Recorder
-from ._resets import LaneMap, at_lanes, lanes_of_data, lanes_of_group
+from ._resets import LaneMap, at_lanes, lanes_of_data, lanes_of_group, remaining
 from ._site_math import Operands, trace_dtype_of, widened
 from ._structure import Structure, Uniforms, known_structure, products
 from ._transport import WindowData
@@ -42,6 +44,8 @@ from .blocks import (
     reverse,
     shortened,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +179,24 @@ class Plan:
                 lanes[r.site] = lanes_of_data(self.site(k), constants[r.site], outputs)
         return lanes
 
-    def resets(self, window: WindowData) -> dict[int, Array]:
-        """Per group, flags at its positions over the steps of a window; nothing if none starts again."""
+    def resets(self, window: WindowData, until_exit: bool = False) -> dict[int, Array]:
+        """Per group, flags at its positions over the steps of a window; nothing if none starts again.
+
+        A flag is set where something starts again before a step, or, with `until_exit`, before it or a later one.
+        """
         if window.resets is None:
             return {}
-        layouts = self.reader.layouts
-        return {g: at_lanes(window.resets, lanes, len(layouts[g].shape), 1) for g, lanes in self.lanes.items()}
+        layouts, flags = self.reader.layouts, ~remaining(window.resets)[:-1] if until_exit else window.resets
+        return {g: at_lanes(flags, lanes, len(layouts[g].shape), 1) for g, lanes in self.lanes.items()}
+
+    def since_reset(self, k: int, c: T, window: WindowData) -> T:
+        """Values at y of relation k over the steps of a window, with zero at steps before a reset."""
+        if window.resets is None:
+            return c
+        lanes, site, past = self.lanes_at(k), self.site(k), ~remaining(window.resets)[1:]
+        if lanes is not None:
+            lanes = np.broadcast_to(lanes.reshape(site.beside_loops(lanes.shape)), site.y_shape)
+        return jax.tree.map(lambda a: zero_where(past, lanes, a, lead=1), c)
 
     def zeros(self, k: int) -> Array:
         """Zeros for one slot of the trace of relation k."""
@@ -300,12 +316,14 @@ class Plan:
     # Products over a window.
 
     def pulled_rows(
-        self, window: WindowData, records: Step, new: Mapping[int, Vector], old: Mapping[int, Vector]
-    ) -> tuple[dict[int, Vector], dict[int, Array]]:
+        self, window: WindowData, records: Step, new: Mapping[int, Vector], old: Mapping[int, Vector],
+        until_exit: bool = False,
+    ) -> tuple[dict[int, Vector], dict[int, Array]]:  # fmt: skip
         """Rows per slot, taken back through a window: what is left at the entry, and a · F_k at y of each relation.
 
         `new` and `old` are what acts on the states after and before each step, per group and slot, over the steps; a
-        at step k is what comes from later steps. `old` has all slots, `new` may have None for some.
+        at step k is what comes from later steps. `old` has all slots, `new` may have None for some. With `until_exit`
+        what happened before a reset does not count at all.
         """
         fixed, algebras, recorder = self.recorder.fixed(window), self.algebras, self.recorder
         start = {g: algebras[g].row(jax.tree.map(lambda x: jnp.zeros_like(x[0]), v)) for g, v in old.items()}
@@ -317,11 +335,13 @@ class Plan:
             met = {k: r.group for k, r in enumerate(self.relations) if r.group in a}
             return {k: self.driven_dot(k, algebras[g].of_row(a[g]), step, fixed) for k, g in met.items()}
 
-        resets = {g: flags for g, flags in self.resets(window).items() if g in start}
+        resets = {g: flags for g, flags in self.resets(window, until_exit).items() if g in start}
         entry, c = reverse(
             algebras, start, window.steps, lambda record: recorder.read(fixed, record), records, emit, new_rows,
             old_rows, resets,
         )  # fmt: skip
+        if until_exit:
+            c = {k: self.since_reset(k, a, window) for k, a in c.items()}
         return {g: algebras[g].of_row(a) for g, a in entry.items()}, c
 
     def driven_dot(self, k: int, a: Vector, step: Step, fixed: FixedParts) -> Array:

@@ -19,6 +19,7 @@ from ..compiler.fission import split_scan
 from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, Weights
 from . import _site_math as site_math
+from ._before_reset import without_past_steps, without_past_trace
 from ._probes import differentiable
 from ._resets import restarted
 from ._transport import FusedCredit, PullBack, SeenThrough, StepOutputs, Trace, Transport, WindowData
@@ -83,7 +84,10 @@ class WindowRun(NamedTuple):
 @promotes
 def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> WindowResult:
     """Credit and transport over the steps of one window."""
-    ran, trace, weights = _run(facts, transport, run), run.trace, run.weights
+    trace, weights = run.trace, run.weights
+    if run.resets is not None and run.resets.ndim == 1:
+        trace = without_past_trace(transport, trace, run.resets[0])
+    ran = _run(facts, transport, run._replace(trace=trace))
     none = {i: jnp.zeros_like(v) for i, v in ran.exits.items()}
     asked = {i: bar for i, bar in (run.exit_cotangents or {}).items() if i in none}
     bars = _pull_loss(transport, trace, ran, none | asked, run.loss_weight)
@@ -124,9 +128,14 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
 
     credit = transport.credit(trace, bars.entry, window)
     add(credit)
+    if run.resets is not None:
+        if run.resets.ndim == 1:
+            trace = without_past_trace(transport, trace, run.resets.any())
+        window = without_past_steps(facts, window)
     window = window._replace(zero_after_credit=_zero_after([grads[j] for j in credit]))
     trace = transport.move(trace, window)
-    add(transport.fused.at_exit(trace, window))
+    # What started again before a step has left the trace that has moved.
+    add(transport.fused.at_exit(trace, window._replace(resets=None)))
     return WindowResult(ran.loss, grads, ran.end, trace, ran.extras, bars.entry)
 
 

@@ -21,6 +21,7 @@ from jax import Array
 from ..._compat import is_concrete, materialised
 from ..._machine import machine
 from .. import _site_math as site_math
+from .._before_reset import cleared_trace
 from .._plan import Plan
 from .._recorder import FixedParts
 from .._site_math import wide_dtype
@@ -116,12 +117,25 @@ class Traces:
         """Per relation, its trace and g at the elements of y as that trace meets it."""
         plan, gains = self.plan, self.plan.recorder.fixed(window).gains if self.plan.structure.gains else {}
         relations = {k: r for k, r in enumerate(plan.relations) if r.group in g}
+        if window.resets is not None:
+            trace = self.without_past(trace, window, window.resets[0])
         return {k: (r, trace.entries[plan.source(k)], plan.signal(k, g[r.group], gains)) for k, r in relations.items()}
 
+    def without_past(self, trace: PositionTrace, window: WindowData, flags: Array) -> PositionTrace:
+        """The trace with zero in the lanes that start again."""
+
+        def one(k: int, entries: Entries) -> Entries:
+            site, fixed, lanes = self.plan.site(k), window.fixed[self.plan.relations[k].site], self.plan.lanes_at(k)
+            return jax.tree.map(lambda e: cleared_trace(site, fixed, lanes, flags, e), entries)
+
+        return PositionTrace([one(k, entries) for k, entries in enumerate(trace.entries)])
+
     def summed(self, k: int, trace: PositionTrace, g: Vector, window: WindowData) -> Array:
-        """g · ε of relation k, entry by entry of one slot's trace."""
+        """g · ε of relation k at the exit, entry by entry of one slot's trace, for g taken back through the window."""
         gains = self.plan.recorder.fixed(window).gains if self.plan.structure.gains else {}
         m = self.plan.source(k)
+        if window.resets is not None:
+            trace = self.without_past(trace, window, window.resets.any(0))
         return self.kinds[m].summed(self.plan, m, trace.entries[m], self.plan.signal(k, g, gains), window)
 
     def move(self, trace: PositionTrace, window: WindowData, records: Step) -> PositionTrace:
@@ -129,6 +143,8 @@ class Traces:
         plan = self.plan
         if not plan.relations:
             return trace
+        if window.resets is not None:
+            trace = self.without_past(trace, window, window.resets.any(0))
         window_products, suffix_rows = self.suffix_products(window, records)
         return PositionTrace(
             [
@@ -163,8 +179,9 @@ class Traces:
                             {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
             products, rows = reverse(
                 plan.algebras, moving, steps, lambda record: plan.recorder.read(fixed, record), changing, emit,
-                resets=plan.resets(window),
+                resets=plan.resets(window, until_exit=True),
             )  # fmt: skip
+            rows = {k: plan.since_reset(k, c, window) for k, c in rows.items()}
         # Where it does not: its powers, which are those of every window.
         for g in still:
             algebra = plan.algebras[g]
