@@ -308,7 +308,7 @@ def test_what_is_not_finite_ends_with_the_sequence(rule, lane):
     s = Sequence("cells/lru", RULES[rule])
     for window, bad, start in ((1, 3, 4), (3, 3, 4)):
         if window in windows_of(s.learner.rule, (1, 3)):
-            flags = np.zeros(T, bool) if lane is None else np.zeros((T, s.learner.by_lane.facts.lanes), bool)
+            flags = np.zeros(T, bool) if lane is None else np.zeros((T, s.learner.resets.by_lane.facts.lanes), bool)
             flags[start if lane is None else (start, lane)] = True
             inputs = s.inputs
             _, want = s.grads(window, s.learner.init(), 0, T, reset=jnp.asarray(flags))

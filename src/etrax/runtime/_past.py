@@ -30,7 +30,8 @@ from ._window import WindowRun, live_sites, run_again
 class Past(NamedTuple):
     """States before each of the last n steps, and its inputs, the newest last; `filled` of them have been.
 
-    `starts` are flags (n,), or (n, lanes): whether states start again before the step.
+    `starts` are flags (n, lanes): whether states start again before the step; one for all lanes where none of them
+    starts again on its own.
     """
 
     states: list[Array]
@@ -47,11 +48,11 @@ def past_transport(facts: Facts, sites: frozenset[int] | None, steps: int) -> Tr
     for leaf in (*facts.states, *facts.step.select(Role.INPUT)):
         if is_extended(leaf.aval):
             raise NotSupportedError(f"`tbptt(steps=...)` cannot store {format_path(leaf.path, 'the input')}, a key.")
-    lanes = () if facts.lanes is None else (facts.lanes,)
+    lanes = 1 if facts.lanes is None else facts.lanes
 
     def init() -> Past:
         stored = [jnp.zeros((steps, *a.shape), a.dtype) for a in avals]
-        return Past(stored[:count], stored[count:], jnp.ones((steps, *lanes), bool), jnp.zeros((), jnp.int32))
+        return Past(stored[:count], stored[count:], jnp.ones((steps, lanes), bool), jnp.zeros((), jnp.int32))
 
     def credit(past: Past, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         pull, data = _again(facts, past, window)
@@ -60,8 +61,7 @@ def past_transport(facts: Facts, sites: frozenset[int] | None, steps: int) -> Tr
 
     def move(past: Past, window: WindowData) -> Past:
         flags = jnp.zeros(window.steps, bool) if window.resets is None else window.resets
-        flags = flags[:, None] if flags.ndim <= len(lanes) else flags
-        flags = jnp.broadcast_to(flags, (window.steps, *lanes))
+        flags = jnp.broadcast_to(flags.reshape(window.steps, -1), (window.steps, lanes))
         recent = window.records[:count], window.records[count:], flags
         stored = past.states, past.inputs, past.starts
         states, inputs, starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b])[-steps:], stored, recent)
@@ -84,7 +84,8 @@ def _again(facts: Facts, past: Past, window: WindowData) -> tuple[PullBack, dict
     states, inputs = jax.tree.map(
         with_now, (past.states, past.inputs), (window.records[:count], window.records[count:])
     )
-    starts = past.starts | (number <= 0).reshape(-1, *[1] * (past.starts.ndim - 1))
+    starts = past.starts | (number <= 0)[:, None]
+    starts = starts[:, 0] if facts.lanes is None else starts
     weights = Weights(list(window.weights), list(window.fixed))
     run = WindowRun(window.params, weights, [a[0] for a in states], (), inputs, (), _no_loss, resets=(starts, states))
     return run_again(facts, run, steps, lambda resets, held: restarted(resets[0], resets[1], held), with_data=True)
