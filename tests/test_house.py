@@ -396,7 +396,7 @@ def test_any_is_counted(house):
 
 def test_every_error_is_public_and_of_one_family():
     """What is raised can be caught by name, and all of it by `etrax.EtraxError`."""
-    folders = [etrax, *(importlib.import_module(f"etrax.{n}") for n in ("train", "tasks", "viz", "testing"))]
+    folders = [etrax, *(importlib.import_module(f"etrax.{n}") for n in ("train", "rl", "tasks", "viz", "testing"))]
     public = {value for folder in folders for value in vars(folder).values() if isinstance(value, type)}
     found = set()
     for path in sources(SRC):

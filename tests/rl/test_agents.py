@@ -183,8 +183,10 @@ def test_lives_in_a_loop():
     agent = agent_of_counters()
     state, life = etrax.rl.live_in_gymnasium(agent, Looped(), 60, jax.random.key(1))
     assert int(life.done.sum()) == 15 and int(state.steps) == 60
-    with pytest.raises(etrax.ArgumentError, match="not finite at step 7"):
+    with pytest.raises(etrax.rl.WorldError, match="not finite at step 7") as broken:
         etrax.rl.live_in_gymnasium(agent, Looped(broken=7), 60, jax.random.key(1))
+    before, _ = etrax.rl.live_in_gymnasium(agent, Looped(), 7, jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, broken.value.state.params, before.params)
 
 
 @pytest.mark.parametrize(

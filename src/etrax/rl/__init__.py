@@ -15,5 +15,6 @@ from ._step_sizes import adaptive_q as adaptive_q
 from ._step_sizes import intentional as intentional
 from ._step_sizes import obgd as obgd
 from ._worlds import Life as Life
+from ._worlds import WorldError as WorldError
 from ._worlds import live_in_gymnasium as live_in_gymnasium
 from ._worlds import live_in_gymnax as live_in_gymnax

@@ -18,6 +18,14 @@ from ._agents import Agent, AgentState
 from ._normalise import Normaliser
 
 
+class WorldError(ArgumentError):
+    """What the world gave cannot be learned from. `state` is that of the agent before it, from which one can go on."""
+
+    def __init__(self, message: str, state: AgentState):
+        super().__init__(message)
+        self.state = state
+
+
 class Life(NamedTuple):
     """Per step: the reward, whether it ended an episode, the error δ, and the effective step size."""
 
@@ -71,7 +79,8 @@ def live_in_gymnasium(
 ) -> tuple[AgentState, Life]:  # fmt: skip
     """An agent in an environment of gymnasium, which is no JAX program: a Python loop around the compiled agent.
 
-    An observation or a reward that is not finite raises, and names the step: the agent has not learned from it.
+    An observation or a reward that is not finite raises a `WorldError`, which names the step and has the agent's state
+    before it.
     """
     steps = check_whole("steps", steps, "steps")
     key = check_key("key", key)
@@ -82,9 +91,10 @@ def live_in_gymnasium(
     reward, done, rows = 0.0, False, []
     for number in range(steps):
         if not (np.isfinite(np.asarray(observation, float)).all() and np.isfinite(reward)):
-            raise ArgumentError(
-                f"the environment gave an observation or a reward that is not finite at step {number}; the agent's "
-                "parameters are those of the step before."
+            raise WorldError(
+                f"the environment gave an observation or a reward that is not finite at step {number}; the `state` of "
+                "this error is the agent before it.",
+                state,
             )
         shown, scaled_reward = jnp.asarray(observation), jnp.asarray(reward)
         if observations is not None:
