@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from .. import _site_math as site_math
+from .._layout import closure
 from .._plan import Plan
 from .._site_math import wide_dtype, widened
 from .._transport import WindowData
@@ -19,7 +20,16 @@ from ..blocks import Matrix, Vector, full_times, is_shift, power
 
 def fits(plan: Plan, k: int, by_sample: bool) -> bool:
     """Whether one array holds all slots: always of many states; of few, where the op's family moves it by sample."""
-    return plan.layout(k).stacked or (by_sample and not plan.is_narrow(k) and _moved_by_sample(plan, k))
+    if plan.layout(k).stacked:
+        return True
+    return by_sample and not plan.is_narrow(k) and _moved_by_sample(plan, k) and _is_dense(plan, k)
+
+
+def _is_dense(plan: Plan, k: int) -> bool:
+    """Whether most slots of a trace act on each other, so that a product of matrices has few zeros to multiply."""
+    slots = plan.carried[k]
+    links = closure(plan.layout(k).links)[np.ix_(slots, slots)]
+    return 2 * int(links.sum()) > links.size
 
 
 def _moved_by_sample(plan: Plan, k: int) -> bool:
