@@ -52,7 +52,7 @@ CHECKS = {
         lambda found: found["d_rtrl"].min() > 0.9 > found["tbptt"].mean(),
     ),
     "streaming_memory": (
-        {"steps": 20_000, "file": io.BytesIO()},
+        {"steps": 10_000, "file": io.BytesIO()},
         lambda found: min(found.values()) > 0.9,
     ),
     "meta_step_sizes": ({"steps": 1500, "file": io.BytesIO()}, lambda found: found["exact"] > 1.3),
