@@ -31,7 +31,7 @@ PARTS = {
     ),
     "Spiking and brain-like networks": ("evidence", "conv_snn", "ei_network", "large_sparse"),
     "Sequences": ("lru", "reading"),
-    "Reward": ("reward", "streaming_rl"),
+    "Reward": ("reward", "streaming_rl", "streaming_memory"),
     "Research": ("meta_step_sizes", "own_rule", "fft_convolution", "two_processes"),
 }
 

@@ -51,6 +51,10 @@ CHECKS = {
         {"corridor": 2, "steps": 3000, "seeds": 2, "file": io.BytesIO()},
         lambda found: found["d_rtrl"].min() > 0.9 > found["tbptt"].mean(),
     ),
+    "streaming_memory": (
+        {"steps": 10_000, "file": io.BytesIO()},
+        lambda found: min(found.values()) > 0.9,
+    ),
     "meta_step_sizes": ({"steps": 1500, "file": io.BytesIO()}, lambda found: found["exact"] > 1.3),
     "reading": ({"symbols": 2001, "width": 16, "parts": 4, "file": io.BytesIO()}, lambda bits: bits[-1] < bits[0]),
     "reward": (

@@ -94,5 +94,5 @@ def test_a_loop_between_parameter_and_op_is_refused_when_compiling(rule):
         h = h + x @ lax.while_loop(lambda c: c.sum() < 9, lambda c: 2 * c + 1, p["w"])
         return h, h
 
-    with pytest.raises(etrax.NotSupportedError, match=r"made of 'w' .*no derivative in reverse mode.*`lax.scan`"):
+    with pytest.raises(etrax.NotSupportedError, match=r"computed from 'w' .*no reverse-mode derivative.*`lax.scan`"):
         etrax.compile(model, rule, jnp.ones(3), params={"w": PARAMS["w"]}, hidden=H)

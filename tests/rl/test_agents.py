@@ -146,6 +146,14 @@ class Counter(NamedTuple):
         return jnp.array([0.25, 0.0, 0.0]) * state + jnp.array([0.0, 1.0, 0.0]), state, action == 1, done, {}
 
 
+class CutShort(Counter):
+    """The form of gymnax 1.0: episodes of four steps are cut short, none ends."""
+
+    def step(self, *args):
+        *others, done, info = super().step(*args)
+        return *others, jnp.array(False), done, info
+
+
 class Looped:
     """The same world in gymnasium's form; from step `broken` on, what it shows is not finite."""
 
@@ -177,6 +185,15 @@ def test_lives_in_a_scan_and_learns():
     life = live(jax.random.key(1))
     assert life.reward[-400:].mean() > 0.9 > life.reward[:400].mean()
     assert int(life.done.sum()) == 1000 and np.isfinite(life.step_size).all()
+
+
+def test_an_episode_that_is_cut_short_ends():
+    lives = [
+        etrax.rl.live_in_gymnax(agent_of_counters(), world, 12, jax.random.key(1))[1]
+        for world in (Counter(), CutShort())
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *lives)
+    assert int(lives[1].done.sum()) == 3
 
 
 def test_lives_in_a_loop():

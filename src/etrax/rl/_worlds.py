@@ -61,10 +61,12 @@ def live_in_gymnax(
         if rewards is not None:
             scaled, scaled_reward = rewards.update(scaled, reward, done)
         state, info = agent.step(state, see(shown), scaled_reward, done)
-        observation, world, reward, done, _ = env.step(key, world, info.action, env_params)
+        # From gymnax 1.0 on, an episode that ended and one that was cut short are told apart.
+        observation, world, reward, *ends, _ = env.step(key, world, info.action, env_params)
+        done = jnp.stack([jnp.asarray(end, bool) for end in ends]).any()
         reward = jnp.asarray(reward, jnp.zeros(()).dtype)
-        carry = state, world, observation, reward, jnp.asarray(done, bool), (normaliser, scaled)
-        return carry, Life(reward, carry[4], info.error, info.step_size)
+        carry = state, world, observation, reward, done, (normaliser, scaled)
+        return carry, Life(reward, done, info.error, info.step_size)
 
     with transfers_meant():
         begin = state, world, observation, jnp.zeros(()), jnp.array(False), (normaliser, scaled)
@@ -92,7 +94,7 @@ def live_in_gymnasium(
     for number in range(steps):
         if not (np.isfinite(np.asarray(observation, float)).all() and np.isfinite(reward)):
             raise WorldError(
-                f"the environment gave an observation or a reward that is not finite at step {number}; the `state` of "
+                f"the environment returned an observation or a reward that is not finite at step {number}; the `state` of "
                 "this error is the agent before it.",
                 state,
             )
