@@ -94,8 +94,8 @@ def live_in_gymnasium(
     for number in range(steps):
         if not (np.isfinite(np.asarray(observation, float)).all() and np.isfinite(reward)):
             raise WorldError(
-                f"the environment returned an observation or a reward that is not finite at step {number}; the `state` of "
-                "this error is the agent before it.",
+                f"the environment returned an observation or a reward that is not finite at step {number}; the `state` "
+                "of this error is the agent before it.",
                 state,
             )
         shown, scaled_reward = jnp.asarray(observation), jnp.asarray(reward)
