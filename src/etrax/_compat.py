@@ -350,12 +350,6 @@ def is_installed(file: str) -> bool:
 
 def library_files() -> tuple[str | None, ...]:
     """Where the modelling libraries that are imported by now are."""
-    return _library_files(*map(sys.modules.get, LIBRARIES))
-
-
-@functools.lru_cache(maxsize=1)
-def _library_files(*_imported: Any) -> tuple[str | None, ...]:
-    """Looked up when one of them was imported: the question is asked of every equation."""
     return _files_of(LIBRARIES)
 
 
