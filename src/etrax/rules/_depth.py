@@ -34,8 +34,7 @@ from ..runtime import (
     WindowData,
     add_to,
     by_site,
-    cleared_trace,
-    lanes_of_samples,
+    cleared_influence,
     layout_of,
     site_math,
     times,
@@ -301,8 +300,7 @@ def reached_transport(
         """The trace with zero in the lanes that start again."""
 
         def one(k: _Influence, rows: Array) -> Array:
-            lanes = lanes_of_samples(facts, k.layout.group, k.rows.relation.places)
-            return cleared_trace(facts.sites[k.site], window.fixed[k.site], lanes, flags, rows)
+            return cleared_influence(facts, k.layout.group, k.rows.relation, window, flags, rows)
 
         return ReachedTrace(*([one(k, a) for k, a in zip(carried, rows, strict=True)] for rows in trace))
 

@@ -35,10 +35,9 @@ from ..runtime import (
     WindowData,
     add_to,
     by_site,
-    cleared_trace,
+    cleared_influence,
     finite_unless,
     gather_of,
-    lanes_of_samples,
     layout_of,
     site_math,
     times,
@@ -71,12 +70,6 @@ def dense_transport(
         r = relations[k]
         return sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
 
-    def cleared_of(k: int, influence: Array, window: WindowData, flags: Array) -> Array:
-        """The influence of relation k with zero in the lanes that start again."""
-        r = relations[k]
-        lanes = lanes_of_samples(facts, samples.groups[r.group], r.places)
-        return cleared_trace(facts.sites[r.site], window.fixed[r.site], lanes, flags, influence)
-
     def init() -> DenseTrace:
         widths = [layout(r.group).size for r in relations]
         shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
@@ -87,7 +80,7 @@ def dense_transport(
         for k, (r, influence) in enumerate(zip(relations, trace.influence, strict=True)):
             group, site, fixed = samples.groups[r.group], facts.sites[r.site], window.fixed[r.site]
             if window.resets is not None:
-                influence = cleared_of(k, influence, window, window.resets[0])
+                influence = cleared_influence(facts, group, r, window, window.resets[0], influence)
             gather = gather_of(r.places, group.varshape, group.num_positions)
             signal = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves}))
             signal = jax.vmap(gather)(signal).astype(influence.dtype)
@@ -106,7 +99,9 @@ def dense_transport(
     def move(trace: DenseTrace, window: WindowData) -> DenseTrace:
         moved = list(trace.influence)
         if window.resets is not None:
-            moved = [cleared_of(k, a, window, window.resets.any(0)) for k, a in enumerate(moved)]
+            flags, groups = window.resets.any(0), samples.groups
+            pairs = zip(relations, moved, strict=True)
+            moved = [cleared_influence(facts, groups[r.group], r, window, flags, a) for r, a in pairs]
         for g in sorted({r.group for r in relations}):
             across, fresh = pull_all(layout(g), window)
             for k, r in enumerate(relations):

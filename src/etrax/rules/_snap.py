@@ -51,14 +51,12 @@ from ..runtime import (
     add_to,
     by_site,
     cleared,
-    cleared_trace,
+    cleared_influence,
     differentiable,
-    lanes_of_samples,
     layout_of,
     site_math,
     times,
     trace_dtype_of,
-    zero_where,
 )
 from ..runtime.traces import PositionTrace, by_position_transport
 from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
@@ -117,14 +115,6 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
         shapes = [site_math.trace_shape(facts.sites[k.relation.site]) for k in reached]
         return SparseTrace([jnp.zeros((k.index.shape[0], *s), k.dtype) for k, s in zip(reached, shapes, strict=True)])
 
-    def since(k: Reached, influence: Array, window: WindowData, reset: Array) -> Array:
-        """The influence of a relation with zero where something starts again."""
-        j, group = k.relation.site, layouts[k.relation.group].group
-        if reset.ndim == 0:
-            return zero_where(reset, None, influence)
-        lanes = lanes_of_samples(facts, group, k.relation.places)
-        return cleared_trace(facts.sites[j], window.fixed[j], lanes, reset, influence)
-
     def record(
         leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]
     ) -> list[tuple[Array, dict[int, Array]]]:
@@ -139,7 +129,7 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
         for k, influence in zip(reached, trace.influence, strict=True):
             j, layout = k.relation.site, layouts[k.relation.group]
             if window.resets is not None:
-                influence = since(k, influence, window, window.resets[0])
+                influence = cleared_influence(facts, layout.group, k.relation, window, window.resets[0], influence)
             read = jnp.stack([v.reshape(-1) for v in layout.read({i: g[i] for i in layout.group.leaves})])
             signal = k.take(read).astype(influence.dtype)
             if is_steep(facts):
@@ -156,7 +146,11 @@ def _sparse_transport(facts: Facts, layouts: Sequence[Layout], reached: Sequence
         ) -> tuple[SparseTrace, None]:
             jacobians, now, reset = xs
             if reset is not None:
-                trace = SparseTrace([since(k, a, window, reset) for k, a in zip(reached, trace.influence, strict=True)])
+                influences = [
+                    cleared_influence(facts, layouts[k.relation.group].group, k.relation, window, reset, a)
+                    for k, a in zip(reached, trace.influence, strict=True)
+                ]
+                trace = SparseTrace(influences)
                 jacobians = [
                     (cleared(reset, lanes[g], a, 2), fresh) for g, (a, fresh) in zip(used, jacobians, strict=True)
                 ]

@@ -4,7 +4,7 @@ The algebra of blocks is in `blocks`, the kinds of trace are in `traces`.
 """
 
 from . import _site_math as site_math  # noqa: F401
-from ._before_reset import cleared_trace as cleared_trace
+from ._before_reset import cleared_influence as cleared_influence
 from ._before_reset import lanes_of_samples as lanes_of_samples
 from ._before_reset import zero_where as zero_where
 from ._count import LAST_STEP as LAST_STEP

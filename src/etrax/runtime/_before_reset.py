@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..compiler.analysis import Facts, Group, find_samples, lane_of_elements, lane_of_positions, memoised
+from ..compiler.analysis import Facts, Group, Relation, find_samples, lane_of_elements, lane_of_positions, memoised
 from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
 from ._resets import at_lanes, parts_of_data, remaining
@@ -85,6 +85,16 @@ def cleared_trace(
     at = jnp.broadcast_to(site_math.spread(site, fixed, begun.astype(jnp.float32)), site_math.trace_shape(site))
     at = at[tuple(slice(0, n) for n in entry.shape[entry.ndim - at.ndim :])]  # an axis of one is equal all along it
     return jnp.where(at != 0, jnp.zeros((), entry.dtype), entry)
+
+
+def cleared_influence(
+    facts: Facts, group: Group, relation: Relation, window: WindowData, flags: Array, influence: Array
+) -> Array:
+    """The influence of a relation on states of its samples, with zero where these start again."""
+    if flags.ndim == 0:
+        return zero_where(flags, None, influence)
+    lanes = lanes_of_samples(facts, group, relation.places)
+    return cleared_trace(facts.sites[relation.site], window.fixed[relation.site], lanes, flags, influence)
 
 
 def lanes_of_samples(facts: Facts, group: Group, places: np.ndarray) -> np.ndarray | None:
