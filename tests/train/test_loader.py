@@ -160,7 +160,7 @@ def test_an_iterator_is_read_once():
         fitted(iter(cut(d)), 1, train_metrics=True)
     with pytest.raises(etrax.ArgumentError, match="`data` holds no batch"):
         fitted([], 1)
-    with pytest.raises(etrax.ArgumentError, match="this is a data set"):
+    with pytest.raises(etrax.ArgumentError, match="is a data set"):
         fitted(d, 1, batches=2)
     with pytest.raises(etrax.ArgumentError, match="nothing to iterate over"):
         fitted(lambda: None, 1)
