@@ -64,24 +64,19 @@ class PresynapticTrace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Presynaptic:
-    """x̂ of every op that a plan has a relation of, and the credit that is taken of it."""
+    """x̂ of every op that a plan has a relation of, and the credit that is taken of it.
+
+    By site, `dtypes` are the types of the traces of data, `lanes` the lanes of these; elementwise weights have no data.
+    """
 
     plan: Plan
     decay: float
+    dtypes: Mapping[int, np.dtype]
+    lanes: Mapping[int, LaneMap]
 
     @cached_property
     def reached(self) -> Reached:
         return Reached(self.plan)
-
-    @cached_property
-    def dtypes(self) -> dict[int, np.dtype]:
-        """By site, the type of the trace of its data; elementwise weights have no data."""
-        sites, pairs = self.plan.facts.sites, zip(self.plan.relations, self.plan.dtypes, strict=True)
-        return {r.site: dtype for r, dtype in pairs if sites[r.site].rule is not ALIGNED}
-
-    @cached_property
-    def lanes(self) -> dict[int, LaneMap]:
-        return self.plan.lanes_of_data(self.dtypes)
 
     def init(self) -> PresynapticTrace:
         facts, dtypes = self.plan.facts, self.dtypes
@@ -149,7 +144,10 @@ def presynaptic_transport(
 ) -> tuple[Plan, Transport[PresynapticTrace]]:
     """Traces of data, and the plan of the relations that they serve."""
     plan = plan_of(plan_probes(whole_view(facts), carried_relations(facts, sites)), trace_dtype)
-    traces = _Presynaptic(plan, decay)
+    pairs = zip(plan.relations, plan.dtypes, strict=True)
+    dtypes = {r.site: dtype for r, dtype in pairs if facts.sites[r.site].rule is not ALIGNED}
+    # Now, not on use: data that lanes share are refused before anything runs.
+    traces = _Presynaptic(plan, decay, dtypes, plan.lanes_of_data(dtypes))
     reached = traces.reached
     each = EachStep(traces.record, traces.begin, reached.advance, reached.restart)
     return plan, Transport(
