@@ -218,7 +218,7 @@ def _devices_of_outputs(
     """
     if not relation.representable:
         return None
-    group, first = facts.groups[relation.group], facts.step.first_state
+    group, first = facts.group(relation.group), facts.step.first_state
     numbers = np.zeros(group.num_positions)
     for i, place in zip(group.leaves, group.place, strict=True):
         axes, shape = dims[first + i], facts.states[i].aval.shape

@@ -48,7 +48,7 @@ from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_tr
 
 @memoised
 def _plan(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None, fan_out: FanOut) -> Plan:
-    return chosen_plan(facts, sites, trace_dtype, fan_out)
+    return chosen_plan(facts, sites, trace_dtype, fan_out, subgroups=True)
 
 
 def diagonal_transport(

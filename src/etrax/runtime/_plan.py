@@ -356,8 +356,9 @@ class Plan:
 def plan_of(reader: Reader, trace_dtype: DTypeLike | None, structured: bool = False) -> Plan:
     """The plan of a reader's relations; `structured` with what is known of their blocks."""
     facts = reader.view.facts
-    groups = facts.groups
-    gathers = [gather_of(r.places, groups[r.group].varshape, groups[r.group].num_positions) for r in reader.relations]
+    groups = [facts.group(r.group) for r in reader.relations]
+    pairs = zip(reader.relations, groups, strict=True)
+    gathers = [gather_of(r.places, g.varshape, g.num_positions) for r, g in pairs]
     dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in reader.relations]
     structure = known_structure(reader, gathers, dtypes) if structured else Structure()
     return Plan(facts, reader, tuple(gathers), tuple(dtypes), structure)

@@ -172,7 +172,7 @@ def plan_probes(
     facts = view.facts
     packs = {g: pack for g, pack in (packs or {}).items() if _can_pack(facts, g, pack, relations)}
     needed = sorted({r.group for r in relations}) if groups is None else list(range(len(groups)))
-    linkable, groups = groups is None, facts.groups if groups is None else groups
+    linkable, groups = groups is None, (*facts.groups, *facts.subgroups) if groups is None else groups
     layouts = tuple(layout_of(facts, g, sorted(view.gone)) for g in groups)
     if linkable:
         layouts = tuple(linked(facts, layout, view.derived.get(layout.group.index)) for layout in layouts)
@@ -191,7 +191,7 @@ def plan_probes(
             if g in packs:
                 lists.append(packs[g].probes(g, layouts[g]))
                 continue
-            probes = probes_of(g, layouts[g], colours(facts, facts.groups[g]))
+            probes = probes_of(g, layouts[g], colours(facts, facts.group(g)))
             lists.append(together(probes, layouts[g], _drivers(facts, relations, layouts[g])))
         for k in range(max(map(len, lists))):
             pulls.append(tuple(p for pulls_of_group in lists if k < len(pulls_of_group) for p in pulls_of_group[k]))
@@ -203,7 +203,7 @@ def _can_pack(facts: Facts, g: int, pack: Pack, relations: Sequence[Relation]) -
     """Whether positions do not act on each other, and it is known where F of each op that is pulled back is read."""
     pulled = [r for r in relations if r.group == g and _source(r).copies is None]
     outputs_are_read = all(r.site in pack.outputs and r.copies is None for r in pulled)
-    return outputs_are_read and colours(facts, facts.groups[g]) is None
+    return outputs_are_read and colours(facts, facts.group(g)) is None
 
 
 def probes_of(g: int, layout: Layout, colour: np.ndarray | None) -> list[Probe]:
@@ -253,7 +253,7 @@ def together(probes: Sequence[Probe], layout: Layout, drivers: Sequence[np.ndarr
 
 def _disturb(facts: Facts, a: int, b: int) -> bool:
     """Whether some state or weight op reaches both groups within a step."""
-    one, two = set(facts.groups[a].leaves), set(facts.groups[b].leaves)
+    one, two = set(facts.group(a).leaves), set(facts.group(b).leaves)
     reached: dict[Node, set[int]] = {}
     for source, target in facts.edges.every:
         if isinstance(target, StateNode):

@@ -86,7 +86,7 @@ class Pushes:
         return [self._gather(part) for part in np.split(self.relation.places, ends, axis)]
 
     def _gather(self, place: np.ndarray) -> Gather:
-        group = self.facts.groups[self.relation.group]
+        group = self.facts.group(self.relation.group)
         return gather_of(place, group.varshape, group.num_positions)
 
 

@@ -17,7 +17,6 @@ from ._elements import ElementGraph as ElementGraph
 from ._facts import Facts as Facts
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
-from ._facts import target_places as target_places
 from ._fan_out import NO_FAN_OUT as NO_FAN_OUT
 from ._fan_out import Copies as Copies
 from ._fan_out import FanOut as FanOut
@@ -41,6 +40,7 @@ from ._nodes import OpNode as OpNode
 from ._nodes import OutputNode as OutputNode
 from ._nodes import StateNode as StateNode
 from ._positions import Group as Group
+from ._positions import target_places as target_places
 from ._ranges import is_steep as is_steep
 from ._ranges import is_steep_by_row as is_steep_by_row
 from ._reach import find_nodes as find_nodes
@@ -57,6 +57,7 @@ from ._spread import Spread as Spread
 from ._spread import possible_spreads as possible_spreads
 from ._spread import slot_elements as slot_elements
 from ._spread import with_spreads as with_spreads
+from ._subgroups import at_subgroup as at_subgroup
 from ._visible import Visible as Visible
 from ._visible import elements_without_memory as elements_without_memory
 from ._visible import find_visible as find_visible

@@ -11,10 +11,10 @@ from ..ir import Role, Step
 from ..opened import WeightSite, find_sites, with_elementwise_ops, with_heads_apart
 from ..primitives import record_of
 from ._edges import Edges, reach_edges
-from ._facts import Facts, Relation, target_places
+from ._facts import Facts, Relation
 from ._lists import joined_by_list
 from ._nodes import Node, OpNode, StateNode
-from ._positions import MAX_STATES, Anchor, Group, find_groups
+from ._positions import MAX_STATES, Anchor, Group, find_groups, reached_places
 
 
 def analyse(step: Step, as_written: bool = False, by_copies: frozenset[tuple[Node, Node]] = frozenset()) -> Facts:
@@ -87,15 +87,8 @@ def _relations(sites: Sequence[WeightSite], edges: Edges, groups: Sequence[Group
             deps = {leaf: d for leaf, d in reached.items() if leaf in g.leaves}
             if not deps:
                 continue
-            place: np.ndarray | None = None
-            for leaf, dep in deps.items():
-                at = target_places(dep, g.place_of(leaf))
-                if at is None or (place is not None and ((place >= 0) & (at >= 0) & (place != at)).any()):
-                    place = None
-                    break
-                place = at if place is None else np.maximum(place, at)
-            if place is not None:
-                place = sites[j].one_place(place)
+            place = reached_places(deps, g)
+            place = None if place is None else sites[j].one_place(place)
             cause = next((d.cause for d in deps.values() if d.cause), None)
             reach = tuple((dep, g.place_of(leaf)) for leaf, dep in deps.items())
             yield Relation(j, g.index, place, cause, reach)

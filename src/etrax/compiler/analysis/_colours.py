@@ -20,6 +20,8 @@ def colours(facts: Facts, group: Group) -> np.ndarray | None:
     A diagonal or block group needs one; a ring three; a mean field as many as it has positions (per sample: samples
     never act on each other). The cost of the blocks is that number of pull-backs per state scalar.
     """
+    if group.index >= len(facts.groups):
+        return None  # a subgroup
     if facts.tags[group.index] in (Tag.DIAGONAL, Tag.BLOCK):
         return None
     graph = ElementGraph(group.num_positions)

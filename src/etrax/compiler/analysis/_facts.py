@@ -16,8 +16,9 @@ from ._edges import Edges
 from ._fan_out import Copies, Reach
 from ._lost import LostPath, lost_from_group, nonlinear_derivatives
 from ._nodes import Node, OpNode, OutputNode, StateNode
-from ._positions import Group
+from ._positions import Group, target_places
 from ._ranges import data_ranges
+from ._subgroups import subgroups_of
 from ._tags import Tag, tag_of
 
 
@@ -99,6 +100,16 @@ class Facts:
     def states(self) -> list[Leaf]:
         """Hidden, then other state leaves; leaf numbers count these."""
         return self.step.states
+
+    @property
+    def subgroups(self) -> tuple[Group, ...]:
+        """States that some ops reach alone, at finer positions than in their group; numbered behind the groups."""
+        return subgroups_of(self)
+
+    def group(self, index: int) -> Group:
+        """A group, or a subgroup."""
+        n = len(self.groups)
+        return self.groups[index] if index < n else self.subgroups[index - n]
 
     @cached_property
     def group_of_leaf(self) -> dict[int, int]:
@@ -185,23 +196,3 @@ class Facts:
     @cached_property
     def tags(self) -> tuple[Tag, ...]:
         return tuple(tag_of(self, g) for g in self.groups)
-
-
-def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
-    """Position that each element reaches (-1: none), or None if one of them reaches several."""
-    flat = place.reshape(-1)
-    if dep.part.labels is not None:
-        blocks = np.full(int(dep.part.labels.max()) + 1, -1, np.int32)
-        blocks[dep.part.labels] = flat
-        in_one = blocks[dep.part.labels] == flat  # a block within one position agrees with all of its elements
-        spread = np.zeros(blocks.size, bool)
-        spread[dep.part.labels[~in_one]] = True
-        flat = np.where(spread, -2, blocks)
-    first, *rest = (look_up(flat, m) for m in dep.maps)
-    if (first == -2).any():
-        return None
-    for at in rest:
-        if (at == -2).any() or ((first >= 0) & (at >= 0) & (first != at)).any():
-            return None
-        first = np.maximum(first, at)
-    return first

@@ -103,7 +103,7 @@ def can_fan_out(facts: Facts, relation: Relation) -> bool:
 def _can_push(facts: Facts, relations: tuple[Relation, ...]) -> bool:
     """Whether the way back from groups to ops can be transposed; a `while_loop` in a derivative rule cannot."""
     opened = OpenStep(facts.step, facts.sites, facts.cut)
-    ends = sorted({i for r in relations for i in facts.groups[r.group].leaves if is_inexact(facts.states[i].aval)})
+    ends = sorted({i for r in relations for i in facts.group(r.group).leaves if is_inexact(facts.states[i].aval)})
     deltas = {r.site: facts.sites[r.site].y_struct for r in relations}
 
     def push(deltas: dict[int, Array], leaves: list[Array]) -> list[Array]:
@@ -140,7 +140,7 @@ def _size(shape: Sequence[int]) -> int:
 def _bytes_of(facts: Facts, site: WeightSite, group: int, elements: int) -> int:
     """Bytes of traces for that many elements of y."""
     per_element = _size(site.rule.trace_shape(site.call)) / max(_size(site.call.out.shape), 1)
-    g, states = facts.groups[group], 0
+    g, states = facts.group(group), 0
     for leaf, place in zip(g.leaves, g.place, strict=True):
         parts = 2 if np.issubdtype(facts.states[leaf].aval.dtype, np.complexfloating) else 1
         states += parts * place.size // max(g.num_positions, 1)

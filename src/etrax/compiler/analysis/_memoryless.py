@@ -22,10 +22,10 @@ from ..dataflow import reach_through
 from ..opened import OpenStep
 from ..primitives import Dep
 from ._derived import derived_states
-from ._facts import Facts, target_places
+from ._facts import Facts
 from ._memo import memoised
 from ._nodes import StateNode
-from ._positions import Group
+from ._positions import Group, target_places
 from ._tags import Tag
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..ir import Leaf
-from ..primitives import Dep
+from ..primitives import Dep, look_up
 from ._elements import ElementGraph
 
 # So many state scalars at one position may all act on each other. More of them make a position only where they have
@@ -64,6 +64,11 @@ def find_groups(
         groups += _split(leaves, cluster, _within(cluster, edges), edges, anchors, _LEVELS)
     groups.sort(key=lambda g: g.leaves[0])
     return [Group(i, g.leaves, g.num_positions, g.num_state, g.varshape, g.place, g.slot) for i, g in enumerate(groups)]
+
+
+def positions_of(leaves: Sequence[Leaf], cluster: tuple[int, ...], edges: Sequence[Edge]) -> Group | None:
+    """The group of some leaves if all their edges are links; None if its positions are too large, or unequal."""
+    return _try(leaves, cluster, edges, (), complete=True)
 
 
 def _within(cluster: Sequence[int], edges: Sequence[Edge]) -> list[Edge]:
@@ -280,3 +285,37 @@ def _varshape(place: np.ndarray, per: int, count: int) -> tuple[int, ...]:
     if place.ndim and int(np.prod(lead, dtype=np.int64)) == count and bool((place == place[..., :1]).all()):
         return lead
     return (count,)
+
+
+def target_places(dep: Dep, place: np.ndarray) -> np.ndarray | None:
+    """Position that each element reaches (-1: none), or None if one of them reaches several."""
+    flat = place.reshape(-1)
+    if dep.part.labels is not None:
+        blocks = np.full(int(dep.part.labels.max()) + 1, -1, np.int32)
+        blocks[dep.part.labels] = flat
+        in_one = blocks[dep.part.labels] == flat  # a block within one position agrees with all of its elements
+        spread = np.zeros(blocks.size, bool)
+        spread[dep.part.labels[~in_one]] = True
+        flat = np.where(spread, -2, blocks)
+    first, *rest = (look_up(flat, m) for m in dep.maps)
+    if (first == -2).any():
+        return None
+    for at in rest:
+        if (at == -2).any() or ((first >= 0) & (at >= 0) & (first != at)).any():
+            return None
+        first = np.maximum(first, at)
+    return first
+
+
+def reached_places(deps: Mapping[int, Dep], group: Group) -> np.ndarray | None:
+    """The position of a group that each element of a source reaches (-1: none), by its edges to leaves of the group.
+
+    None if an element reaches several.
+    """
+    place: np.ndarray | None = None
+    for leaf, dep in deps.items():
+        at = target_places(dep, group.place_of(leaf))
+        if at is None or (place is not None and ((place >= 0) & (at >= 0) & (place != at)).any()):
+            return None
+        place = at if place is None else np.maximum(place, at)
+    return place
