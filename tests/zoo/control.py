@@ -33,6 +33,22 @@ def cond_whole_step(draw):
     return step, {"w": draw(I, H)}, draw(H), inputs(normal(I))
 
 
+@family({"w": EXACT, "b": EXACT, "leak": EXACT})
+def cond_of_equal_branches(draw):
+    """JAX gives on what all branches return, and leaves an equation without results; a print is another one.
+
+    They stand beside a diagonal matrix, whose zeros are looked for.
+    """
+
+    def step(params, h, x):
+        w, b = lax.cond(x.sum() > 0, lambda: (params["w"], params["b"]), lambda: (params["w"], params["b"]))
+        jax.debug.callback(lambda total: None, h.sum())
+        h = h @ jnp.diag(jax.nn.sigmoid(params["leak"])) + x @ w + b
+        return h, h
+
+    return step, {"w": draw(I, H), "b": draw(H), "leak": draw(H)}, draw(B, H), inputs(normal(B, I))
+
+
 @family({"w": EXACT, "b": EXACT})
 def switch(draw):
     """One of three branches."""

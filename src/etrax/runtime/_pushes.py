@@ -63,27 +63,29 @@ class Pushes:
     def _at_copies(self, pushed: list[Array]) -> Array:
         """Choose, for each copy, the value of the push that reads it."""
         if self._runs is not None:
-            axis = self.copies.columns.out
-            return jnp.concatenate([gather(a) for gather, a in zip(self._runs, pushed, strict=True)], axis)
+            axis, gathers = self._runs
+            return jnp.concatenate([gather(a) for gather, a in zip(gathers, pushed, strict=True)], axis)
         site, gather = self.copies.site, self._gather(self.relation.places)
         beside = [site_math.beside_loops(site, gather(a)) for a in pushed]
         # Every push is read at all copies, and each copy keeps the one that is its own.
         return total(jnp.where(self.copies.push == c, a, 0) for c, a in enumerate(beside))
 
     @cached_property
-    def _runs(self) -> list[Gather] | None:
-        """Per push, how it is read at a run of columns; None if its copies do not stand together."""
-        push, axis = self.copies.push, self.copies.columns.out
+    def _runs(self) -> tuple[int, list[Gather]] | None:
+        """An axis along which the copies of each push stand together, and how each push is read at its run of them."""
+        push, places = self.copies.push, self.relation.places
         assert push is not None
-        if push.shape != self.relation.places.shape:
+        if push.shape != places.shape:
             return None  # iterations of an inner loop
-        # If all rows read the pushes in one ascending order of columns, each push is one slice and needs no choice.
-        rows = np.moveaxis(push, axis, -1).reshape(-1, push.shape[axis])
-        column_of = rows.max(0)
-        if ((rows >= 0) & (rows != column_of)).any() or (np.diff(column_of) < 0).any():
-            return None
-        ends = np.searchsorted(column_of, np.arange(1, self.copies.pushes))
-        return [self._gather(part) for part in np.split(self.relation.places, ends, axis)]
+        columns = push.ndim + self.copies.columns.out
+        for axis in (columns, *(i for i in range(push.ndim) if i != columns)):
+            # If all lines along the axis read the pushes in one ascending order, each push is one slice of copies.
+            lines = np.moveaxis(push, axis, -1).reshape(-1, push.shape[axis])
+            push_of = lines.max(0, initial=-1)
+            if ((lines < 0) | (lines == push_of)).all() and (np.diff(push_of) >= 0).all():
+                ends = np.searchsorted(push_of, np.arange(1, self.copies.pushes))
+                return axis, [self._gather(part) for part in np.split(places, ends, axis)]
+        return None
 
     def _gather(self, place: np.ndarray) -> Gather:
         group = self.facts.group(self.relation.group)

@@ -64,7 +64,7 @@ class ZeroPatterns(Domain[Zeros, None]):
 
     def transfer(self, at: Address, eqn: JaxprEqn, values: list[Zeros], note: Note[None]) -> list[Zeros]:
         folded = self.folding.transfer(at, eqn, [v.value for v in values], lambda problem: None)
-        if len(folded) > 1 or eqn.outvars[0].aval.size > MAX_ELEMENTS:
+        if len(folded) != 1 or eqn.outvars[0].aval.size > MAX_ELEMENTS:
             return [Zeros(value) for value in folded]
         return [Zeros(folded[0], lambda: _nonzero(eqn, values))]
 

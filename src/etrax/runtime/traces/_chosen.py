@@ -61,9 +61,9 @@ def _at_subgroup(view: View, relation: Relation, fan_out: FanOut) -> Relation:
 
 
 def _smaller(plan: Plan, finer: Plan) -> list[Relation]:
-    """Of two plans, the relations that take fewer bytes; one whose trace is another's, or another's is its, stays."""
+    """Of two plans, the relations that take fewer bytes, or as few; one whose trace is another's, or another's is its, stays."""
     shared = {n for k, s in plan.structure.shared.items() for n in (k, s.source)}
     bytes_of, finer_bytes = Traces(plan).nbytes, Traces(finer).nbytes
     pairs = enumerate(zip(plan.relations, finer.relations, strict=True))
-    return [two if two is not one and k not in shared and finer_bytes(k) < bytes_of(k) else one
+    return [two if two is not one and k not in shared and finer_bytes(k) <= bytes_of(k) else one
             for k, (one, two) in pairs]  # fmt: skip
