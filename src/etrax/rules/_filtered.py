@@ -204,7 +204,7 @@ def filtered_transport(
     traces = Traces(plan, by_sample=False)
     if not plan.relations:
         return Transport(traces.init, lambda trace, g, window: {}, lambda trace, window: trace)
-    f = _Filter(traces, own_loss, accounted_by_states(plan))
+    f = _Filter(traces, own_loss, accounted_by_states(plan, facts))
     return Transport(
         traces.init,
         f.credit,

@@ -286,7 +286,7 @@ def _own_position_on_state(
     facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None
 ) -> Transport[PositionTrace]:
     plan = whole_plan(facts, sites, trace_dtype)
-    return state_credit(plan, by_position_transport(plan))
+    return state_credit(plan, by_position_transport(plan), facts)
 
 
 def _on_all_states(

@@ -64,12 +64,15 @@ def check_credit(rule: str, credit: object) -> bool:
     return credit == "state"
 
 
-def state_credit(plan: Plan, transport: Transport[T]) -> Transport[T]:
-    """A transport by position, under the published credit, for windows of one step."""
+def state_credit(plan: Plan, transport: Transport[T], facts: Facts | None = None) -> Transport[T]:
+    """A transport by position, under the published credit, for windows of one step.
+
+    `facts` are those of the step with its ops cut, where the plan reads it with nothing cut.
+    """
     if not plan.relations:
         return transport
     sites = frozenset(r.site for r in plan.relations)
-    direct = sites - accounted_by_states(plan)
+    direct = sites - accounted_by_states(plan, facts or plan.facts)
     own_loss = plan_own_loss(plan, direct)
 
     def reaching(leaves: frozenset[int]) -> frozenset[int]:

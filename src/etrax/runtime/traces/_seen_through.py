@@ -23,6 +23,7 @@ from ..._compat import JaxprEqn, Literal, is_inexact, open_jaxpr
 from ...compiler.analysis import Facts, FanOut, OpNode, is_steep, lost_from_op, lost_from_reached
 from ...compiler.ir import Address, Detach, Role, detaching_vjp, interpret
 from ...compiler.opened import OpenStep
+from ...compiler.ops import ALIGNED
 from .._plan import Plan
 from .._site_math import wide_dtype
 from .._transport import SeenThrough
@@ -48,17 +49,21 @@ def seen_through_states(plan: Plan, fan_out: FanOut) -> SeenThrough:
     return SeenThrough(frozenset(sites), frozenset(states))
 
 
-def accounted_by_states(plan: Plan) -> frozenset[int]:
-    """The sites of a plan whose output the loss of a step sees through F and new states alone: ∂ℓ/∂y = s · F."""
-    facts = plan.facts
+def accounted_by_states(plan: Plan, facts: Facts) -> frozenset[int]:
+    """The sites of a plan whose output the loss of a step sees through F and new states alone: ∂ℓ/∂y = s · F.
+
+    `facts` are those of the step with its ops cut, also of a plan that reads it with nothing cut: such an F has the
+    share of its own position alone of what passes another op.
+    """
     if plan.steep or facts.nonlinear:
         return frozenset()
+    # Of an elementwise product that is cut, the output says nothing: what reaches its data is in the edges.
+    products = {OpNode(j) for j in facts.cut if facts.sites[j].rule is ALIGNED}
     sites: set[int] = set()
     for g in plan.groups:
-        relations = [r for r in plan.relations if r.group == g]
-        alone = sorted({r.site for r in relations if _groups_reached(facts, r.site) == {g}})
+        driving = {r.site for r in plan.relations if r.group == g and _groups_reached(facts, r.site) == {g}}
+        alone = sorted(j for j in driving if products.isdisjoint(facts.edges.out(OpNode(j))))
         slots = sorted({slot.leaf for slot in plan.reader.layouts[g].slots})
-        # F is read with ops cut: a way that passes the output of one is not in it.
         sites |= set(alone) - _seen_beside(facts, (), slots, alone, facts.cut)[1]
     return frozenset(sites)
 
