@@ -139,7 +139,7 @@ def _on_states(
         transport,
         credit=credit.credit,
         signal=Signal(credit.signal, taken.sites, taken.own_loss.seen),
-        fused=FusedCredit(at_exit=credit.at_exit),
+        fused=FusedCredit(at_exit=credit.at_exit, rows_at_exit=credit.rows_at_exit),
     )
 
 
@@ -167,30 +167,37 @@ class _StateCredit:
         for j, bar in gradients.ops.items():
             rest = bar - accounted[j].astype(bar.dtype) if j in accounted else bar
             out[j] = site_math.grad(self.facts.sites[j], window.fixed[j], window.data(j), rest[None])
+        if not self.taken.old:
+            return out
         old = gradients.old
         if window.resets is not None:  # what the loss reads of a state that has just started again owes nothing
             old = without_past(window.resets[0], old)
-        for j, term in self._met(trace, old, window, self.taken.old).items():
-            add_to(out, j, term)
+        terms = self.transport.credit(trace, *self._meeting(old, window))
+        for j, (data, bar) in self.transport.fused.in_product(trace, *self._meeting(old, window)).items():
+            add_to(terms, j, site_math.grad(self.facts.sites[j], window.fixed[j], (data,), bar))
+        for j in self.taken.old & terms.keys():
+            add_to(out, j, terms[j])
         return out
 
     def at_exit(self, trace: Any, window: WindowData) -> dict[int, Array]:
         """s · ε_t, read off the trace that has moved."""
-        new = _only_step(window.signals).new
-        return self._met(trace, new, window._replace(entry_states=window.exit_states), self.taken.new)
+        return self._at_exit(self.transport.credit, trace, window)
 
-    def _met(
-        self, trace: Any, bars: Mapping[int, Array], window: WindowData, sites: frozenset[int]
-    ) -> dict[int, Array]:
-        """Cotangents of states against the trace of some sites; those of states that have none in it are zero."""
-        if not sites:
+    def rows_at_exit(self, trace: Any, window: WindowData) -> dict[int, tuple[Array, Array]]:
+        """The part of it that is a product of data and cotangents."""
+        return self._at_exit(self.transport.fused.in_product, trace, window)
+
+    def _at_exit(self, taken: Callable[..., dict[int, T]], trace: Any, window: WindowData) -> dict[int, T]:
+        if not self.taken.new:
             return {}
-        states, window = window.entry_states, self.inner(window)
-        every = {i: bars.get(i, jnp.zeros_like(states[i])) for i in self.facts.group_of_leaf}
-        out = dict(self.transport.credit(trace, every, window))
-        for j, (data, bar) in self.transport.fused.in_product(trace, every, window).items():
-            add_to(out, j, site_math.grad(self.facts.sites[j], window.fixed[j], (data,), bar))
-        return {j: term for j, term in out.items() if j in sites}
+        window = window._replace(entry_states=window.exit_states)
+        terms = taken(trace, *self._meeting(_only_step(window.signals).new, window))
+        return {j: term for j, term in terms.items() if j in self.taken.new}
+
+    def _meeting(self, bars: Mapping[int, Array], window: WindowData) -> tuple[dict[int, Array], WindowData]:
+        """Cotangents of all states, zero where there are none, and the window, as the transport takes them."""
+        states = window.entry_states
+        return {i: bars.get(i, jnp.zeros_like(states[i])) for i in self.facts.group_of_leaf}, self.inner(window)
 
 
 def _inner(window: WindowData) -> WindowData:
