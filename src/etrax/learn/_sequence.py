@@ -247,9 +247,9 @@ class _Joined(NamedTuple):
 def _joined_windows(facts: Facts, w: Weights, windows: int, k: int) -> _Joined:
     """Windows in equal parts, as large as pays, and the sites whose rows in a part are smaller than their gradient."""
     for n in range(min(machine().windows_together, windows), 1, -1):
-        if windows % n == 0:
-            by_rows = {j for j in live_sites(facts) if n * k * row_size(facts, j) <= w.weight[j].size}
-            return _Joined(n, frozenset(by_rows)) if by_rows else _Joined()
+        by_rows = {j for j in live_sites(facts) if n * k * row_size(facts, j) <= w.weight[j].size}
+        if windows % n == 0 and by_rows:
+            return _Joined(n, frozenset(by_rows))
     return _Joined()
 
 
