@@ -224,6 +224,14 @@ def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
     return jnp.zeros(shape[1:], dtype)
 
 
+def features_are_data(site: WeightSite, dtype: DTypeLike) -> bool:
+    """Whether a trace of the op's data could be its data, in form and type."""
+    if site.rule.own_feature_grad is not None or site.loops:
+        return False
+    data = [site.call.operands[i].dtype for i in site.rule.varying(site.call)]
+    return len(data) == 1 and data[0] == site.call.out.dtype == dtype
+
+
 def feature_grad(site: WeightSite, fixed: Operands, x: Array, g: Array) -> Array:
     """∂y/∂wᵀ g for data given as features, of w's shape."""
     both = _together(site, x), _together(site, g)
