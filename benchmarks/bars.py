@@ -141,10 +141,13 @@ BARS = [
         1.2,
         _time("tiny lru B2 N10 ", "etrax d_rtrl K=10", "gradient by hand"),
     ),
-    Bar(
-        "online GRU: pp_prop as published / braintrace pp_prop",
-        1.0,
-        _time(ONLINE, "etrax pp_prop as published K=1", f"{THEIRS} default"),
+    *(
+        Bar(
+            f"online GRU: pp_prop as published{which} / braintrace pp_prop",
+            1.0,
+            _time(ONLINE, f"etrax pp_prop as published{which} K=1", f"{THEIRS} default"),
+        )
+        for which in (", z and n", "")  # theirs gives no other parameter a gradient
     ),
     *(
         Bar(f"GRU B16 H256 K{k}: d_rtrl / BPTT", limit, _time(f"windows {GRU}", f"etrax d_rtrl K={k}", "BPTT"))

@@ -486,16 +486,28 @@ def zeros_of(aval: Any) -> Any:
 def materialised(tree: Any) -> Any:
     """Let XLA write values down once, so that it does not compute them again wherever they are read.
 
-    Up to JAX 0.10, XLA drops an optimization barrier on a CPU before it fuses. There the values pass a branch whose
-    condition, that one of them is greater than infinity, XLA does not see to be never true.
+    Up to JAX 0.10, XLA drops an optimization barrier on a CPU before it fuses. There the values are the start of a loop
+    that never runs, since one of them would have to be greater than infinity, which XLA does not see. A loop keeps the
+    values where they are; the branches of a `cond` would copy them.
     """
-    leaves = [a for a in jax.tree.leaves(tree) if a.size]
-    if not leaves:
+    if not any(a.size for a in jax.tree.leaves(tree)):
         return tree
-    if _MERGED:
-        return jax.lax.optimization_barrier(tree)
-    never = jax.numpy.real(leaves[0].reshape(-1)[0]) > np.inf
-    return jax.lax.cond(never, functools.partial(jax.tree.map, jax.numpy.negative), lambda same: same, tree)
+    return jax.lax.optimization_barrier(tree) if _MERGED else _start_of_loop(tree)
+
+
+@jax.custom_jvp
+def _start_of_loop(tree: Any) -> Any:
+    first = next(a for a in jax.tree.leaves(tree) if a.size)
+    never = jax.numpy.real(first.reshape(-1)[0]) > np.inf
+
+    def run(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        return carry[0] & False, jax.tree.map(jax.numpy.negative, carry[1])
+
+    return jax.lax.while_loop(lambda carry: carry[0], run, (never, tree))[1]
+
+
+# A loop has no reverse derivative; that of the values is what they had.
+_start_of_loop.defjvp(lambda primals, tangents: (_start_of_loop(*primals), *tangents))
 
 
 def is_concrete(tree: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
@@ -12,8 +12,9 @@ from jax import lax
 from .._arguments import check_function, short
 from .._compat import common_dtype, shape_struct
 from .._errors import ArgumentError, EtraxError
+from .._machine import machine
 from ..compiler.ir import LossFunction, PyTree, Role, Step, describe, explain, explained
-from ..runtime import WindowResult, WindowRun, live_sites, run_window
+from ..runtime import Rows, WindowResult, WindowRun, add_rows, live_sites, row_size, run_window
 from ._checks import Optimizer
 from ._masks import differentiated_where, weighed, without_masked_nans
 from ._pieces import Pieces, run_in_pieces
@@ -21,6 +22,7 @@ from ._project import updated
 from ._surrogates import without_derivatives
 
 if TYPE_CHECKING:
+    from ..compiler.analysis import Facts
     from ..compiler.opened import Weights
     from ._program import Arguments, Program
 
@@ -210,21 +212,45 @@ def run_sequence(
     scale = losses.total(step_data, length)
     loss_weight = 1 / jnp.asarray(scale, losses.dtype(step_data))  # as fine as the loss, however coarse a mask may be
 
-    def body(carry: PyTree, span: _Span) -> tuple[PyTree, tuple[()]]:
+    many = _joined_windows(program.facts, w, length // k, k) if remat is None or remat >= k else _Joined()
+
+    def one(carry: PyTree, span: _Span) -> tuple[PyTree, Mapping[int, Rows]]:
         states, trace, total, grads = carry
         run = WindowRun(
             arguments.params, w, states, trace, (), (), losses, loss_weight, grads_before=grads,
-            initial=arguments.initial,
+            initial=arguments.initial, by_rows=many.by_rows if span.steps == k else frozenset(),
         )  # fmt: skip
         out = _run_span(program, span, run, remat)
-        return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), ()
+        return (out.states, program.place_trace(out.trace), total + out.loss, out.grads), out.rows
+
+    def body(carry: PyTree, span: _Span) -> tuple[PyTree, tuple[()]]:
+        if span.steps <= k:
+            return one(carry, span)[0], ()
+        starts = span.start + k * jnp.arange(many.windows, dtype=jnp.int32)
+        (*moved, grads), rows = lax.scan(lambda c, at: one(c, _Span(span.xs, at, k)), carry, starts)
+        return (*moved, add_rows(program.facts, w, grads, rows)), ()
 
     grads = _no_grads(program, w)
     start = arguments.states, trace, jnp.zeros((), losses.dtype(step_data)), grads
-    (states, trace, total, grads), _ = _over_windows(
-        body, start, (arguments.inputs, step_data, arguments.reset), length, k
-    )
+    xs = (arguments.inputs, step_data, arguments.reset)
+    (states, trace, total, grads), _ = _over_windows(body, start, xs, length, k * many.windows)
     return total / scale, program.param_grads(arguments.params, grads), states, trace
+
+
+class _Joined(NamedTuple):
+    """How many windows have their gradients added up at once, and the sites of which this is one product."""
+
+    windows: int = 1
+    by_rows: frozenset[int] = frozenset()
+
+
+def _joined_windows(facts: Facts, w: Weights, windows: int, k: int) -> _Joined:
+    """Windows in equal parts, as large as pays, and the sites whose rows in a part are smaller than their gradient."""
+    for n in range(min(machine().windows_together, windows), 1, -1):
+        by_rows = {j for j in live_sites(facts) if n * k * row_size(facts, j) <= w.weight[j].size}
+        if windows % n == 0 and by_rows:
+            return _Joined(n, frozenset(by_rows))
+    return _Joined()
 
 
 def _no_grads(program: Program, w: Weights) -> dict[int, jax.Array]:

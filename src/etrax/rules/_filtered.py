@@ -44,7 +44,7 @@ from ..runtime import (
     site_math,
 )
 from ..runtime.blocks import Block, Vector
-from ..runtime.traces import PositionTrace, Traces, chosen_plan
+from ..runtime.traces import PositionTrace, Traces, accounted_by_states, chosen_plan
 from ._kinds import CHEAP_FAN_OUT
 from ._own_loss import OwnLoss, plan_own_loss
 
@@ -124,6 +124,7 @@ class _Filter:
 
     traces: Traces
     own_loss: OwnLoss
+    accounted: frozenset[int]  # sites of which the loss of a step sees nothing but what their traces account for
 
     def signal(
         self, trace: PositionTrace, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs,
@@ -137,8 +138,10 @@ class _Filter:
         sites, bars = plan.facts.sites, dict(losses.ops)
         if self.reads_exit(window):
             # δ − F · s: what the traces do not account for.
+            bars = {j: bar for j, bar in bars.items() if j not in self.accounted}
             for k, r in enumerate(plan.relations):
-                bars[r.site] = bars[r.site] - self._through_states(k, losses.new[r.group], window)
+                if r.site in bars:
+                    bars[r.site] = bars[r.site] - self._through_states(k, losses.new[r.group], window)
             return {j: site_math.grad(sites[j], window.fixed[j], window.data(j), bar) for j, bar in bars.items()}
         new = {g: self.on_copies(g, v, 1) for g, v in losses.new.items()}
         old = {g: self.on_copies(g, v, 1, zero=True) for g, v in losses.old.items()}
@@ -153,7 +156,7 @@ class _Filter:
 
     def reads_exit(self, window: WindowData) -> bool:
         """Whether s_1 · ε̄_1 is read off the trace that has moved."""
-        return window.steps == 1 and not self.own_loss.reads_old
+        return window.steps == 1 and not self.own_loss.old
 
     def _through_states(self, k: int, new: Vector, window: WindowData) -> Array:
         """F · s at y, of a window of one step."""
@@ -201,7 +204,7 @@ def filtered_transport(
     traces = Traces(plan, by_sample=False)
     if not plan.relations:
         return Transport(traces.init, lambda trace, g, window: {}, lambda trace, window: trace)
-    f = _Filter(traces, own_loss)
+    f = _Filter(traces, own_loss, accounted_by_states(plan, facts))
     return Transport(
         traces.init,
         f.credit,

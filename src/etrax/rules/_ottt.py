@@ -30,6 +30,7 @@ from ..compiler.analysis import NO_FAN_OUT, Facts
 from ..compiler.ops import ALIGNED
 from ..runtime import (
     EachStep,
+    FusedCredit,
     LaneMap,
     Plan,
     Transport,
@@ -67,12 +68,14 @@ class _Presynaptic:
     """x̂ of every op that a plan has a relation of, and the credit that is taken of it.
 
     By site, `dtypes` are the types of the traces of data, `lanes` the lanes of these; elementwise weights have no data.
+    A trace of a `plain` site is in form and type like the op's data, and is read by the window's own product.
     """
 
     plan: Plan
     decay: float
     dtypes: Mapping[int, np.dtype]
     lanes: Mapping[int, LaneMap]
+    plain: frozenset[int]
 
     @cached_property
     def reached(self) -> Reached:
@@ -96,6 +99,8 @@ class _Presynaptic:
         plan, facts = self.plan, self.plan.facts
         out: dict[int, Array] = {}
         for k, r in enumerate(plan.relations):
+            if r.site in self.plain:
+                continue
             term = self._signal_at_y(k, trace, g, window)
             if r.site not in self.dtypes and facts.lanes is not None:
                 term = term * jnp.asarray(trace.one, jnp.real(term).dtype)[plan.lanes_at(k)]
@@ -107,6 +112,15 @@ class _Presynaptic:
                 term = term * jnp.asarray(trace.one, jnp.real(term).dtype)
             add_to(out, r.site, term)
         return out
+
+    def in_product(
+        self, trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData
+    ) -> dict[int, tuple[Array, Array]]:
+        signals: dict[int, Array] = {}
+        for k, r in enumerate(self.plan.relations):
+            if r.site in self.plain:
+                add_to(signals, r.site, self.plan.of_output(k, self._signal_at_y(k, trace, g, window)))
+        return {j: (trace.data[j][None], signal[None]) for j, signal in signals.items()}
 
     def _signal_at_y(
         self, k: int, trace: PresynapticTrace, g: Mapping[int, Array], window: WindowData
@@ -147,7 +161,8 @@ def presynaptic_transport(
     pairs = zip(plan.relations, plan.dtypes, strict=True)
     dtypes = {r.site: dtype for r, dtype in pairs if facts.sites[r.site].rule is not ALIGNED}
     # Now, not on use: data that lanes share are refused before anything runs.
-    traces = _Presynaptic(plan, decay, dtypes, plan.lanes_of_data(dtypes))
+    plain = frozenset(j for j, dtype in dtypes.items() if site_math.features_are_data(facts.sites[j], dtype))
+    traces = _Presynaptic(plan, decay, dtypes, plan.lanes_of_data(dtypes), plain)
     reached = traces.reached
     each = EachStep(traces.record, traces.begin, reached.advance, reached.restart)
     return plan, Transport(
@@ -155,6 +170,7 @@ def presynaptic_transport(
         traces.credit,
         traces.move,
         each if plan.relations else EachStep(),
+        fused=FusedCredit(traces.in_product),
         parts=lambda trace: by_site(trace.data, trace.data.values()),
     )
 

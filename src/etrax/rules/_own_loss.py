@@ -11,7 +11,7 @@ they are left in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -55,25 +55,32 @@ class HeldStates(NamedTuple):
 class OwnLoss:
     """How to read `StepGradients` off a step, for some sites and sets of states.
 
-    `reads_old` says whether the loss may see an old state, `seen` are the leaves of which it sees the old or the new
-    state. In a `steep` step, an error that does not arrive at a slope is zero whatever the slope.
+    `old` and `new` are the leaves of which the loss may see the old state, and the new one. In a `steep` step, an error
+    that does not arrive at a slope is zero whatever the slope.
     """
 
     facts: Facts
     sites: tuple[int, ...]
     watched: tuple[HeldStates, ...]
-    reads_old: bool
-    seen: frozenset[int]
+    old: frozenset[int]
+    new: frozenset[int]
     steep: bool
+
+    @property
+    def seen(self) -> frozenset[int]:
+        """The leaves of which the loss sees the old or the new state."""
+        return self.old | self.new
 
     def __call__(
         self, leaves: Sequence[Array], weights: Sequence[Array], ran: StepOutputs, step_data: Any, loss_of: OutputLoss,
         loss_weight: Array | float,
     ) -> StepGradients:  # fmt: skip
-        """Derivative rules, which need not be linear, see the loss times its weight, which is divided out again."""
+        """Derivative rules, which need not be linear, see the loss times its weight, which is divided out again.
+
+        The errors are made as the window makes its own, of the weight: XLA then computes the way back once for both.
+        """
         pull = pull_to_ops(self.facts, self.sites, leaves, weights, ran.ys)
-        _, plain = errors_of(ran.outputs, step_data, loss_of)
-        errors = {k: (loss_weight * e).astype(e.dtype) for k, e in plain.items()}
+        _, errors = errors_of(ran.outputs, step_data, loss_of, loss_weight)
         gradients = StepGradients({}, {}, {j: _whole(d, loss_weight) for j, d in self._pulled(pull, errors)[0].items()})
         for group in self.watched:
             pull_states = _from_states(self.facts, group, leaves, weights, ran.ys)[1]
@@ -85,8 +92,11 @@ class OwnLoss:
         return with_masked_products(pull, errors) if self.steep else pull(errors)
 
 
-def plan_own_loss(plan: Plan) -> OwnLoss:
-    """For the groups of a plan, each seen through the others; a state counts by itself if it has a slot in the plan."""
+def plan_own_loss(plan: Plan, sites: Collection[int] | None = None) -> OwnLoss:
+    """For the groups of a plan, each seen through the others; a state counts by itself if it has a slot in the plan.
+
+    `sites` are those whose output the loss is taken in, all of the plan if None.
+    """
     facts = plan.facts
     driven = {t for _, t, _ in facts.edges.between(OpNode, OpNode)}
     shown = {s for s, _, _ in facts.edges.between(OpNode, OutputNode)}  # a loss reads them beside the states
@@ -98,14 +108,15 @@ def plan_own_loss(plan: Plan) -> OwnLoss:
         slots = {slot.leaf for slot in plan.reader.layouts[g].slots}
         group = HeldStates(leaves, tuple(i for i in leaves if i in slots), recurrent)
         groups.append(group if any(_sees(facts, group)) else group._replace(cut=frozenset()))
-    return own_loss_of(facts, sorted({r.site for r in plan.relations}), groups)
+    sites = {r.site for r in plan.relations} if sites is None else sites
+    return own_loss_of(facts, sorted(sites), groups)
 
 
 def own_loss_of(facts: Facts, sites: Sequence[int], watched: Sequence[HeldStates]) -> OwnLoss:
     """The loss of a step in the outputs of some sites, and in sets of states that it sees each by itself."""
     pairs = [_sees(facts, group) for group in watched]
-    reads_old, read = any(old for old, _ in pairs), frozenset().union(*(old | new for old, new in pairs))
-    return OwnLoss(facts, tuple(sites), tuple(watched), reads_old, read, is_steep(facts))
+    old, new = (frozenset().union(*leaves) for leaves in zip(*pairs, strict=True)) if pairs else (frozenset(),) * 2
+    return OwnLoss(facts, tuple(sites), tuple(watched), old, new, is_steep(facts))
 
 
 def pull_to_ops(

@@ -78,6 +78,7 @@ def combined_transport(
             lambda trace, g, window: _union(p.fused.in_product(trace, g, window) for p in placed),
             lambda trace, window: _summed(p.fused.at_exit(trace, window) for p in placed),
             lambda: _seen_through([p.fused.through_states() for p in placed]),
+            lambda trace, window: _union(p.fused.rows_at_exit(trace, window) for p in placed),
         ),
         lambda trace: _listed(p.parts(trace) for p in placed),
         without_gradient,

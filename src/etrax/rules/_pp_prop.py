@@ -30,7 +30,6 @@ from jax.typing import DTypeLike
 from .._arguments import check_decay
 from .._machine import machine
 from ..compiler.analysis import Facts, OpNode, traced_elements
-from ..compiler.opened import WeightSite
 from ..compiler.ops import ALIGNED
 from ..compiler.primitives import ANY
 from ..runtime import (
@@ -203,7 +202,7 @@ def factored_transport(
     factored = {
         r.site: d for r, d in zip(plan.relations, plan.dtypes, strict=True) if facts.sites[r.site].rule is not ALIGNED
     }
-    plain = frozenset(j for j, dtype in factored.items() if _is_data(facts.sites[j], dtype))
+    plain = frozenset(j for j, dtype in factored.items() if site_math.features_are_data(facts.sites[j], dtype))
     f = _Factors(
         plan, decay, shared, sorted(set(shared)), frozenset(factored), plain, plan.lanes_of_data(factored)
     )  # fmt: skip
@@ -218,14 +217,6 @@ def factored_transport(
         parts=f.parts,
     )
     return plan, in_view(plan.reader.view, transport)
-
-
-def _is_data(site: WeightSite, dtype: np.dtype) -> bool:
-    """Whether a trace of the op's data could be its data, in form and type."""
-    if site.rule.own_feature_grad is not None or site.loops:
-        return False
-    data = [site.call.operands[i].dtype for i in site.rule.varying(site.call)]
-    return len(data) == 1 and data[0] == site.call.out.dtype == dtype
 
 
 def _shared(plan: Plan, probes: Probes) -> list[int]:

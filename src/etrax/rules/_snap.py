@@ -60,11 +60,10 @@ from ..runtime import (
 )
 from ..runtime.traces import PositionTrace, by_position_transport
 from ._ostl import own_elements, own_position, own_share, whole_plan, whole_transport
-from ._own_loss import HeldStates, StepGradients, own_loss_of
 from ._rtrl import DenseTrace, dense_transport
 from ._rule import Rule
 from ._series import in_series
-from ._state_credit import check_credit, on_states, state_credit, state_rule
+from ._state_credit import check_credit, state_credit, state_credit_of_all, state_rule
 from ._verdicts import Kind, Verdict, trivial_verdict, with_least_window
 from ._words import words_of
 
@@ -287,7 +286,7 @@ def _own_position_on_state(
     facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None
 ) -> Transport[PositionTrace]:
     plan = whole_plan(facts, sites, trace_dtype)
-    return state_credit(plan, by_position_transport(plan))
+    return state_credit(plan, by_position_transport(plan), facts)
 
 
 def _on_all_states(
@@ -298,13 +297,7 @@ def _on_all_states(
     traced = sorted({r.site for r in find_samples(facts).relations if sites is None or r.site in sites})
     if not traced:
         return transport(facts, sites, trace_dtype)
-    leaves = tuple(i for i in differentiable(facts) if i not in facts.unreached)
-    own_loss = own_loss_of(facts, traced, [HeldStates(leaves, leaves, frozenset())])
-
-    def through(gradients: StepGradients, window: WindowData) -> Mapping[int, Array]:
-        return {j: bars[0] for j, bars in window.pull(gradients.new)[1].items()}
-
-    return on_states(facts, transport(facts, sites, trace_dtype), own_loss, through)
+    return state_credit_of_all(facts, traced, transport(facts, sites, trace_dtype))
 
 
 def _within(facts: Facts, param: int, n: int) -> Verdict:

@@ -136,8 +136,10 @@ def moment_of(
     return Moment(lambda f: loss_of.read(f, outputs, step_data), errors, step_data, loss_of.whole(value), activity)
 
 
-def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> tuple[Array, dict[int, Array]]:
-    """The loss of a step, and its derivative in each output leaf that has one."""
+def errors_of(
+    outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss, loss_weight: Array | float = 1.0
+) -> tuple[Array, dict[int, Array]]:
+    """The loss of a step, and the derivative of `loss_weight` times it in each output leaf that has one."""
     # Whole numbers and keys have no cotangent, so they are held constant.
     diff = [k for k, o in enumerate(outputs) if jnp.issubdtype(o.dtype, jnp.inexact)]
 
@@ -145,7 +147,7 @@ def errors_of(outputs: Sequence[Array], step_data: Any, loss_of: OutputLoss) -> 
         return loss_of([moving.get(k, o) for k, o in enumerate(outputs)], step_data)[0]
 
     value, pull = jax.vjp(loss, {k: outputs[k] for k in diff})
-    return value, pull(jnp.ones_like(value))[0]
+    return value, pull(jnp.full_like(value, loss_weight))[0]
 
 
 def _activity(facts: Facts, visible: Visible, values: Sequence[Array]) -> list[Array]:

@@ -57,10 +57,13 @@ from ._view import following_view as following_view
 from ._view import in_view as in_view
 from ._view import reduced_view as reduced_view
 from ._view import whole_view as whole_view
+from ._window import Rows as Rows
 from ._window import WindowResult as WindowResult
 from ._window import WindowRun as WindowRun
+from ._window import add_rows as add_rows
 from ._window import evolve as evolve
 from ._window import live_sites as live_sites
+from ._window import row_size as row_size
 from ._window import run_window as run_window
 from ._window import unread_states as unread_states
 from ._zeros import finite_unless as finite_unless

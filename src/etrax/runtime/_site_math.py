@@ -89,7 +89,9 @@ def moved(
 def grad(site: WeightSite, fixed: Operands, u: Sequence[Array], g: Array) -> Array:
     """Σ_k (∂y_k/∂w)ᵀ g_k, of w's shape."""
     data = [_arranged(site, a) for a in u]
-    return _per_slice(site, lambda u, g: site.rule.grad(site.call, fixed, u, g), data, _arranged(site, g))
+    return _as_weight(
+        site, _per_slice(site, lambda u, g: site.rule.grad(site.call, fixed, u, g), data, _arranged(site, g))
+    )
 
 
 def spread(site: WeightSite, fixed: Operands, p: Array) -> Array:
@@ -100,7 +102,13 @@ def spread(site: WeightSite, fixed: Operands, p: Array) -> Array:
 def apply(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
     """Σ over elements of y of trace · g, of w's shape."""
     both = _together(site, trace), _together(site, g)
-    return _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both)
+    return _as_weight(site, _per_slice(site, lambda t, g: site.rule.apply(site.call, fixed, t, g), *both))
+
+
+def _as_weight(site: WeightSite, g: Array) -> Array:
+    """A gradient of a weight; that of a real weight that meets complex data is the real part."""
+    is_real = not jnp.issubdtype(site.call.w.dtype, jnp.complexfloating)
+    return jnp.real(g) if is_real and jnp.iscomplexobj(g) else g
 
 
 def met(site: WeightSite, fixed: Operands, trace: Array, g: Array) -> Array:
@@ -216,10 +224,20 @@ def feature_zeros(site: WeightSite, dtype: DTypeLike) -> Array:
     return jnp.zeros(shape[1:], dtype)
 
 
+def features_are_data(site: WeightSite, dtype: DTypeLike) -> bool:
+    """Whether a trace of the op's data could be its data, in form and type."""
+    if site.rule.own_feature_grad is not None or site.loops:
+        return False
+    data = [site.call.operands[i].dtype for i in site.rule.varying(site.call)]
+    return len(data) == 1 and data[0] == site.call.out.dtype == dtype
+
+
 def feature_grad(site: WeightSite, fixed: Operands, x: Array, g: Array) -> Array:
     """∂y/∂wᵀ g for data given as features, of w's shape."""
     both = _together(site, x), _together(site, g)
-    return _per_slice(site, lambda x, g: site.rule.feature_grad(site.call, fixed, x[None], g[None]), *both)
+    return _as_weight(
+        site, _per_slice(site, lambda x, g: site.rule.feature_grad(site.call, fixed, x[None], g[None]), *both)
+    )
 
 
 def beside_loops(site: WeightSite, q: Array, lead: int = 0) -> Array:

@@ -140,6 +140,7 @@ class FusedCredit(Generic[Trace]):
 
     `in_product(trace, g, window)` gives it per site as data and cotangents (n, …) of n steps more, which join those of
     the window in the product that makes the weight's gradient. `at_exit(trace, window)` reads it off the moved trace.
+    `rows_at_exit(trace, window)` gives it as such rows.
     What `through_states()` gives is for windows of one step: there the gradient of these sites is all taken at the exit
     (`WindowData.sites_at_exit`), in one pass over the trace.
     """
@@ -147,6 +148,7 @@ class FusedCredit(Generic[Trace]):
     in_product: Callable[[Trace, Mapping[int, Array], WindowData], dict[int, tuple[Array, Array]]] = lambda *_: {}
     at_exit: Callable[[Trace, WindowData], dict[int, Array]] = lambda *_: {}
     through_states: Callable[[], SeenThrough] = SeenThrough
+    rows_at_exit: Callable[[Trace, WindowData], dict[int, tuple[Array, Array]]] = lambda *_: {}
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def embed_trace(
             lambda trace, g, window: fused.in_product(of(trace), g, view(window)),
             lambda trace, window: fused.at_exit(of(trace), view(window)),
             fused.through_states,
+            lambda trace, window: fused.rows_at_exit(of(trace), view(window)),
         ),
         lambda trace: transport.parts(of(trace)),
         transport.without_gradient,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -18,17 +19,22 @@ from ..compiler.analysis import Facts, OpNode, StateNode
 from ..compiler.fission import split_scan
 from ..compiler.ir import Detach, detaching_vjp
 from ..compiler.opened import OpenStep, Weights
+from ..compiler.ops import ALIGNED
 from . import _site_math as site_math
 from ._before_reset import without_past_steps, without_past_trace
 from ._probes import differentiable
 from ._resets import restarted
 from ._transport import FusedCredit, PullBack, SeenThrough, StepOutputs, Trace, Transport, WindowData
 
+# Data of an op and cotangents of its output, with an axis of steps: the gradient of its weight is their product.
+Rows: TypeAlias = tuple[tuple[Array, ...], Array]
+
 
 class WindowResult(NamedTuple):
     """Loss summed over the window, gradient per site's weight, states and trace at the exit, and per-step extras.
 
-    `entry_bar` are the cotangents of the states at the entry, by number.
+    `entry_bar` are the cotangents of the states at the entry, by number; `rows` are what the gradient of the sites in
+    `WindowRun.by_rows` is to be made of, beside what `grads` have of them.
     """
 
     loss: Array
@@ -37,6 +43,7 @@ class WindowResult(NamedTuple):
     trace: Any
     extras: Any
     entry_bar: Mapping[int, Array]
+    rows: Mapping[int, Rows] = MappingProxyType({})
 
 
 # (output leaves of one step, what the caller scans along) -> (weighted loss of the step, extras)
@@ -62,6 +69,7 @@ class WindowRun(NamedTuple):
     | `loss_weight` | what the loss of a step counts for in the loss whose gradient is asked for (1/T of a mean) |
     | `exit_cotangents` | what a loss asks of the states at the exit, by number, beside that of the steps' outputs |
     | `grads_before` | the gradients of earlier windows, to which those of this one are added |
+    | `by_rows` | sites whose products are left to the caller, who adds those of several windows up (`grads_before`) |
     | `resets` | flags (K,) or (K, B): before which steps all lanes, or which of them, start again at `initial` |
 
     Reverse mode begins with `loss_weight`, since a derivative rule (a clipped gradient) need not be linear.
@@ -79,6 +87,7 @@ class WindowRun(NamedTuple):
     grads_before: Mapping[int, Array] | None = None
     resets: Any = None
     initial: Sequence[Array | None] = ()
+    by_rows: frozenset[int] = frozenset()
 
 
 @promotes
@@ -115,10 +124,9 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
         sites_at_exit=at_exit,
         exit_bar=bars.new,
     )
-    grads = _window_grads(facts, transport, trace, bars.entry, bars.ops, window)
-    if run.grads_before is not None:
-        before = run.grads_before
-        grads = {j: before[j] + g.astype(before[j].dtype) for j, g in grads.items()}
+    rows = _window_rows(transport, trace, bars, window)
+    grads = _window_grads(facts, transport, rows, run, window)
+    rows = {j: rows[j] for j in run.by_rows - _without_rows(transport, window)}
     replaces = transport.signal.replaces if transport.signal is not None else frozenset()
 
     def add(credit: Mapping[int, Array]) -> None:
@@ -135,8 +143,14 @@ def run_window(facts: Facts, transport: Transport[Trace], run: WindowRun) -> Win
     window = window._replace(zero_after_credit=_zero_after([grads[j] for j in credit]))
     trace = transport.move(trace, window)
     # What started again before a step has left the trace that has moved.
-    add(transport.fused.at_exit(trace, window._replace(resets=None)))
-    return WindowResult(ran.loss, grads, ran.end, trace, ran.extras, bars.entry)
+    window = window._replace(resets=None)
+    add(transport.fused.at_exit(trace, window))
+    for j, (data, bar) in transport.fused.rows_at_exit(trace, window).items():
+        if j in run.by_rows:
+            rows[j] = _joined(rows.get(j), data, _scaled({j: bar}, run.loss_weight)[j] if j in replaces else bar)
+        else:
+            add({j: site_math.grad(facts.sites[j], weights.fixed[j], (data,), bar)})
+    return WindowResult(ran.loss, grads, ran.end, trace, ran.extras, bars.entry, rows)
 
 
 class _Ran(NamedTuple):
@@ -284,21 +298,56 @@ def _pull_loss(
     return _Bars(entry, ops, _scaled({i: b + further[i] for i, b in entry.items()}, 1 / loss_weight))
 
 
+def _window_rows(transport: Transport[Trace], trace: Trace, bars: _Bars, window: WindowData) -> dict[int, Rows]:
+    """Per site, the steps of the window and, where credit can be taken so, one step more."""
+    more = transport.fused.in_product(trace, bars.entry, window)
+    rows = {j: (window.data(j), bar) for j, bar in bars.ops.items()}
+    return rows | {j: _joined(rows[j], *more[j]) for j in more.keys() & rows.keys()}
+
+
+def _joined(rows: Rows | None, data: Array, bar: Array) -> Rows:
+    if rows is None:
+        return (data,), bar
+    return (jnp.concatenate([rows[0][0], data]),), jnp.concatenate([rows[1], bar])
+
+
+def _without_rows(transport: Transport[Trace], window: WindowData) -> frozenset[int]:
+    """Sites whose gradient is nothing, or the credit alone."""
+    without = transport.without_gradient | window.sites_at_exit
+    return without if transport.signal is None else without | transport.signal.replaces
+
+
 def _window_grads(
-    facts: Facts, transport: Transport[Trace], trace: Trace, entry_bar: Mapping[int, Array],
-    delta_bar: Mapping[int, Array], window: WindowData,
-) -> dict[int, Array]:  # fmt: skip
-    """Per site, one product over the steps of the window and, where credit can be taken so, one step more."""
-    more = transport.fused.in_product(trace, entry_bar, window)
-    grads = {}
-    for j, bar in delta_bar.items():
-        data = window.data(j)
-        if j in more:
-            data, bar = (jnp.concatenate([data[0], more[j][0]]),), jnp.concatenate([bar, more[j][1]])
-        grads[j] = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
-    zero = transport.without_gradient | window.sites_at_exit
-    zero |= transport.signal.replaces if transport.signal is not None else frozenset()
-    return {j: jnp.zeros_like(g) if j in zero else g for j, g in grads.items()}
+    facts: Facts, transport: Transport[Trace], rows: Mapping[int, Rows], run: WindowRun, window: WindowData
+) -> dict[int, Array]:
+    """Per site, one product over its rows and the gradients before, or these alone where rows are left as they are."""
+    without, before, grads = _without_rows(transport, window), run.grads_before, {}
+    for j, (data, bar) in rows.items():
+        if before is not None and j in run.by_rows | without:
+            grads[j] = before[j]
+            continue
+        g = site_math.grad(facts.sites[j], window.fixed[j], data, bar)
+        g = jnp.zeros_like(g) if j in without else g
+        grads[j] = g if before is None else before[j] + g.astype(before[j].dtype)
+    return grads
+
+
+def row_size(facts: Facts, site: int) -> float:
+    """Numbers of a site in one step of its rows; infinite where its gradient is no product of two."""
+    s = facts.sites[site]
+    if s.rule is ALIGNED:
+        return math.inf
+    return math.prod(s.y_shape) + sum(math.prod(u.shape) for u in site_math.data_structs(s))
+
+
+def add_rows(facts: Facts, weights: Weights, grads: Mapping[int, Array], rows: Mapping[int, Rows]) -> dict[int, Array]:
+    """Gradients, and one product per site over the rows of several windows, (windows, steps, …)."""
+    out = dict(grads)
+    for j, stacked in rows.items():
+        data, bar = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), stacked)
+        g = site_math.grad(facts.sites[j], weights.fixed[j], data, bar)
+        out[j] = out[j] + g.astype(out[j].dtype)
+    return out
 
 
 def _scaled(values: Mapping[int, Array], factor: Array | float) -> dict[int, Array]:

@@ -11,6 +11,8 @@ from ._hop import possible_hops as possible_hops
 from ._hop import wider_transport as wider_transport
 from ._memoryless import memoryless_leaves as memoryless_leaves
 from ._memoryless import memoryless_transport as memoryless_transport
+from ._seen_through import accounted_by_states as accounted_by_states
 from ._seen_through import seen_through_states as seen_through_states
+from ._seen_through import shown_by_states as shown_by_states
 from ._spread import SpreadOut as SpreadOut
 from ._spread import spread_out as spread_out
