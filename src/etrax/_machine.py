@@ -120,7 +120,7 @@ CPU = Machine(
     writes_blocks=True,
     stack_bytes=2**20,
     long_stack_bytes=2**25,
-    grouped_trace_bytes=2**24,
+    grouped_trace_bytes=2**23,
     gathers_entries=True,
     loops_over_samples=True,
 )
