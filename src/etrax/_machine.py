@@ -52,12 +52,12 @@ class Machine:
     # and bytes from which on they are read sample by sample as well.
     stack_bytes: float = inf
     long_stack_bytes: float = inf
-    # Bytes of a trace and steps of a window from which on it is moved some samples at a time; how many samples; and how
-    # many times smaller the other traces that are read with it must be, to stay in the cache beside it.
-    grouped_trace_bytes: float = inf
-    grouped_steps: int = 7
-    grouped_samples: int = 4
-    grouped_others: int = 8
+    # Bytes of a trace and steps of a window from which on it is moved one sample after the other; and how many times
+    # smaller the other traces that are read with it must be, to stay in the cache beside it. Two traces of (16, 256,
+    # 768) over 64 steps take a CPU 9.9 ms a window in one pass each, and 7.1 ms by sample.
+    by_sample_bytes: float = inf
+    by_sample_steps: int = 7
+    by_sample_others: int = 8
     # Numbers in the gradient of a weight up to which its trace is not ordered to be read before it is moved in place:
     # XLA copies a small trace sooner than a sum over the gradient, which the order takes, is made.
     copied_size: int = 1024
@@ -120,7 +120,7 @@ CPU = Machine(
     writes_blocks=True,
     stack_bytes=2**20,
     long_stack_bytes=2**25,
-    grouped_trace_bytes=2**23,
+    by_sample_bytes=2**23,
     gathers_entries=True,
     loops_over_samples=True,
 )
