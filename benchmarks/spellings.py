@@ -73,7 +73,9 @@ def equinox_gru(batch: int, units: int) -> Workload:
     """As Flax's, with `W @ x` of one sample, mapped over the batch."""
     import equinox
 
-    params, static = equinox.partition(equinox.nn.GRUCell(units, units, key=jax.random.key(0)), equinox.is_array)
+    params, static = equinox.partition(
+        equinox.nn.GRUCell(units, units, dtype=F32, key=jax.random.key(0)), equinox.is_array
+    )
 
     def cell(p: Tree, state: Tree, x: Array) -> Tree:
         return {"h": jax.vmap(equinox.combine(_nested(params, p), static))(x, state["h"])}
@@ -85,7 +87,9 @@ def equinox_lstm(batch: int, units: int) -> Workload:
     """As `flax_lstm`, with `W @ x` of one sample, mapped over the batch."""
     import equinox
 
-    params, static = equinox.partition(equinox.nn.LSTMCell(units, units, key=jax.random.key(0)), equinox.is_array)
+    params, static = equinox.partition(
+        equinox.nn.LSTMCell(units, units, dtype=F32, key=jax.random.key(0)), equinox.is_array
+    )
 
     def cell(p: Tree, state: Tree, x: Array) -> Tree:
         h, c = jax.vmap(equinox.combine(_nested(params, p), static))(x, (state["h"], state["c"]))
