@@ -44,8 +44,8 @@ MODELS = {
 XS, YS = normal(T, B, I), normal(T, B, H)
 # Every other way at once, however small the model is.
 EAGER = replace(
-    CPU, unrolled_product_bytes=0, unrolled_sums=((0, 64),), stack_bytes=0, long_stack_bytes=0, grouped_trace_bytes=0,
-    grouped_steps=1, grouped_samples=2, copied_size=0, dense_share=0, entries_in_a_sum=2, unrolled_power_states=0,
+    CPU, unrolled_product_bytes=0, unrolled_sums=((0, 64),), stack_bytes=0, long_stack_bytes=0, by_sample_bytes=0,
+    turned_rows=0, by_sample_steps=1, copied_size=0, dense_share=0, entries_in_a_sum=2, unrolled_power_states=0,
     separate_pulls=0,
 )  # fmt: skip
 OTHERS = {"gpu": GPU, "tpu": TPU, "plain": Machine(), "eager": EAGER, "arrays": replace(CPU, unrolled_block_terms=0)}

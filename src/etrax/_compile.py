@@ -14,6 +14,7 @@ from ._compat import shape_struct
 from ._errors import CompilationError
 from .compiler.analysis import analyse, with_rows_apart
 from .compiler.ir import Path, PyTree, Role, Step, format_path
+from .compiler.opened import with_data_first
 from .frontends import bind, check_operations, compiling
 from .learn import Learner, Model, checked_options, resolved, with_guarded_constants
 from .rules import Rule, RuleWarning, as_rule, check_budget
@@ -77,7 +78,7 @@ def analyse_model(model: object, example_inputs: tuple[PyTree, ...], values: Map
     with compiling():
         bound = bind(model, example_inputs, **values)
         bound = replace(bound, step=with_guarded_constants(bound.step))
-        facts = with_rows_apart(analyse(bound.step))
+        facts = with_rows_apart(analyse(with_data_first(bound.step)))
         bound = replace(bound, step=facts.step)
 
     def at_batch(batch: int) -> Model:

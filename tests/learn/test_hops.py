@@ -243,8 +243,8 @@ def test_a_layer_under_a_leaky_layer_is_exact(name):
 
 @pytest.mark.parametrize("name", ["detached", "plain", "learnable"])
 def test_large_traces_are_moved_to_the_same(name, monkeypatch):
-    """Traces of many samples are moved some at a time; here all are, one at a time."""
-    set_machine(monkeypatch, grouped_trace_bytes=0, grouped_steps=1, grouped_samples=1)
+    """Large traces are moved one sample at a time; here all are."""
+    set_machine(monkeypatch, by_sample_bytes=0, by_sample_steps=1)
     test_a_layer_under_a_leaky_layer_is_exact(name)
 
 

@@ -78,8 +78,8 @@ def moved(
 ) -> Array:  # fmt: skip
     """Σ_t row_t · entry_t + Σ_k ∂y_k/∂w · c_k, in place of entry `number`; `row` is spread over the trace."""
     # A steep model has infinite factors that meet zeros of the trace, which a plain product would make NaN.
-    in_groups = None if steep else kernels(site).move_in_groups
-    entry = None if in_groups is None else in_groups(site.call, row, entries, number, u, c)
+    by_sample = None if steep else kernels(site).move_by_sample
+    entry = None if by_sample is None else by_sample(site.call, row, entries, number, u, c)
     if entry is not None:
         return entry
     carried, new = row_times(row, entries, steep), outer(site, fixed, u, c)

@@ -6,6 +6,7 @@ from ._composed import find_chains as find_chains
 from ._composed import with_chains as with_chains
 from ._cut import OpenStep as OpenStep
 from ._cut import run_opened as run_opened
+from ._data_first import with_data_first as with_data_first
 from ._rows import Rows as Rows
 from ._sites import Addresses as Addresses
 from ._sites import WeightSite as WeightSite

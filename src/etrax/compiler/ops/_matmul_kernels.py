@@ -1,4 +1,4 @@
-"""Products whose traces are larger than the cache: these are moved and read some samples at a time.
+"""Products whose traces are larger than the cache: these are moved and read one sample at a time.
 
 A program that moves a trace in one pass makes all outer products of the window first, an array as large as the trace,
 and reads it back. Sample by sample, products and trace meet in the cache. All loops write in place of the trace.
@@ -18,9 +18,9 @@ from ..._machine import machine
 from ._base import BlockRow, Kernels, OpCall, register_weight_op, size, sum_unrolled
 from ._matmul import MATMUL, STEPS, Letters, expand, letters_of, trace_shape
 
-# Of one group of samples: what its trace is multiplied by, and products with other traces; then the trace with that.
+# Of one sample: what its trace is multiplied by, and products with other traces; then the whole trace with that.
 _Factors: TypeAlias = tuple[Array, list[tuple[Array, Array]]]
-_Groups: TypeAlias = tuple[Array, _Factors]
+_Samples: TypeAlias = tuple[Array, _Factors]
 
 
 def _has_samples(s: Letters, shape: tuple[int, ...]) -> bool:
@@ -83,12 +83,13 @@ def _apply_stack(call: OpCall, stack: Array, g: Array) -> Array:
     return jnp.einsum(f"{rest}->{s.w}", total)
 
 
-def _move_in_groups(
+def _move_by_sample(
     call: OpCall, row: BlockRow, traces: Sequence[Array], number: int, u: Sequence[Array], c: Array
 ) -> Array | None:
     """row[t] and traces[t] broadcastable to the trace, u[0] (k, *u), c (k, *y), for trace `number`.
 
-    As for stacks, products stay in the cache, and what is read of the samples is carried along.
+    As for stacks, products stay in the cache, and what is read of the samples is carried along. The product of one
+    sample is one of plain matrices, for which no operand is transposed; one of several samples at once needs that.
     """
     s, shape, entry, steps = letters_of(call), trace_shape(call), traces[number], c.shape[0]
     here = machine()
@@ -96,29 +97,30 @@ def _move_in_groups(
     if factor is None or entry.shape != shape or c.shape[1:] != call.out.shape:
         return None
     others = [(p, e) for t, (p, e) in enumerate(zip(row, traces, strict=True)) if t != number and p is not None]
-    small = all(e.size * here.grouped_others <= entry.size for _, e in others)
-    long = steps >= here.grouped_steps and entry.nbytes >= here.grouped_trace_bytes
-    if not (long and small and _has_samples(s, shape) and shape[0] > here.grouped_samples):
+    small = all(e.size * here.by_sample_others <= entry.size for _, e in others)
+    long = steps >= here.by_sample_steps and entry.nbytes >= here.by_sample_bytes
+    if not (long and small and _has_samples(s, shape)):
         return None
-    # The largest group that divides the samples, so that no rest is left.
-    n = next(n for n in range(here.grouped_samples, 0, -1) if shape[0] % n == 0)
-    at_u, at_y = 1 + s.u.index(s.trace[0]), 1 + s.y.index(s.trace[0])  # behind the axis of steps
+    sample, trace = s.trace[0], s.trace[1:]
+    u_axes, y_axes = s.u.replace(sample, ""), s.y.replace(sample, "")
+    at_u, at_y = 1 + s.u.index(sample), 1 + s.y.index(sample)  # behind the axis of steps
 
-    def group(a: Array, b: Array | int, axis: int = 0) -> Array:
-        # An axis of one stands for all samples.
-        return a if a.shape[axis] == 1 else lax.dynamic_slice_in_dim(a, b * n, n, axis)
+    def of_sample(a: Array, b: Array | int, axis: int = 0) -> Array:
+        # An axis of one stands for all samples. The axis is kept: a slice that is reshaped is not written in place.
+        return a if a.shape[axis] == 1 else lax.dynamic_slice_in_dim(a, b, 1, axis)
 
     def factors(b: Array | int) -> _Factors:
-        return group(factor, b), [(group(p, b), group(e, b)) for p, e in others]
+        return of_sample(factor, b), [(of_sample(p, b), of_sample(e, b)) for p, e in others]
 
-    def move(b: Array, carry: _Groups) -> _Groups:
+    def move(b: Array, carry: _Samples) -> _Samples:
         entry, (p, more) = carry
-        new = jnp.einsum(f"{STEPS}{s.u},{STEPS}{s.y}->{s.trace}", group(u[0], b, at_u), group(c, b, at_y))
-        new = new + sum_unrolled([p * group(entry, b), *(q * e for q, e in more)])
-        return lax.dynamic_update_slice_in_dim(entry, new.astype(entry.dtype), b * n, 0), factors(b + 1)
+        data, suffix_rows = of_sample(u[0], b, at_u).squeeze(at_u), of_sample(c, b, at_y).squeeze(at_y)
+        new = jnp.einsum(f"{STEPS}{u_axes},{STEPS}{y_axes}->{trace}", data, suffix_rows)[None]
+        new = new + sum_unrolled([p * of_sample(entry, b), *(q * e for q, e in more)])
+        return lax.dynamic_update_slice_in_dim(entry, new.astype(entry.dtype), b, 0), factors(b + 1)
 
-    return lax.fori_loop(0, shape[0] // n, move, (entry, factors(0)))[0]
+    return lax.fori_loop(0, shape[0], move, (entry, factors(0)))[0]
 
 
-KERNELS = Kernels(stacks=_stacks, move_stack=_move_stack, apply_stack=_apply_stack, move_in_groups=_move_in_groups)
+KERNELS = Kernels(stacks=_stacks, move_stack=_move_stack, apply_stack=_apply_stack, move_by_sample=_move_by_sample)
 register_weight_op("dot_general", replace(MATMUL, kernels=KERNELS))

@@ -169,18 +169,23 @@ class Traces:
             g: plan.algebras[g].identity(dtypes[g], window.zero_after_credit) for g in plan.groups if g not in still
         }
 
-        def emit(a: Mapping[int, Matrix], step: Step) -> dict[int, Vector]:
-            met = [k for k in unshared if plan.relations[k].group in a]
-            return {k: self._late(k, a[plan.relations[k].group], step.rows[k]) for k in met}
+        # Of one slot at a position, the products are smaller than what they make of F: that is made of all at once.
+        alone = [g for g in moving if steps > 1 and plan.reader.layouts[g].size == 1]
+
+        def emit(a: Mapping[int, Matrix], step: Step) -> tuple[dict[int, Vector], dict[int, Matrix]]:
+            met = [k for k in unshared if (g := plan.relations[k].group) in a and g not in alone]
+            return {k: self._late(k, a[plan.relations[k].group], step.rows[k]) for k in met}, {g: a[g] for g in alone}
 
         products, rows = {}, {}
         if moving:
             changing = Step({g: d for g, d in records.blocks.items() if g in moving},
                             {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
-            products, rows = reverse(
+            products, (rows, suffixes_of) = reverse(
                 plan.algebras, moving, steps, lambda record: plan.recorder.read(fixed, record), changing, emit,
                 resets=plan.resets(window, until_exit=True),
             )  # fmt: skip
+            for k in (k for k in unshared if plan.relations[k].group in alone):
+                rows[k] = self._late_of_all(k, suffixes_of[plan.relations[k].group], fixed, records)
             rows = {k: plan.since_reset(k, c, window) for k, c in rows.items()}
         # Where it does not: its powers, which are those of every window.
         for g in still:
