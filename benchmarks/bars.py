@@ -192,6 +192,37 @@ BARS = [
             find(rows, "readout lif B32 H512", "etrax d_rtrl no hop K=10")
         ),
     ),
+    Bar("Mamba block B4 D64 K64: d_rtrl / BPTT", 1.8, _time("mamba B4 D64", OURS, "BPTT")),
+    Bar("gated DeltaNet head B4 D64 K64: d_rtrl / BPTT", 1.5, _time("deltanet B4 D64", OURS, "BPTT")),
+    Bar("embedding and minGRU B4 K64: d_rtrl / BPTT", 1.5, _time("embedded mingru B4", OURS, "BPTT")),
+    *(
+        Bar(
+            f"LIF 256 under leaky readouts B{b} K50: d_rtrl / BPTT",
+            limit,
+            _time(f"leaky readouts B{b} ", "etrax d_rtrl K=50", "BPTT"),
+        )
+        for b, limit in ((1, 1.0), (32, 6.0))
+    ),
+    Bar(
+        "two gated LRU layers N64 K64: d_rtrl(depth) / rtrl",
+        1 / 3,
+        _time("deep lru ", "etrax d_rtrl depth K=64", "etrax rtrl K=64"),
+    ),
+    Bar(
+        "two gated LRU layers N64 K64: d_rtrl(depth) / rtrl, trace",
+        1 / 3,
+        _memory("deep lru ", "etrax d_rtrl depth K=64", "etrax rtrl K=64", "trace"),
+    ),
+    Bar(
+        "GRU B16 H256, one window of 1,024 with checkpoints: tbptt / BPTT",
+        1.0,
+        _time("one window gru B16", "etrax tbptt remat K=1024", "BPTT"),
+    ),
+    Bar(
+        "GRU B16 H256, one window of 1,024 with checkpoints: tbptt, MiB",
+        12.0,
+        lambda rows: (lambda r: r and r.working / 2**20)(find(rows, "one window gru B16", "etrax tbptt remat K=1024")),
+    ),
     Bar("LSTM 256 B16 K32: d_rtrl / BPTT", 1.3, _time("lstm B16 H256", "etrax d_rtrl K=32", "BPTT")),
     Bar("four LRU layers B4 K64: d_rtrl / BPTT", 0.5, _time("layers lru B4 ", OURS, "BPTT")),
     Bar(

@@ -98,14 +98,15 @@ def forward() -> Rival:
 
 
 def ours(
-    rule: str | etrax.Rule, window: int, steps: int | None = None, label: str | None = None, **options: Any
-) -> Rival:
+    rule: str | etrax.Rule, window: int, steps: int | None = None, label: str | None = None,
+    remat: int | None = None, **options: Any,
+) -> Rival:  # fmt: skip
     """Etrax over windows of `window` steps, from a fresh state; `options` are those of `etrax.compile`."""
 
     def build(workload: Workload, inputs: Array, targets: Array) -> Program:
         step = partial(workload.step, PLAIN)
         learner = etrax.compile(step, rule, inputs[0], params=workload.params, hidden=workload.hidden, **options)
-        value_and_grad = learner.value_and_grad(loss, window=window)
+        value_and_grad = learner.value_and_grad(loss, window=window, remat=remat)
         trace = jax.eval_shape(learner.init).trace
         nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trace))
 

@@ -13,7 +13,7 @@ from benchmarks.rivals import Rival, bptt, checkpointed, forward, ours
 from benchmarks.workload import Workload
 
 import etrax
-from benchmarks import by_hand, conv_spiking, gated, lru, peer, selective, sparse, spiking, stacks
+from benchmarks import by_hand, conv_spiking, gated, lru, peer, selective, sparse, spiking, stacks, structured
 
 theirs = peer.theirs
 PP = {"decay_or_rank": 0.9}
@@ -142,6 +142,31 @@ def structure_cases(size: str) -> list[Case]:
     return found
 
 
+def published_cases(size: str) -> list[Case]:
+    """Layers as they are published, whose traces are small because of what is proved of them."""
+    small = size == "quick"
+    n, t, k = (8, 32, 8) if small else (64, 256, 64)
+    usual = [bptt(), ours("tbptt", k), ours("d_rtrl", k)]
+    found = [
+        case("mamba", partial(structured.mamba, 4, n), t, usual, B=4, D=n),
+        case("deltanet", partial(structured.gated_deltanet, 4, n, n // 4, n // 2), t, usual, B=4, D=n),
+        case("embedded mingru", partial(structured.embedded_mingru, 4, 4 * n, n // 2, n), t, usual, B=4, H=n),
+    ]
+    k = 8 if small else 50
+    for b in (1,) if small else (1, 32):
+        make = partial(structured.leaky_readouts, b, 2 * n, 4 * n)
+        rivals = [bptt(), ours("tbptt", k), ours("d_rtrl", k)]
+        found.append(case("leaky readouts", make, 10 * k, rivals, B=b, H=4 * n))
+    k = 8 if small else 64
+    deep = ours(etrax.d_rtrl(depth="1 GB"), k, label="d_rtrl depth")
+    layers = partial(structured.gated_lru_layers, 1, n)
+    found.append(case("deep lru", layers, 2 * k, [bptt(), ours("d_rtrl", k), deep, ours("rtrl", k)], B=1, N=n))
+    b, h, t = (4, 16, 64) if small else (16, 256, 1024)
+    long = ours("tbptt", t, label="tbptt remat", remat=round(t**0.5))
+    found.append(case("one window gru", partial(gated.gru, b, h), t, [bptt(), long], B=b, H=h))
+    return found
+
+
 def large_case(b: int, neurons: int, steps: int, few: int) -> Case:
     """The sparse network, too large for BPTT to be asked."""
     rivals = [ours("pp_prop", 1), ours("pp_prop", 5), ours("d_rtrl", 1, few), *_both(5, few, None, ("pp_prop",))]
@@ -202,11 +227,13 @@ def suite(size: str = "default") -> list[Case]:
         found.append(window_case(4, 16, 64, 16))
         found += [costly_case(4, 8, 8), large_case(2, 256, 10, 5), *by_hand_cases(size)]
         found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
+        found += published_cases(size)
     else:
         found = [gru_cases(16, 256, 1024, 64, 64), gru_cases(1, 256, 1024, 64, 64), online_case(16, 256, 32)]
         found.append(window_case(16, 256, 1024, 64))
         found += [costly_case(16, 64, 8), *by_hand_cases(size)]
         found += [*workload_cases(size), *stack_cases(size), *structure_cases(size), *growth_cases(size)]
+        found += published_cases(size)
         found += [large_case(32, 131_072, 30, 10) if size == "full" else large_case(32, 131_072, 10, 5)]
         found += full_cases() if size == "full" else []
     if peer.present():

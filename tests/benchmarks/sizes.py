@@ -4,7 +4,7 @@ from functools import partial
 
 from benchmarks.harness import Row
 
-from benchmarks import conv_spiking, gated, lru, sparse, spiking, stacks
+from benchmarks import conv_spiking, gated, lru, sparse, spiking, stacks, structured
 
 SMALL = {
     "gru": partial(gated.gru, 2, 8),
@@ -17,6 +17,11 @@ SMALL = {
     "lif stack": partial(stacks.lif_stack, 2, 8, 2),
     "lif readout": partial(stacks.lif_readout, 2, 8),
     "lru stack": partial(stacks.lru_stack, 2, 4, 2, 3),
+    "mamba": partial(structured.mamba, 2, 4, 2, 3, 2, 2),
+    "deltanet": partial(structured.gated_deltanet, 2, 4, 3, 5),
+    "leaky readouts": partial(structured.leaky_readouts, 2, 6, 8),
+    "embedded mingru": partial(structured.embedded_mingru, 2, 5, 3, 4),
+    "deep lru": partial(structured.gated_lru_layers, 2, 4),
     "coba": partial(sparse.coba, 2, 48, 16),
     "sparse": partial(sparse.sparse_lif, 2, 128, 1024),
 }
