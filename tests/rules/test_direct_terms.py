@@ -141,8 +141,9 @@ def assert_own_gradient(step, rule, params, hidden, inputs, targets, loss, tol=1
         np.testing.assert_allclose(got[path], want, rtol=0, atol=tol * scale, err_msg=str((path, rule)))
 
 
-# Of data inside a loop, `pp_prop` and `ottt` remember the mean over the iterations.
-AVERAGES = {(n, rule) for n in MODELS if "loop" in n for rule in ("pp_prop", "ottt")}
+# Of data inside a loop, these remember the mean over the iterations.
+AVERAGING = ("pp_prop", "ottt")
+AVERAGES = {(n, rule) for n in MODELS if "loop" in n for rule in AVERAGING}
 
 
 @pytest.mark.parametrize(
@@ -153,18 +154,27 @@ def test_first_step(name, rule):
     assert_own_gradient(step, RULES[rule], PARAMS, hidden, normal(T, B, I), normal(T, B, 2), loss)
 
 
-PUBLISHED = [n for n in ZOO if n != "size/two_hundred"]
+# A derivative that is not linear may be another one for the loss in a state than for its share in a trace.
+PUBLISHED = [n for n in ZOO if n != "size/two_hundred" and ZOO[n].options.get("linear", True)]
+
+
+def has_loops(model, example):
+    """Whether a weight op stands inside a loop of the step."""
+    learner = etrax.compile(model.step, "tbptt", *example, params=model.params, hidden=model.hidden)
+    return any(site.loops for site in learner.program.facts.sites)
 
 
 @pytest.mark.fast_seconds(6)
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_first_step_of_zoo(name):
-    entry, rules = ZOO[name], list(RULES.values())
+    entry, rules = ZOO[name], list(RULES)
     for module in entry.needs:
         pytest.importorskip(module)
     model = entry()
     inputs, targets = model.make_inputs(1, 0), model.make_target(1, 0)
     rule = rules[PUBLISHED.index(name) % len(rules)]
+    if rule in AVERAGING and has_loops(model, jax.tree.map(lambda a: a[0], inputs)):
+        rule = "d_rtrl"
     tol = max(model.tol, 1e-11)
-    assert_own_gradient(model.step, rule, model.params, model.hidden, inputs, targets, model.loss, tol)
+    assert_own_gradient(model.step, RULES[rule], model.params, model.hidden, inputs, targets, model.loss, tol)
