@@ -272,9 +272,12 @@ class Gather:
     def __call__(self, p: Array) -> Array:
         if self.repeat is not None:
             lead, times, trail = self.repeat
-            p = (p.reshape(self.varshape).transpose(self.axes) if self.axes else p).reshape(lead, trail)
+            p = p.reshape(self.varshape).transpose(self.axes) if self.axes else p
+            if times == 1:  # axes stay apart, so that what is equal along one of them is known to be
+                return p.reshape(self.shape)
+            p = p.reshape(lead, trail)
             # A concatenation is stored, where a broadcast would be indexed by remainders in every loop that reads it.
-            few = 1 < times <= MOST_CONCATENATED
+            few = times <= MOST_CONCATENATED
             p = jnp.concatenate([p] * times, 1) if few else jnp.broadcast_to(p[:, None], (lead, times, trail))
             return p.reshape(self.shape)
         assert self.index is not None

@@ -129,7 +129,9 @@ class Pulls:
             if len(at) == 1:  # one pull reads the slot everywhere
                 (n,) = at
                 probe = next(p for p in self.pulls[n] if (p.group, p.slot) == (g, s))
-                self._read(probe, {i: a[n] for i, a in h_bar.items()}, {j: a[n] for j, a in d_bar.items()}, blocks, rows)
+                self._read(
+                    probe, {i: a[n] for i, a in h_bar.items()}, {j: a[n] for j, a in d_bar.items()}, blocks, rows
+                )
                 continue
             colours = [next(p.colour for p in self.pulls[n] if (p.group, p.slot) == (g, s)) for n in at]
             # Each position is taken from the pull that had a one there: other pulls hold what other positions sent.
