@@ -26,7 +26,6 @@ from . import (  # noqa: E402
     readers,
     reads,
     series,
-    subgroups,
     size,
     sparse,
     stabilisers,

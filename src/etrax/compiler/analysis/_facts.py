@@ -11,7 +11,7 @@ import numpy as np
 from ..._compat import is_complex
 from ..ir import Leaf, Role, Step, equations, format_path, source_of_eqn
 from ..opened import WeightSite
-from ..primitives import Cause, Dep, Range, look_up, record_of
+from ..primitives import Cause, Range, record_of
 from ._edges import Edges
 from ._fan_out import Copies, Reach
 from ._lost import LostPath, lost_from_group, nonlinear_derivatives

@@ -4,8 +4,8 @@ A short convolution acts on all N states of its channel c, which is therefore on
 
     conv'[c] = shift(conv[c], u[c])        h'[c, n] = a[c, n] h[c, n] + (conv'[c] · taps[c]) b[n]
 
-An op that reaches h alone (A, Δ, B) changes nothing in conv, and no h[c, n] acts on another. For such an op each of them
-is a position of its own, so that its trace holds, for each output, those states alone that this output reaches.
+An op that reaches h alone (A, Δ, B) changes nothing in conv, and no h[c, n] acts on another. For such an op each of
+them is a position of its own, so that its trace holds, for each output, those states alone that this output reaches.
 """
 
 from __future__ import annotations

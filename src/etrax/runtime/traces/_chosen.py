@@ -61,7 +61,10 @@ def _at_subgroup(view: View, relation: Relation, fan_out: FanOut) -> Relation:
 
 
 def _smaller(plan: Plan, finer: Plan) -> list[Relation]:
-    """Of two plans, the relations that take fewer bytes, or as few; one whose trace is another's, or another's is its, stays."""
+    """Of two plans, each relation as it takes fewer bytes, the finer if both take as many.
+
+    A relation whose trace serves another one too, or that is served by another's, stays as it is.
+    """
     shared = {n for k, s in plan.structure.shared.items() for n in (k, s.source)}
     bytes_of, finer_bytes = Traces(plan).nbytes, Traces(finer).nbytes
     pairs = enumerate(zip(plan.relations, finer.relations, strict=True))
