@@ -126,15 +126,16 @@ def _growth() -> list[Bar]:
 BARS = [
     *(
         Bar(
-            f"{cell.name} {'×'.join(map(str, cell.sizes.values()))}, an update a step: d_rtrl / by hand",
+            f"{cell.name} {'×'.join(map(str, cell.sizes.values()))}, an update a step: {rule} / by hand",
             cell.bar,
             _time(
                 f"by hand {cell.name} {' '.join(f'{k}{v}' for k, v in cell.sizes.items())} ",
-                "etrax d_rtrl online",
+                f"etrax {rule} online",
                 BY_HAND,
             ),
         )
         for cell in CELLS
+        for rule in ("rtrl" if cell.name.startswith("dense") else "d_rtrl",)
     ),
     Bar(
         "LRU N10 D2 B2, whole-sequence gradient: d_rtrl / by hand",

@@ -37,13 +37,14 @@ class Tight(NamedTuple):
     """A cell and its learner by hand: the traces before the first step, and one step of learning.
 
     `rates` are what the recurrence makes of its parameters alone (λ). They are carried from step to step: written where
-    they are used, XLA computes them again for every element of a trace.
+    they are used, XLA computes them again for every element of a trace. Etrax runs beside it with `rule`.
     """
 
     workload: Workload
     traces: Tree
     advance: Advance
     rates: Callable[[Tree], Tree] = lambda params: {}
+    rule: str = "d_rtrl"
 
 
 def _loss_and_error(output: Array, target: Array) -> tuple[Array, Array]:
@@ -267,6 +268,45 @@ def lif_shared_trace(units: int, features: int, outputs: int = 8, leak: float = 
     return Tight(workload, {"w": jnp.zeros(features, F32)}, advance)
 
 
+def dense_rtrl(gated: bool, batch: int, units: int, features: int, outputs: int = 8) -> Tight:
+    """Recurrent weights, as most published code has them: Jacobians of a step by `jax.jacrev`, J ← D J + F.
+
+    h' = tanh(W x + U h + b), or a GRU that resets after the product.
+    """
+    keys, gates = jax.random.split(jax.random.key(0), 3), 3 if gated else 1
+    params = {
+        "w": matrix(keys[0], features, gates * units), "u": matrix(keys[1], units, gates * units),
+        "b": jnp.zeros(gates * units, F32), "out": matrix(keys[2], units, outputs),
+    }  # fmt: skip
+
+    def cell(p: Tree, h: Array, x: Array) -> Array:
+        driven, recurrent = x @ p["w"] + p["b"], h @ p["u"]
+        if not gated:
+            return jnp.tanh(driven + recurrent)
+        r, z = jnp.split(jax.nn.sigmoid((driven + recurrent)[..., : 2 * units]), 2, -1)
+        n = jnp.tanh(driven[..., 2 * units :] + r * recurrent[..., 2 * units :])
+        return (1 - z) * n + z * h
+
+    def step(ops: Ops, p: Tree, state: Tree, x: Array) -> tuple[Tree, Array]:
+        h = cell(p, state["h"], x)
+        return {"h": h}, h @ p["out"]
+
+    def advance(p: Tree, rates: Tree, state: Tree, e: Tree, x: Array, target: Array) -> tuple[Tree, Tree, Tree, Array]:
+        inner = {k: p[k] for k in e}
+        immediate, d = jax.vmap(jax.jacrev(cell, (0, 1)), (None, 0, 0))(inner, state["h"], x)
+        e = {k: jnp.einsum("bij,bj...->bi...", d, e[k]) + immediate[k] for k in e}
+        h = cell(inner, state["h"], x)
+        value, error = _loss_and_error(h @ p["out"], target)
+        g = error @ p["out"].T
+        grads = {k: jnp.einsum("bi,bi...->...", g, e[k]) for k in e}
+        return {**grads, "out": h.T @ error}, {"h": h}, e, value
+
+    hidden = {"h": jnp.zeros((batch, units), F32)}
+    workload = Workload(step, params, hidden, gaussian(batch, features, outputs), batch, 0)
+    influence = {k: jnp.zeros((batch, units, *params[k].shape), F32) for k in ("w", "u", "b")}
+    return Tight(workload, influence, advance, rule="rtrl")
+
+
 def gradient_of(tight: Tight, params: Tree, inputs: Array, targets: Array) -> Tree:
     """The mean gradient over a sequence with parameters held, by the learner by hand."""
     rates = tight.rates(params)
@@ -304,12 +344,12 @@ def by_hand(make: Callable[[], Tight]) -> Rival:
     return Rival("by hand", build, 1)
 
 
-def online() -> Rival:
+def online(rule: str = "d_rtrl") -> Rival:
     """Etrax, with an update at every step."""
 
     def build(workload: Workload, inputs: Array, targets: Array) -> Program:
         step = partial(workload.step, PLAIN)
-        learner = etrax.compile(step, "d_rtrl", inputs[0], params=workload.params, hidden=workload.hidden)
+        learner = etrax.compile(step, rule, inputs[0], params=workload.params, hidden=workload.hidden)
         optimizer = optax.sgd(RATE)
         train = learner.train(optimizer, loss, window=1)
 
@@ -321,7 +361,7 @@ def online() -> Rival:
         nbytes = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(jax.eval_shape(learner.init).trace))
         return Program(program, program, args, nbytes, lambda params: None)
 
-    return Rival("etrax d_rtrl online", build, 1)
+    return Rival(f"etrax {rule} online", build, 1)
 
 
 def gradient_by_hand(make: Callable[[], Tight]) -> Rival:
@@ -346,7 +386,7 @@ class Cell(NamedTuple):
 
 def _cells(
     gated: Sequence[tuple[int, int]], complex_sizes: Sequence[tuple[int, int]], linear: tuple[int, int],
-    spiking: Sequence[tuple[int, int]],
+    spiking: Sequence[tuple[int, int]], recurrent: tuple[int, int],
 ) -> list[Cell]:  # fmt: skip
     units, features = linear
     return [
@@ -362,11 +402,20 @@ def _cells(
         ),
         *(Cell("lif", 1.0, {"H": h, "D": d}, partial(lif, h, d)) for h, d in spiking),
         *(Cell("lif shared trace", 1.0, {"H": h, "D": d}, partial(lif_shared_trace, h, d)) for h, d in spiking),
+        *(
+            Cell(
+                f"dense {name}",
+                0.8,
+                {"B": b, "H": recurrent[0], "D": recurrent[1]},
+                partial(dense_rtrl, gated, b, *recurrent),
+            )
+            for name, gated, b in (("gru", True, 1), ("rnn", False, 4))
+        ),
     ]
 
 
-CELLS = _cells([(64, 32), (128, 64), (256, 128)], [(64, 32), (256, 128)], (192, 64), [(128, 64), (512, 256)])
-SMALL_CELLS = _cells([(8, 4)], [(8, 4)], (8, 4), [(8, 4)])
+CELLS = _cells([(64, 32), (128, 64), (256, 128)], [(64, 32), (256, 128)], (192, 64), [(128, 64), (512, 256)], (32, 16))
+SMALL_CELLS = _cells([(8, 4)], [(8, 4)], (8, 4), [(8, 4)], (8, 4))
 
 
 def main(names: Sequence[str], turns: int = 60, steps: int = 100) -> None:
@@ -374,8 +423,8 @@ def main(names: Sequence[str], turns: int = 60, steps: int = 100) -> None:
         name = f"{cell.name} {'×'.join(map(str, cell.sizes.values()))}"
         if names and not name.startswith(tuple(names)):
             continue
-        workload = cell.make().workload
-        programs = [rival.build(workload, *workload.data(steps)) for rival in (online(), by_hand(cell.make))]
+        workload, rule = cell.make().workload, cell.make().rule
+        programs = [rival.build(workload, *workload.data(steps)) for rival in (online(rule), by_hand(cell.make))]
         times: list[list[float]] = [[], []]
         for _ in range(turns):
             for program, seconds in zip(programs, times, strict=True):

@@ -204,7 +204,7 @@ def by_hand_cases(size: str) -> list[Case]:
     whole = case("tiny lru", lambda: tiny().workload, 100, rivals, B=2, N=10)
     online = [
         case(f"by hand {cell.name}", lambda cell=cell: cell.make().workload, steps,
-             [by_hand.by_hand(cell.make), by_hand.online()], **cell.sizes)
+             [by_hand.by_hand(cell.make), by_hand.online(cell.make().rule)], **cell.sizes)
         for cell in cells
     ]  # fmt: skip
     return [c._replace(turns=9, budget=2.0) for c in (whole, *online)]

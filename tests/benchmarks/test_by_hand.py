@@ -6,7 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.by_hand import RATE, gradient_of, lif, lif_shared_trace, lru_tight, mingru, online, rtu, trained
+from benchmarks.by_hand import (
+    RATE,
+    dense_rtrl,
+    gradient_of,
+    lif,
+    lif_shared_trace,
+    lru_tight,
+    mingru,
+    online,
+    rtu,
+    trained,
+)
 from benchmarks.workload import PLAIN, loss
 
 import etrax
@@ -21,6 +32,8 @@ LEARNERS = {
     "lru batch 3": partial(lru_tight, 3, 6, 4),
     "lif": partial(lif, 6, 4, 3),
     "lif shared trace": partial(lif_shared_trace, 6, 4, 3),
+    "dense gru": partial(dense_rtrl, True, 1, 6, 4, 3),
+    "dense rnn": partial(dense_rtrl, False, 2, 6, 4, 3),
 }
 
 
@@ -67,10 +80,11 @@ def test_gradient_by_hand_is_bptt(name):
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_gradient_of_etrax_is_bptt(name):
-    workload = double(LEARNERS[name]).workload
+    tight = double(LEARNERS[name])
+    workload = tight.workload
     inputs, targets = in_double(workload.data(STEPS))
     step = partial(workload.step, PLAIN)
-    learner = etrax.compile(step, "d_rtrl", inputs[0], params=workload.params, hidden=workload.hidden)
+    learner = etrax.compile(step, tight.rule, inputs[0], params=workload.params, hidden=workload.hidden)
     (_, grads), _ = learner.value_and_grad(loss, window=1)(workload.params, learner.init(), 3 * inputs, targets)
     close(grads, by_bptt(workload, workload.params, 3 * inputs, targets), 1e-12)
 
