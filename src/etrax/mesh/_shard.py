@@ -252,9 +252,10 @@ def trace_dims(
     """
     leaves, tree = jax.tree.flatten(jax.eval_shape(transport.init))
     by_site = transport.parts(jax.tree.unflatten(tree, list(range(len(leaves)))))
-    fixed, cut = fixed_examples(facts.step, facts.sites), {}
+    fixed, cut, samples_first = fixed_examples(facts.step, facts.sites), {}, transport.samples_first()
     for r in relations:
         site = facts.sites[r.site] if r.copies is None else r.copies.site
+        order = (1, 0) if r.site in samples_first else (0, 1)  # in which the first two axes are slots and samples
         for axis, count in mesh.shape.items():
             numbers = _devices_of_outputs(facts, r, dims, count, axis)
             if numbers is None:
@@ -262,11 +263,12 @@ def trace_dims(
             spread = np.asarray(site_math.spread(site, fixed[r.site], jnp.asarray(numbers)))
             for i in by_site.get(r.site, ()):
                 shape = leaves[i].shape
+                shape = (*(shape[n] for n in order), *shape[2:]) if len(shape) > 1 else shape
                 for like, at in ((site_math.trace_shape(site), spread), (numbers.shape, numbers)):
                     d, lead = _cut_axis(at, count), len(shape) - len(like)
                     if d is not None and lead >= 0 and shape[lead:] == like:
                         axes = list(cut.get(i, (None,) * len(shape)))
-                        axes[lead + d] = axis
+                        axes[order[lead + d] if lead + d < 2 else lead + d] = axis
                         cut[i] = tuple(axes)
                         break
     return cut

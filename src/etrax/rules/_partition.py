@@ -83,6 +83,7 @@ def combined_transport(
         lambda trace: _listed(p.parts(trace) for p in placed),
         without_gradient,
         all(p.moves_in_pieces for p in parts),
+        lambda: frozenset().union(*(p.samples_first() for p in parts)),
     )
 
 

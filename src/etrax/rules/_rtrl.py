@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from ..compiler.analysis import Facts, Relation, find_samples, is_steep
+from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep
 from ..compiler.ir import mapped
 from ..compiler.opened import fixed_examples
 from ..compiler.ops import sum_unrolled
@@ -46,73 +47,129 @@ from ..runtime import (
 from ._rule import Rule
 from ._verdicts import whole_influence_verdict
 
+# Numbers in the trace of an op up to which it is looked up how samples lie in it.
+LARGEST = 2**24
+
 
 class DenseTrace(NamedTuple):
-    """Per relation, (S, …trace shape), S the number of state scalars of a sample."""
+    """Per relation, (S, …trace shape), S the number of state scalars of a sample.
+
+    Where the trace of the op has its samples first, they stand before S, so that a sample's matrix lies in one piece.
+    """
 
     influence: list[Array]
+
+
+@dataclass(frozen=True, eq=False)
+class _Dense:
+    """The matrix of each relation between a weight op and the states of a sample."""
+
+    facts: Facts
+    relations: Sequence[Relation]
+    dtypes: Sequence[np.dtype]
+
+    @cached_property
+    def groups(self) -> Sequence[Group]:
+        return find_samples(self.facts).groups
+
+    @cached_property
+    def layouts(self) -> dict[int, Layout]:
+        return {g: layout_of(self.facts, self.groups[g]) for g in {r.group for r in self.relations}}
+
+    @cached_property
+    def axes(self) -> list[int | np.ndarray | None]:
+        """Per relation, the axis of samples; on use only, since the size of a trace is asked for large models too."""
+        fixed = fixed_examples(self.facts.step, self.facts.sites)
+        return [sample_axis(self.facts, r, fixed[r.site]) for r in self.relations]
+
+    @cached_property
+    def samples_first(self) -> list[bool]:
+        """Per relation, whether its matrices lie with the samples before the slots."""
+        shapes = [site_math.trace_shape(self.facts.sites[r.site]) for r in self.relations]
+        if sum(math.prod(shape) for shape in shapes) > LARGEST:
+            return [False] * len(shapes)
+        counts = [int(r.places.max()) + 1 for r in self.relations]
+        return [isinstance(axis, int) and axis == 0 and shape[0] == count
+                for axis, shape, count in zip(self.axes, shapes, counts, strict=True)]  # fmt: skip
+
+    def exchanged(self, k: int, influence: Array) -> Array:
+        """(S, …trace shape) as it lies in a trace, or what lies there as (S, …trace shape)."""
+        return jnp.moveaxis(influence, 1, 0) if self.samples_first[k] else influence
+
+    def init(self) -> DenseTrace:
+        shapes = [
+            (self.layouts[r.group].size, *site_math.trace_shape(self.facts.sites[r.site])) for r in self.relations
+        ]
+        lying = [(s[1], s[0], *s[2:]) if first else s for s, first in zip(shapes, self.samples_first, strict=True)]
+        return DenseTrace([jnp.zeros(s, d) for s, d in zip(lying, self.dtypes, strict=True)])
+
+    def cleared(self, k: int, influence: Array, window: WindowData, flags: Array) -> Array:
+        """A matrix with zero for the samples that start again."""
+        r, by_slot = self.relations[k], self.exchanged(k, influence)
+        return self.exchanged(k, cleared_influence(self.facts, self.groups[r.group], r, window, flags, by_slot))
+
+    def credit(self, trace: DenseTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
+        out: dict[int, Array] = {}
+        for k, (r, influence) in enumerate(zip(self.relations, trace.influence, strict=True)):
+            if window.resets is not None:
+                influence = self.cleared(k, influence, window, window.resets[0])
+            bars = self.layouts[r.group].stack({i: g[i] for i in self.groups[r.group].leaves})
+            add_to(out, r.site, self._met(k, bars.astype(influence.dtype), influence, window))
+        return out
+
+    def _met(self, k: int, bars: Array, influence: Array, window: WindowData) -> Array:
+        """Σ_s bars[s] J[s], of the weight's shape."""
+        r, axis = self.relations[k], self.axes[k]
+        apply = partial(site_math.apply, self.facts.sites[r.site], window.fixed[r.site])
+        if is_steep(self.facts) or isinstance(axis, np.ndarray):
+            group, by_slot = self.groups[r.group], self.exchanged(k, influence)
+            signals = jax.vmap(gather_of(r.places, group.varshape, group.num_positions))(bars)
+            if is_steep(self.facts):
+                masked = partial(site_math.met, self.facts.sites[r.site], window.fixed[r.site])
+                signals = jax.vmap(masked)(by_slot, signals)
+            return sum_unrolled(jax.vmap(apply)(by_slot, signals))
+        # All that meets one cotangent is of its sample: products with vectors, and then nothing but the op's sum.
+        bars = bars.reshape(bars.shape[0], -1)
+        if self.samples_first[k]:
+            met = jnp.einsum("sb,bs...->b...", bars, influence)
+        elif axis is None:
+            met = jnp.tensordot(bars[:, 0], influence, 1)
+        else:
+            samples = jnp.repeat(bars, influence.shape[axis + 1] // bars.shape[1], 1)
+            met = jnp.einsum("sb,sb...->b...", samples, jnp.moveaxis(influence, axis + 1, 1))
+            met = jnp.moveaxis(met, 0, axis)
+        return apply(met, jnp.ones(r.places.shape, met.dtype))
+
+    def move(self, trace: DenseTrace, window: WindowData) -> DenseTrace:
+        moved, steep = list(trace.influence), is_steep(self.facts)
+        if window.resets is not None:
+            moved = [self.cleared(k, a, window, window.resets.any(0)) for k, a in enumerate(moved)]
+        for g, layout in sorted(self.layouts.items()):
+            across, fresh = pull_all(layout, window)
+            # Moved after it was read, a matrix stays in its place.
+            across = across + jnp.asarray(window.zero_after_credit, across.dtype)
+            for k, r in enumerate(self.relations):
+                if r.group != g:
+                    continue
+                outer = partial(site_math.outer, self.facts.sites[r.site], window.fixed[r.site], window.data(r.site))
+                new = self.exchanged(k, jax.vmap(outer)(fresh[r.site]))
+                carry = _carry_samples if self.samples_first[k] else partial(carry_over, axis=self.axes[k])
+                moved[k] = (carry(across, moved[k], steep=steep) + new).astype(self.dtypes[k])
+        return DenseTrace(moved)
 
 
 def dense_transport(
     facts: Facts, sites: frozenset[int] | None = None, trace_dtype: DTypeLike | None = None
 ) -> Transport[DenseTrace]:
-    """RTRL. Where each state scalar lies is found on use only: the size of the trace is asked for large models, too."""
-    samples = find_samples(facts)
-    relations = [r for r in samples.relations if sites is None or r.site in sites]
-    dtypes = [trace_dtype_of(facts, r, trace_dtype) for r in relations]
-
-    @cache
-    def layout(group: int) -> Layout:
-        return layout_of(facts, samples.groups[group])
-
-    @cache
-    def axis(k: int) -> int | np.ndarray | None:
-        r = relations[k]
-        return sample_axis(facts, r, fixed_examples(facts.step, facts.sites)[r.site])
-
-    def init() -> DenseTrace:
-        widths = [layout(r.group).size for r in relations]
-        shapes = [site_math.trace_shape(facts.sites[r.site]) for r in relations]
-        return DenseTrace([jnp.zeros((n, *s), d) for n, s, d in zip(widths, shapes, dtypes, strict=True)])
-
-    def credit(trace: DenseTrace, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        out: dict[int, Array] = {}
-        for k, (r, influence) in enumerate(zip(relations, trace.influence, strict=True)):
-            group, site, fixed = samples.groups[r.group], facts.sites[r.site], window.fixed[r.site]
-            if window.resets is not None:
-                influence = cleared_influence(facts, group, r, window, window.resets[0], influence)
-            gather = gather_of(r.places, group.varshape, group.num_positions)
-            signal = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves}))
-            signal = jax.vmap(gather)(signal).astype(influence.dtype)
-            if is_steep(facts):
-                signal = jax.vmap(partial(site_math.met, site, fixed))(influence, signal)
-            elif axis(k) is None:
-                # All of y acts on one sample, whose cotangents meet the matrix as one product with a vector.
-                bars = jnp.stack(layout(r.group).read({i: g[i] for i in group.leaves})).reshape(-1)
-                total = jnp.tensordot(bars.astype(influence.dtype), influence, 1)
-                add_to(out, r.site, site_math.apply(site, fixed, total, jnp.ones_like(signal[0])))
-                continue
-            each = jax.vmap(partial(site_math.apply, site, fixed))(influence, signal)
-            add_to(out, r.site, sum_unrolled(each))
-        return out
-
-    def move(trace: DenseTrace, window: WindowData) -> DenseTrace:
-        moved = list(trace.influence)
-        if window.resets is not None:
-            flags, groups = window.resets.any(0), samples.groups
-            pairs = zip(relations, moved, strict=True)
-            moved = [cleared_influence(facts, groups[r.group], r, window, flags, a) for r, a in pairs]
-        for g in sorted({r.group for r in relations}):
-            across, fresh = pull_all(layout(g), window)
-            for k, r in enumerate(relations):
-                if r.group != g:
-                    continue
-                outer = partial(site_math.outer, facts.sites[r.site], window.fixed[r.site], window.data(r.site))
-                new = jax.vmap(outer)(fresh[r.site])
-                moved[k] = (carry_over(across, moved[k], axis(k), is_steep(facts)) + new).astype(dtypes[k])
-        return DenseTrace(moved)
-
-    return Transport(init, credit, move, parts=lambda trace: by_site([r.site for r in relations], trace.influence))
+    """RTRL, for the ops of some sites."""
+    relations = [r for r in find_samples(facts).relations if sites is None or r.site in sites]
+    dense = _Dense(facts, relations, [trace_dtype_of(facts, r, trace_dtype) for r in relations])
+    numbers = [r.site for r in relations]
+    return Transport(
+        dense.init, dense.credit, dense.move,
+        parts=lambda trace: by_site(numbers, trace.influence),
+        samples_first=lambda: frozenset(j for j, first in zip(numbers, dense.samples_first, strict=True) if first),
+    )  # fmt: skip
 
 
 def pull_all(layout: Layout, window: WindowData) -> tuple[Array, dict[int, Array]]:
@@ -134,7 +191,7 @@ def pull_stacked(layout: Layout, stacked: Mapping[int, Array], window: WindowDat
 
     def one(cotangents: Mapping[int, Array]) -> tuple[Array, dict[int, Array]]:
         entry, deltas = pull(cotangents)
-        return jnp.stack([v.reshape(-1) for v in layout.read(entry)]), deltas
+        return layout.stack(entry).reshape(layout.size, -1), deltas
 
     return mapped(one, stacked)
 
@@ -158,14 +215,18 @@ def carry_over(across: Array, influence: Array, axis: int | np.ndarray | None, s
         return lax.scan(term, start, (jnp.moveaxis(across, 1, 0), influence))[0]
     moved = jnp.moveaxis(influence, axis + 1, 1)
     apart = moved.reshape(moved.shape[0], across.shape[2], -1, *moved.shape[2:])
-    if steep:
-        across = finite_unless(across, (apart != 0).reshape(*apart.shape[:2], -1).any(2))
-    # Rows of a sample stay whole on their way to its product and back. An einsum would multiply from the other side,
-    # for which XLA transposes the matrix element by element.
-    rows = jnp.moveaxis(apart, 1, 0)
-    products = jnp.moveaxis(across, 2, 0) @ rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
-    out = jnp.moveaxis(products.reshape(*products.shape[:2], *rows.shape[2:]), 0, 1)
+    out = jnp.moveaxis(_carry_samples(across, jnp.moveaxis(apart, 1, 0), steep), 0, 1)
     return jnp.moveaxis(out.reshape(-1, *moved.shape[1:]), 1, axis + 1)
+
+
+def _carry_samples(across: Array, influence: Array, steep: bool) -> Array:
+    """`carry_over` for an influence (samples, S, …), each sample's rows by a product of its own."""
+    rows = influence.reshape(*influence.shape[:2], math.prod(influence.shape[2:]))
+    if steep:
+        across = finite_unless(across, (rows != 0).any(2).T)
+    # An einsum would multiply from the other side, for which XLA transposes the matrix element by element.
+    products = jnp.moveaxis(across, 2, 0) @ rows
+    return products.reshape(*products.shape[:2], *influence.shape[2:])
 
 
 def sample_axis(facts: Facts, relation: Relation, fixed: Sequence[Array | np.ndarray]) -> int | np.ndarray | None:

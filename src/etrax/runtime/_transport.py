@@ -159,7 +159,8 @@ class Transport(Generic[Trace]):
     site's weight through the entry state, given g = ∂L/∂h_0. `move(trace, window)` is the trace at the window's exit.
 
     The rest is optional. `parts(trace)` lists by site the arrays of the trace that belong to it, to look at and to
-    name. Sites in `without_gradient` have no gradient at all. Where `moves_in_pieces`, the trace may be moved over
+    name; of sites in `samples_first()`, these have their first axis, of samples, before one of slots, else slots come
+    first. Sites in `without_gradient` have no gradient at all. Where `moves_in_pieces`, the trace may be moved over
     parts of a window one after the other; one that is drawn at random once a window would then be another.
     """
 
@@ -174,6 +175,7 @@ class Transport(Generic[Trace]):
     parts: Callable[[Trace], dict[int, list[Array]]] = lambda trace: {}
     without_gradient: frozenset[int] = frozenset()
     moves_in_pieces: bool = True
+    samples_first: Callable[[], frozenset[int]] = frozenset
 
     @property
     def in_pieces(self) -> bool:
@@ -218,6 +220,7 @@ def embed_trace(
         lambda trace: transport.parts(of(trace)),
         transport.without_gradient,
         transport.moves_in_pieces,
+        transport.samples_first,
     )
 
 
