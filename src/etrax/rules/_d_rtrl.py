@@ -87,10 +87,10 @@ def d_rtrl(
     them, up to 64 units. `hops=0` does not. By default it is carried where it makes a parameter exact, for up to 20
     units with different leaks, and the trace stays below 512 MB.
 
-    Beyond these bounds, units whose leaks are constants between 0 and 1 share a few leaks in place of their own: a leak
-    λ of a unit is followed by a weighted sum of theirs, λ^t ≈ Σ_j w_j κ_j^t. By default there are as few as keep that
-    within 0.001 at every t. `shared_leaks=4` takes four for every layer above with more different leaks than that, which
-    are less exact and take less memory; up to four different leaks stay exact. The verdict is *approximate* and says
+    Beyond these bounds, units whose leaks are constants between 0 and 1 share a few leaks in place of their own: the
+    decay λ^t of a unit is followed by a weighted sum of theirs, Σ_j w_j κ_j^t. By default there are as few as keep
+    that within 0.001 at every t. `shared_leaks=4` takes four for every layer above that has more different leaks, which
+    takes less memory and is less exact; up to four different leaks stay exact. The verdict is *approximate* and says
     how far λ^t is off. `shared_leaks=0` does without.
 
     Linear maps in series (`x @ A @ B`, a norm's scale before a projection) share the trace of their product where that
@@ -206,9 +206,7 @@ def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
     )
 
 
-def _hop_notes(
-    facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int | None, shared: int | None
-) -> list[str]:
+def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int | None, shared: int | None) -> list[str]:
     """What hops take, and the advice to ask for those that are not carried by default."""
     out, carried = [], set()
     if hopped is not None:

@@ -29,8 +29,17 @@ from ..compiler.analysis import (
 )
 from ..compiler.ir import Role
 from ..runtime.traces import Hopped, SpreadOut, hopped_with, possible_hops, spread_out
-from ._verdicts import Kind, Verdict, by_position_verdict, carried_groups, lost_paths, relations_of, with_least_window
-from ._words import in_words
+from ._verdicts import (
+    Kind,
+    Verdict,
+    by_position_verdict,
+    carried_groups,
+    lost_paths,
+    relations_of,
+    with_least_window,
+    worded,
+)
+from ._words import in_brief, in_words, listed
 
 # A layer above with a leak per unit takes a state more for each of them at every position below. So many are carried by
 # default, and so many if hops are asked for. This decides what is exact, so that it is the same on every device.
@@ -90,7 +99,9 @@ def _shared(units: np.ndarray, most: int, count: int | None) -> SharedLeaks | No
 def unshared_notes(facts: Facts, count: int) -> list[str]:
     """Why leaks of units that are more than this are not shared, though that was asked for."""
     possible, out = possible_hops(facts), []
-    for k, columns in enumerate(() if possible is None else possible.columns):
+    if possible is None:
+        return out
+    for k, columns in enumerate(possible.columns):
         if columns <= count:
             continue
         units, names = possible.constant_leaks[k], ", ".join(facts.params_of(possible.relations[k].site))
@@ -135,30 +146,36 @@ def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) 
     above = ", ".join(
         facts.state_name(i) for hop in hopped.hops if hop.site in met for i in facts.groups[hop.group].leaves
     )
-    names = ", ".join(name for j in sorted(met) for name in facts.params_of(j))
+    through = [name for j in sorted(met) for name in facts.params_of(j)]
+    names, some_names = ", ".join(through), listed(through, 2)
     left = _without(lost_paths(hopped.wider, param, fan_out), ops)
     shared = _shared_in_words(hopped, met)
     if left and carried_groups(hopped.wider, param, fan_out):
         paths = _without(lost, ops)
-        listed = in_words(facts, paths) if paths else in_words(hopped.wider, left)
-        return Verdict(
+        missing, of = (paths, facts) if paths else (left, hopped.wider)
+        texts = [in_words(of, missing), *(in_brief(of, missing, most) for most in (3, 1))]
+        how = f" {shared}" if shared else ""
+        return worded(
             Kind.APPROXIMATE,
-            f"its influence on {above} through {names} is carried in part{', ' + shared if shared else ''}; "
-            f"not carried: {listed}",
+            *(f"its influence on {above} through {names} is carried in part{how}; not carried: {t}" for t in texts),
+            f"what passes through {some_names} is carried in part{how}; not carried: {texts[-1]}",
         )
     if left:
         return plain
     if shared:
-        return Verdict(
+        return worded(
             Kind.APPROXIMATE,
             f"its influence is carried position by position, and that on {above} through {names} {shared}",
+            f"its influence is carried position by position, and what passes through {some_names} {shared}",
         )
     count = max(n for hop, n in zip(hopped.hops, hopped.counts, strict=True) if hop.site in met)
     more = "one leaky sum more" if count == 1 else f"{count} leaky sums more, one for each leak,"
-    return Verdict(
+    return worded(
         Kind.EXACT,
         f"its influence is carried position by position, also that on {above} through {names}, which is {more} "
         f"at each position; what came before is weighed with {names} as it is now",
+        f"its influence is carried position by position, also what passes through {some_names}, which is {more} "
+        "at each position; what came before is weighed with the weights of now",
     )
 
 

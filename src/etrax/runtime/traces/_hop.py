@@ -9,7 +9,7 @@ layer on r is then no (w × outputs) matrix, but that on r̃, one state scalar m
 Where κ and f differ between the columns of V (a leak per unit, a layer of few spiking neurons), each column o has
 filtered data r̃_o of its own, and credit (∂L/∂r_0[o] V[:, o]) · ε_r̃_o. They may depend on states and on the sample.
 
-Where κ are many constants, a few shared leaks may stand for them (`shared_leaks` in `analysis`), λ^t ≈ Σ_j w_j(λ) κ_j^t:
+Where κ are many constants λ_o, few shared ones may stand for them, λ_o^t ≈ Σ_j w_j(λ_o) κ_j^t (`shared_leaks`):
 
     r̃_j' = κ_j r̃_j + f u        credit (Σ_o ∂L/∂r_0[o] w_j(λ_o) V[:, o]) · ε_r̃_j for each j
 
@@ -54,7 +54,6 @@ from .._probes import plan_probes
 from .._structure import Structure, structure_of
 from .._transport import EachStep, FusedCredit, Transport, WindowData
 from .._view import reduced_view
-
 
 R = TypeVar("R")
 
@@ -168,8 +167,16 @@ class Hopped(WiderStep):
 
     @cached_property
     def varying(self) -> list[Rates]:
-        """Per relation, the axes of y along which its rates differ."""
-        return [_rates(self.facts, r, self.known, k) for k, r in enumerate(self.relations)]
+        """Per relation, the axes of y along which its rates differ; shared leaks are those of all samples."""
+        varying = [_rates(self.facts, r, self.known, k) for k, r in enumerate(self.relations)]
+        return [
+            rates if s is None else rates._replace(samples=self._uneven(k, rates.samples))
+            for k, (rates, s) in enumerate(zip(varying, self.shared, strict=True))
+        ]
+
+    def _uneven(self, k: int, axes: Sequence[int]) -> tuple[int, ...]:
+        """Axes along which the factor f of relation k, which acts on one state, differs."""
+        return tuple(axis for axis in axes if not self.known.rows[k][0].along[axis])
 
     @cached_property
     def columns(self) -> list[int]:
@@ -183,8 +190,7 @@ class Hopped(WiderStep):
 
     def has_gains(self, k: int) -> bool:
         """Whether the factor f of relation k differs between columns that share leaks, and meets the credit."""
-        rows = self.known.rows[k]
-        return self.shared[k] is not None and not all(rows[0].along[axis] for axis in self.varying[k].columns)
+        return self.shared[k] is not None and bool(self._uneven(k, self.varying[k].columns))
 
     @cached_property
     def wider(self) -> Facts:
@@ -287,8 +293,11 @@ class Hopped(WiderStep):
 
     def _gains(self, k: int, window: WindowData) -> Array:
         """The factor f of relation k at the elements of y, made of parameters only."""
-        rows = lambda *args: [row[0] for row in self.plan.reader(*args)[1]]
-        return self._read_before(rows, window.params, window.weights)[k]
+
+        def gain(*args: Any) -> Array:
+            return self.plan.reader(*args)[1][k][0]
+
+        return self._read_before(gain, window.params, window.weights)
 
     def _weights_at_y(self, k: int, dtype: DTypeLike) -> Array:
         """The weights w of shared leaks, (leaks, *y), with axes of one beside the columns."""
@@ -323,8 +332,8 @@ class Hopped(WiderStep):
         layout, group = self.plan.layout(k), self.relations[k].group
         if self.columns[k] == 1 or layout.size > 1 or not layout.links[0, 0] or not self.known.is_fixed(group):
             return False
-        row, rates = self.known.rows[k][0], self.varying[k]
-        return all(row.along[axis] for axis in rates.columns) or (row.fixed and not rates.samples)
+        rates, fixed = self.varying[k], self.known.rows[k][0].fixed
+        return not self._uneven(k, rates.columns) or (fixed and not self._uneven(k, rates.samples))
 
 
 def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:
