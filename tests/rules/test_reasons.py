@@ -52,14 +52,12 @@ def test_reasons_of_the_zoo_are_short(name):
     check(etrax.compile(model.step, "tbptt", *first, params=model.params, hidden=model.hidden))
 
 
-def layers(count):
-    """Weights behind one another, read by a state that feeds back to all of them."""
+def beside(count):
+    """Weights side by side, behind a recurrent one."""
 
     def step(p, h, x):
         y = x + h @ p["feedback"]
-        for w in p["layers"]:
-            y = jnp.tanh(y @ w)
-        h = 0.9 * h + y
+        h = 0.9 * h + sum(jnp.tanh(k * y) @ w for k, w in enumerate(p["layers"], 1))
         return h, h
 
     params = {"feedback": jnp.ones((3, 3)), "layers": [jnp.ones((3, 3))] * count}
@@ -67,7 +65,7 @@ def layers(count):
 
 
 def test_what_a_reason_leaves_out_is_in_the_full_report():
-    learner = layers(12)
+    learner = beside(12)
     verdict = learner.report.verdicts["feedback"]
     assert "and 9 more" in verdict.reason and "'layers[11]'" not in verdict.reason and len(verdict.full) > 1000
     assert "'layers[11]'" in verdict.full and "'layers[11]'" in learner.report.full()

@@ -148,6 +148,7 @@ def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) 
     )
     through = [name for j in sorted(met) for name in facts.params_of(j)]
     names, some_names = ", ".join(through), listed(through, 2)
+    places = listed([str(facts.sites[j].source or facts.sites[j].label) for j in sorted(met)], 1)
     left = _without(lost_paths(hopped.wider, param, fan_out), ops)
     shared = _shared_in_words(hopped, met)
     if left and carried_groups(hopped.wider, param, fan_out):
@@ -165,8 +166,8 @@ def _carried_by_hops(facts: Facts, param: int, fan_out: FanOut, hopped: Hopped) 
     if shared:
         return worded(
             Kind.APPROXIMATE,
-            f"its influence is carried position by position, and that on {above} through {names} {shared}",
-            f"its influence is carried position by position, and what passes through {some_names} {shared}",
+            f"its influence is carried position by position, and that on {above} through {names} ({places}) {shared}",
+            f"its influence is carried position by position, and what passes through {some_names} ({places}) {shared}",
         )
     count = max(n for hop, n in zip(hopped.hops, hopped.counts, strict=True) if hop.site in met)
     more = "one leaky sum more" if count == 1 else f"{count} leaky sums more, one for each leak,"

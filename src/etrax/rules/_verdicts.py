@@ -40,6 +40,7 @@ from ._words import in_brief, in_words, listed, words_of
 # Of how many ops, states and paths a reason speaks: of all, or of so many, if it would be too long.
 _SHORTER = (None, 3, 1)
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
+_IN_PART_BRIEF = "a trace that is carried in part can be worse than `tbptt`"
 
 
 class Kind(StrEnum):
@@ -219,13 +220,14 @@ def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) 
     if not groups:
         why = "its gradient is exact inside a window only"
         texts = [f"no trace is carried from {u}, {why}: {text}" for u, text in zip(used, paths, strict=True)]
-        return worded(Kind.TRUNCATED, *texts, f"no trace is carried from it: {paths[-1]}")
-    more = f"; {_IN_PART}" if any(path.kind is LostKind.TAIL for path in lost) else ""
+        return worded(Kind.TRUNCATED, *texts, f"no trace is carried from {used[-1]}: {paths[-1]}")
+    in_part = any(path.kind is LostKind.TAIL for path in lost)
+    warnings = [f"; {text}" if in_part else "" for text in (_IN_PART, _IN_PART_BRIEF, _IN_PART_BRIEF)]
     texts = [
-        f"a trace is carried from {u} to {s}; not carried: {text}{more}"
-        for u, s, text in zip(used, states, paths, strict=True)
+        f"a trace is carried from {u} to {s}; not carried: {text}{warning}"
+        for u, s, text, warning in zip(used, states, paths, warnings, strict=True)
     ]
-    return worded(Kind.APPROXIMATE, *texts, f"not carried: {paths[-1]}")
+    return worded(Kind.APPROXIMATE, *texts, f"not carried: {paths[-1]}{warnings[-1]}", f"not carried: {paths[-1]}")
 
 
 def _reached(facts: Facts, param: int, fan_out: FanOut) -> str:

@@ -109,18 +109,19 @@ def listed(names: Sequence[str], most: int | None) -> str:
 
 
 def in_brief(facts: Facts, lost: Sequence[LostPath], most: int) -> str:
-    """Several paths in few words: those through weight ops together, and at most so many others, ops and states."""
+    """At most so many clauses on several paths: what is left out though it could be carried, weight ops, all others."""
+    clauses = [_briefly(facts, path) for path in lost if path.kind is LostKind.HALF]
     through = [path for path in lost if path.kind in (LostKind.THROUGH_OP, LostKind.RECURRENT_OP)]
     rescaled = [path for path in lost if path.kind is LostKind.RESCALED]
-    clauses = [_passing(facts, through, most)] if through else []
+    clauses += [_passing(facts, through, most)] if through else []
     if rescaled:
         pairs = listed([f"{_names(facts, p.targets)} and {_names(facts, p.beside)}" for p in rescaled], most)
         clauses.append(
             f"its traces to {pairs} are left out: one is kept in units of the other (`jax.lax.stop_gradient` around "
-            "the new ones has them carried, if the output does not depend on these units)"
+            "new units that no output depends on has them carried)"
         )
     others = [path for path in lost if path not in through and path not in rescaled]
-    clauses += dict.fromkeys(_briefly(facts, path) for path in others)
+    clauses = list(dict.fromkeys([*clauses, *(_briefly(facts, path) for path in others)]))
     left = len(clauses) - most
     return "; ".join(clauses[:most]) + (f"; and {left} more path{'s' * (left > 1)}" if left > 0 else "")
 
@@ -136,7 +137,7 @@ def _briefly(facts: Facts, lost: LostPath) -> str:
     there, other = _names(facts, lost.targets), _names(facts, lost.beside)
     match lost.kind:
         case LostKind.TAIL:
-            where = f" ({lost.cause})" if lost.cause else ""
+            where = f" ({_cause(facts, lost)})" if lost.cause else ""
             return f"one of its elements reaches several positions of {there}{where}{_cost_of(lost)}"
         case LostKind.HALF:
             return (
