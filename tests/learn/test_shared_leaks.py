@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.learn.oracle import bptt, relative_error
 from tests.learn.test_hops import gradients, loss, model
+from tests.learn.test_memory import measured
 
 import etrax
 from etrax.compiler.analysis import shared_leaks
@@ -94,6 +95,11 @@ def test_by_default_as_few_as_keep_the_error_small():
     # One state more at each position of the layer below for each shared leak.
     sizes = [learner.with_rule(etrax.d_rtrl(shared_leaks=n)).memory(window=3).trace for n in (7, 0)]
     assert learner.memory(window=3).trace == sizes[0] and sizes[0] - sizes[1] == 7 * m.params["w"].size * 2 * 8
+
+
+def test_memory_is_predicted():
+    learner = compiled(above(), etrax.d_rtrl(shared_leaks=3))[0]
+    assert learner.memory(window=5, steps=20).peak == pytest.approx(measured(learner, 5, 20), rel=0.1)
 
 
 def test_many_shared_leaks_are_exact_to_rounding():
