@@ -7,6 +7,7 @@ import pytest
 from tests.learn.oracle import bptt, relative_error
 from tests.learn.test_hops import gradients, loss, model
 from tests.learn.test_memory import measured
+from tests.zoo import ZOO
 
 import etrax
 from etrax.compiler.analysis import shared_leaks
@@ -138,6 +139,25 @@ def test_leaks_of_one_layer_may_be_shared_beside_those_of_another():
         grads = gradients(learner, m, xs, targets, window)
         assert relative_error(grads["w"], want["w"]) < 1e-3
         assert all(relative_error(grads[path], want[path]) < 1e-11 for path in ("out", "other"))
+
+
+def test_what_is_exact_by_copies_of_coarse_states_stays_so():
+    """Copies are not carried beside filtered data: shared leaks, which are not exact, give way to them."""
+    coarse, (m, xs, _) = ZOO["stabilisers/one_maximum"](), model(above())
+    (x,) = jax.tree.leaves(coarse.make_inputs(1, 0))
+
+    def step(p, s, inputs):
+        state, y = coarse.step(p["coarse"], s["coarse"], inputs[0])
+        leaky, r = m.step(p["leaky"], s["leaky"], inputs[1])
+        return {"coarse": state, "leaky": leaky}, (y, r)
+
+    params = {"coarse": coarse.params, "leaky": m.params}
+    hidden = {"coarse": coarse.hidden, "leaky": m.hidden}
+    rules = (etrax.d_rtrl(), etrax.d_rtrl(shared_leaks=0), etrax.d_rtrl(shared_leaks=4))
+    reports = [etrax.compile(step, r, (x[0], xs[0]), params=params, hidden=hidden).report.verdicts for r in rules]
+    assert reports[0] == reports[1]
+    assert all(verdict.kind == "exact" for path, verdict in reports[0].items() if path[0] == "coarse")
+    assert "by 4 shared leaks" in reports[2]["leaky", "w"].reason
 
 
 def leaks_that_learn(p, x):

@@ -130,7 +130,8 @@ def d_rtrl(
     def carried(facts: Facts) -> Hopped | None:
         if hops == 0:
             return None
-        return chosen_hops(facts, limit, True, shared_leaks) if hops == 1 else _cheap_hops(facts, limit, shared_leaks)
+        share = 0 if shared_leaks is None and _needs_copies(facts, limit, hops == 1) else shared_leaks
+        return chosen_hops(facts, limit, True, share) if hops == 1 else _cheap_hops(facts, limit, share)
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
         more = carried(facts) or _cheap_spreads(facts, limit)
@@ -234,6 +235,11 @@ def _cheap_hops(facts: Facts, fan_out: FanOut, shared: int | None) -> Hopped | N
         if hopped is not None and _is_cheap(hopped.wider, fan_out):
             return hopped
     return None
+
+
+def _needs_copies(facts: Facts, fan_out: FanOut, partly: bool) -> bool:
+    """Whether copies of coarse states make a parameter exact, which are not carried beside hops, and no hop does."""
+    return chosen_hops(facts, fan_out, partly, 0) is None and _cheap_spreads(facts, fan_out) is not None
 
 
 @memoised

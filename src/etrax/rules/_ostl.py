@@ -101,7 +101,7 @@ def own_share(facts: Facts, param: int) -> Verdict:
     if plain.kind is not Kind.APPROXIMATE:
         return plain
     what = "each position keeps its own share of the whole recurrence; what positions do to each other is not carried"
-    return worded(Kind.APPROXIMATE, *wordings_within(plain, f"{what}: "))
+    return worded(Kind.APPROXIMATE, *wordings_within(plain, f"{what}; "))
 
 
 def own_elements(facts: Facts, param: int) -> Elements:
