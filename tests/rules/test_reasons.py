@@ -69,6 +69,7 @@ def test_what_a_reason_leaves_out_is_in_the_full_report():
     verdict = learner.report.verdicts["feedback"]
     assert "and 9 more" in verdict.reason and "'layers[11]'" not in verdict.reason and len(verdict.full) > 600
     assert "'layers[11]'" in verdict.full and "'layers[11]'" in learner.report.full()
+    assert verdict.reason in repr(verdict) and verdict.full not in repr(verdict)
     entry = next(p for p in learner.report.to_dict()["parameters"] if p["path"] == ["feedback"])["verdict"]
     assert entry["reason"] == verdict.reason and entry["full"] == verdict.full and "wordings" not in entry
 

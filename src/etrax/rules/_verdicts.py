@@ -65,6 +65,10 @@ class Verdict(NamedTuple):
     later: Kind | None = None
     wordings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items() if name != "wordings")
+        return f"Verdict({fields})"
+
     @property
     def full(self) -> str:
         """The reason with every path that is not carried, and its place."""
