@@ -231,9 +231,9 @@ def needed_for(eqn: JaxprEqn, output: int) -> tuple[Jaxpr, list[bool]]:
     return pruned, [not isinstance(v, Literal) and v in read and first(v) for v in eqn.invars]
 
 
-def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
-    """Remove the equations that no output needs; the inputs stay as they are."""
-    return _partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+def without_dead_code(jaxpr: Jaxpr, outputs: Sequence[bool] | None = None) -> Jaxpr:
+    """Remove the equations that no output needs, and outputs that are not asked for; the inputs stay as they are."""
+    return _partial_eval.dce_jaxpr(jaxpr, outputs or [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def bodies_of(eqn: JaxprEqn) -> list[Jaxpr]:

@@ -85,7 +85,7 @@ def test_mouse_shows_the_reason(load):
     page.hover("#parameter-1 rect")
     said = page.locator("#panel").inner_text()
     verdicts = list(mixed().report.verdicts.values())
-    assert verdicts[1].kind in said and verdicts[1].reason.replace("`", "") in said
+    assert verdicts[1].kind in said and verdicts[1].full.replace("`", "") in said
 
 
 def test_keyboard_reaches_reason_and_row(load):

@@ -82,7 +82,7 @@ def test_every_parameter_has_a_row_with_verdict_and_reason(case):
     for i, p in enumerate(report.parameters):
         said = rows[f"row-{i}"]
         assert p.verdict.kind in said
-        assert p.verdict.reason.replace("`", "").translate({7: 0xFFFD, 0xD800: 0xFFFD}) in said
+        assert p.verdict.full.replace("`", "").translate({7: 0xFFFD, 0xD800: 0xFFFD}) in said
         assert ("×".join(map(str, p.shape)) or "scalar") in said
     assert len([key for key in rows if (key or "").startswith("row-")]) == len(report.parameters)
 

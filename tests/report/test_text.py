@@ -65,7 +65,7 @@ def test_ops_on_the_way_are_named_in_one_clause():
     params = {name: jnp.ones((3, 3)) for name in "wab"}
     hidden = {name: jnp.zeros((2, 3)) for name in "vq"}
     learner = etrax.compile(step, etrax.d_rtrl(hops=0), jnp.ones((2, 3)), params=params, hidden=hidden)
-    reason = learner.report.verdicts["w",].reason
+    reason = learner.report.verdicts["w",].full
     assert reason.count("before it reaches a state") == 1
     assert "its output passes through the weight ops of 'a' (" in reason and "), 'b' (" in reason
 

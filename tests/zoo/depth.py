@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import jax.numpy as jnp
+import numpy as np
 
 from .model import EXACT, REPORTED, B, Family, H, I, inputs, normal
 
@@ -35,6 +36,30 @@ def two_layers_delayed(draw):
         return [new1, new2], jnp.tanh(new2)
 
     return step, [{"w": draw(I, H)}, {"w": draw(H, H)}], [draw(B, H), draw(B, H)], inputs(normal(B, I))
+
+
+def many_units(draw, leaks):
+    """A layer under 30 leaky units with these constant leaks."""
+
+    def step(params, hidden, x):
+        h1, h2 = hidden
+        h1 = 0.9 * h1 + jnp.tanh(x @ params["lower"])
+        h2 = leaks * h2 + (1 - leaks) * (jnp.sin(h1) @ params["upper"])
+        return (h1, h2), h2
+
+    return step, {"lower": draw(I, H), "upper": draw(H, 30)}, (draw(B, H), draw(B, 30)), inputs(normal(B, I))
+
+
+@family({"lower": REPORTED, "upper": EXACT})
+def many_constant_leaks(draw):
+    """More different leaks than are carried one by one: few of them stand for all."""
+    return many_units(draw, np.linspace(0.2, 0.9, 30))
+
+
+@family({"lower": EXACT, "upper": EXACT})
+def many_units_of_few_leaks(draw):
+    """More units than are carried one by one, with few different leaks, of which one is negative."""
+    return many_units(draw, np.resize([0.9, 0.5, -0.3], 30))
 
 
 @family({(0, "w"): REPORTED, (1, "w"): EXACT, (2, "w"): EXACT})

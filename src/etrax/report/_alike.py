@@ -33,7 +33,7 @@ class Block(NamedTuple):
 def blocks_of(report: Report, parameters: Sequence[ParameterLine], full: bool) -> list[Block]:
     """The parameters by reason, in their order; in full, each alone."""
     if full:
-        return [Block([p], p.verdict.reason) for p in parameters]
+        return [Block([p], p.verdict.full) for p in parameters]
     numbers = {p.path: i for i, p in enumerate(report.parameters)}
     reasons = {p.path: _without_op_names(report, numbers[p.path], p) for p in parameters}
     blocks = _by(parameters, lambda p: (p.verdict.kind, reasons[p.path], p.reaches))
@@ -106,7 +106,7 @@ def shortest_names(paths: Sequence[Path]) -> dict[str, str]:
 
 def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str], names: Mapping[str, str]) -> Block:
     parameters = [report.parameters[i] for i in numbers]
-    first = brief(shortened(parameters[0].verdict.reason), names)
+    first = brief(shortened(parameters[0].verdict.full), names)
     if len(parameters) == 1:
         return Block(parameters, first)
     if len(set(reasons)) > 1:
@@ -120,7 +120,7 @@ def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str], names
 
 def _without_op_names(report: Report, number: int, p: ParameterLine) -> str:
     """The reason with "its op" for the ops of the parameter itself, so that equal reasons read alike."""
-    reason = p.verdict.reason
+    reason = p.verdict.full
     for op in report.ops:
         if number in op.parameters:
             label = f"`{op.primitive}`" + (f" at {op.source}" if op.source else "")

@@ -152,7 +152,7 @@ def _parameters(report: Report, bands: dict[tuple[str, int], int]) -> Iterable[N
             Column.PARAMETER,
             (name, f"{shape} · {p.verdict.kind}"),
             f"parameter {name}, {p.verdict.kind}",
-            f"{name} ({shape}) is {p.verdict.kind}: {shortened(p.verdict.reason)}",
+            f"{name} ({shape}) is {p.verdict.kind}: {shortened(p.verdict.full)}",
             f"row-{i}",
             min(used, default=nothing),
             p.verdict.kind,

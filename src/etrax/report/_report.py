@@ -66,6 +66,12 @@ class Verdicts(dict[Path, Verdict]):
         raise explained(ArgumentError, KeyError(asked), text)
 
 
+def _verdict_entry(verdict: Verdict) -> dict[str, object]:
+    """A verdict for JSON: `reason` in few words, `full` with all that is not carried."""
+    entry = {name: value for name, value in verdict._asdict().items() if name != "wordings"}
+    return {**entry, "kind": str(verdict.kind), "full": verdict.full}
+
+
 @dataclass(frozen=True)
 class Report:
     """What you get under a rule. `print` it, read `verdicts[path]`, or write it as a page with `to_html`.
@@ -119,8 +125,7 @@ class Report:
             "rule": self.rule,
             "groups": [vars(g) for g in self.groups],
             "parameters": [
-                {**vars(p), "path": list(p.path), "verdict": p.verdict._asdict() | {"kind": str(p.verdict.kind)}}
-                for p in self.parameters
+                {**vars(p), "path": list(p.path), "verdict": _verdict_entry(p.verdict)} for p in self.parameters
             ],
             "memory": dict(self.memory),
             "notes": list(self.notes),

@@ -35,7 +35,7 @@ def parameters(report: Report) -> str:
         f"{_meets(p.ops, p.reaches)}</th>"
         f'<td role="cell" class="shape">{shape_text(p.shape, "scalar")}</td>'
         f'<td role="cell" class="verdict">{symbol(p.verdict.kind)} {p.verdict.kind}</td>'
-        f'<td role="cell">{prose(shortened(p.verdict.reason))}</td></tr>'
+        f'<td role="cell">{prose(shortened(p.verdict.full))}</td></tr>'
         for i, p in rows
     )
     return section(

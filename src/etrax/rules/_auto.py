@@ -216,7 +216,7 @@ def _offers(
         if measured and worth < _WORTH[Kind.EXACT]:
             worth = _measured_worth(cluster, measured[rule])
         elif worth == _WORTH[Kind.APPROXIMATE]:
-            worth += reasons.setdefault(tuple(verdict.reason for verdict in verdicts), carries)
+            worth += reasons.setdefault(tuple(verdict.full for verdict in verdicts), carries)
         offers.append(Offer(rule, worth, sum(sizes[rule].get(j, 0) for j in sites)))
     return offers
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
-from .._arguments import format_bytes, parse_bytes, short
+from .._arguments import check_whole, format_bytes, parse_bytes, short
 from .._errors import ArgumentError
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, memoised, traced_elements
 from ..runtime import Plan, SeenThrough, Transport, carried_relations, reduced_view
@@ -37,7 +37,7 @@ from ..runtime.traces import (
     wider_transport,
 )
 from ._depth import Depth, chosen_depth, depth_notes, depth_verdict, reached_transport
-from ._hops import chosen_hops, chosen_spreads, hop_verdict
+from ._hops import MANY_LEAKS, chosen_hops, chosen_spreads, hop_verdict, unshared_notes
 from ._kinds import CHEAP_BYTES, CHEAP_FAN_OUT, fan_out_limit, structure_notes
 from ._partition import combined_transport
 from ._rule import Rule
@@ -71,7 +71,7 @@ def _seen_through(
 
 def d_rtrl(
     *, fan_out: float | str | None = "auto", hops: int | None = None, depth: float | str | None = None,
-    credit: str = "step",
+    shared_leaks: int | None = None, credit: str = "step",
 ) -> Rule:  # fmt: skip
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op takes a state across positions.
 
@@ -87,6 +87,12 @@ def d_rtrl(
     them, up to 64 units. `hops=0` does not. By default it is carried where it makes a parameter exact, for up to 20
     units with different leaks, and the trace stays below 512 MB.
 
+    Beyond these bounds, units whose leaks are constants between 0 and 1 share a few leaks in place of their own: the
+    decay λ^t of a unit is followed by a weighted sum of theirs, Σ_j w_j κ_j^t. By default there are as few as keep
+    that within 0.001 at every t. `shared_leaks=4` takes four for every layer above that has more different leaks, which
+    takes less memory and is less exact; up to four different leaks stay exact. The verdict is *approximate* and says
+    how far λ^t is off. `shared_leaks=0` does without.
+
     Linear maps in series (`x @ A @ B`, a norm's scale before a projection) share the trace of their product where that
     makes a parameter exact, within the same limit.
 
@@ -99,8 +105,8 @@ def d_rtrl(
     of the same step, and neither hops nor `depth` are carried. By default the loss goes through the whole step, which
     is nearer to BPTT where a trace leaves something out, and the same where it does not.
 
-    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0), d_rtrl(depth="2 MB"))
-    d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0) d_rtrl(depth='2 MB')
+    >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0), d_rtrl(depth="2 MB"), d_rtrl(shared_leaks=4))
+    d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0) d_rtrl(depth='2 MB') d_rtrl(shared_leaks=4)
     """
     limit, on_state = fan_out_limit(fan_out), check_credit("d_rtrl", credit)
     budget = parse_bytes("depth", depth)
@@ -108,6 +114,12 @@ def d_rtrl(
         raise ArgumentError(f"`d_rtrl`: `hops` is {short(hops)}; expected 0, 1, or None for 1 where it is cheap.")
     options: dict[str, object] = {} if limit == CHEAP_FAN_OUT else {"fan_out": 0 if limit == NO_FAN_OUT else fan_out}
     options = options if hops is None else {**options, "hops": int(hops)}
+    if shared_leaks is not None:
+        shared_leaks = check_whole("shared_leaks", shared_leaks, "leaks", 0, MANY_LEAKS)
+        options = {**options, "shared_leaks": shared_leaks}
+    if shared_leaks and (hops == 0 or on_state):
+        other = "`hops=0`" if hops == 0 else '`credit="state"`'
+        raise ArgumentError(f"`d_rtrl` does not take `shared_leaks` together with {other}: leave one of them out.")
     if on_state:
         if hops == 1:
             raise ArgumentError('`d_rtrl`: hops are not carried with `credit="state"`; leave `hops` out.')
@@ -116,7 +128,10 @@ def d_rtrl(
         return _on_state(options, limit)
 
     def carried(facts: Facts) -> Hopped | None:
-        return chosen_hops(facts, limit, partly=True) if hops == 1 else None if hops == 0 else _cheap_hops(facts, limit)
+        if hops == 0:
+            return None
+        share = 0 if shared_leaks is None and _needs_copies(facts, limit, hops == 1) else shared_leaks
+        return chosen_hops(facts, limit, True, share) if hops == 1 else _cheap_hops(facts, limit, share)
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
         more = carried(facts) or _cheap_spreads(facts, limit)
@@ -136,7 +151,8 @@ def d_rtrl(
         hopped = carried(facts)
         more = hopped or _cheap_spreads(facts, limit)
         plan = _plan(facts if more is None else more.wider, None, None, limit)
-        return structure_notes(plan) + _hop_notes(facts, limit, hopped, hops)
+        unshared = unshared_notes(facts, shared_leaks) if shared_leaks else []
+        return structure_notes(plan) + _hop_notes(facts, limit, hopped, hops, shared_leaks) + unshared
 
     plain = Rule("d_rtrl", transport, verdict, options, notes=notes, facts_for=in_series)
     return plain if budget is None else _in_depth(plain, depth, budget)
@@ -191,7 +207,7 @@ def _on_state(options: dict[str, object], limit: FanOut) -> Rule:
     )
 
 
-def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int | None) -> list[str]:
+def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int | None, shared: int | None) -> list[str]:
     """What hops take, and the advice to ask for those that are not carried by default."""
     out, carried = [], set()
     if hopped is not None:
@@ -200,7 +216,7 @@ def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int |
         names = ", ".join(dict.fromkeys(n for hop in hopped.hops for n in facts.params_of(hop.site)))
         taken = format_bytes(sizes[0] - sizes[1])
         out = [f"what reaches the leaky states behind {names} is carried for {taken} (`hops=1`)"]
-    more = chosen_hops(facts, fan_out, partly=True) if hops is None else None
+    more = chosen_hops(facts, fan_out, True, shared) if hops is None else None
     sites = [r.site for r in more.relations if r.site not in carried] if more is not None else []
     names = ", ".join(dict.fromkeys(n for j in sites for n in facts.params_of(j)))
     if names:
@@ -209,10 +225,21 @@ def _hop_notes(facts: Facts, fan_out: FanOut, hopped: Hopped | None, hops: int |
 
 
 @memoised
-def _cheap_hops(facts: Facts, fan_out: FanOut) -> Hopped | None:
-    """Hops that make a parameter exact, if they are cheap."""
-    hopped = chosen_hops(facts, fan_out)
-    return hopped if hopped is not None and _is_cheap(hopped.wider, fan_out) else None
+def _cheap_hops(facts: Facts, fan_out: FanOut, shared: int | None) -> Hopped | None:
+    """Hops that make a parameter exact, or so but for the error of shared leaks, if they are cheap.
+
+    Where those with shared leaks take too much, the others are carried alone.
+    """
+    for leaks in (shared, 0):
+        hopped = chosen_hops(facts, fan_out, False, leaks)
+        if hopped is not None and _is_cheap(hopped.wider, fan_out):
+            return hopped
+    return None
+
+
+def _needs_copies(facts: Facts, fan_out: FanOut, partly: bool) -> bool:
+    """Whether copies of coarse states make a parameter exact, which are not carried beside hops, and no hop does."""
+    return chosen_hops(facts, fan_out, partly, 0) is None and _cheap_spreads(facts, fan_out) is not None
 
 
 @memoised

@@ -23,7 +23,15 @@ from ..runtime import Plan, Probe, Probes, Transport, carried_relations, layout_
 from ..runtime.traces import PositionTrace, by_position_transport
 from ._rule import Rule
 from ._series import in_series
-from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_least_window
+from ._verdicts import (
+    Kind,
+    Verdict,
+    by_position_verdict,
+    relations_of,
+    with_least_window,
+    worded,
+    wordings_within,
+)
 
 
 def whole_transport(
@@ -93,7 +101,7 @@ def own_share(facts: Facts, param: int) -> Verdict:
     if plain.kind is not Kind.APPROXIMATE:
         return plain
     what = "each position keeps its own share of the whole recurrence; what positions do to each other is not carried"
-    return Verdict(Kind.APPROXIMATE, f"{what}: {plain.reason}")
+    return worded(Kind.APPROXIMATE, *wordings_within(plain, f"{what}; "))
 
 
 def own_elements(facts: Facts, param: int) -> Elements:

@@ -58,7 +58,7 @@ from ._kinds import CHEAP_FAN_OUT
 from ._rule import Rule
 from ._series import in_series
 from ._state_credit import check_credit, state_credit, state_rule
-from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, with_traced_window
+from ._verdicts import Kind, Verdict, by_position_verdict, relations_of, replaced, with_traced_window
 
 
 class FactoredTrace(NamedTuple):
@@ -277,10 +277,9 @@ def _verdict(facts: Facts, param: int) -> Verdict:
     if plain.kind in (Kind.UNUSED, Kind.TRUNCATED) or not products:
         return plain
     names = ", ".join(facts.sites[j].label for j in products)
-    text = f"the trace of {names} is factored into input and output, which assumes inputs of constant sign"
-    text += f" ({_signs(facts, products)})"
-    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
-    return Verdict(Kind.APPROXIMATE, text + more)
+    assumes, signs = "which assumes inputs of constant sign", _signs(facts, products)
+    text = f"the trace of {names} is factored into input and output, {assumes} ({signs})"
+    return replaced(plain, text, f"its trace is factored, {assumes} ({signs})", f"its trace is factored, {assumes}")
 
 
 def _factored(facts: Facts, site: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from .._arguments import format_bytes
@@ -33,9 +34,13 @@ from ..compiler.analysis import (
 )
 from ..compiler.ir import Role
 from ..runtime import Signal, Transport
-from ._words import in_words, words_of
+from ._wording import fitting
+from ._words import in_brief, in_words, listed, words_of
 
+# Of how many ops, states and paths a reason speaks: of all, or of so many, if it would be too long.
+_SHORTER = (None, 3, 1)
 _IN_PART = "a trace that is carried in part can be worse than none: compare with `tbptt` by `etrax.testing.compare`"
+_IN_PART_BRIEF = "a trace that is carried in part can be worse than `tbptt`"
 
 
 class Kind(StrEnum):
@@ -46,17 +51,28 @@ class Kind(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """`kind`, and `reason`: a sentence that a user can act on.
+    """`kind`, and `reason`: a sentence that a user can act on, of at most 300 characters. `full` has all of it.
 
     In windows of fewer than `least_window` steps no credit reaches the parameter, and its gradient is exactly zero;
     None says that it is so in every window. `kind` is what holds for all windows, and `kind_at(window)` for one of
     them: a parameter whose trace needs two steps to be seen is truncated, and approximate from windows of two steps on.
+    `wordings` say the reason in other words, the longest first; there are none if it needs few.
     """
 
     kind: Kind
     reason: str
     least_window: int | None = 1
     later: Kind | None = None
+    wordings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items() if name != "wordings")
+        return f"Verdict({fields})"
+
+    @property
+    def full(self) -> str:
+        """The reason with every path that is not carried, and its place."""
+        return self.wordings[0] if self.wordings else self.reason
 
     def kind_at(self, window: int) -> Kind:
         """The kind that holds for windows of so many steps.
@@ -69,6 +85,17 @@ class Verdict(NamedTuple):
         return self.later if self.later is not None and arrives else self.kind
 
 
+def worded(kind: Kind, *texts: str, least_window: int | None = 1, later: Kind | None = None) -> Verdict:
+    """A verdict whose reason is the first of its wordings, from the longest to the shortest, that is short enough."""
+    wordings = tuple(dict.fromkeys(texts))
+    return Verdict(kind, fitting(wordings), least_window, later, wordings if len(wordings) > 1 else ())
+
+
+def wordings_within(verdict: Verdict, before: str, after: str = "") -> list[str]:
+    """The wordings of a verdict as a part of a longer sentence."""
+    return [f"{before}{text}{after}" for text in verdict.wordings or (verdict.reason,)]
+
+
 def trivial_verdict(facts: Facts, param: int) -> Verdict | None:
     """The verdict of a parameter that no rule can get wrong: it has no gradient, or reaches no state that matters."""
     leaf = facts.step.select(Role.PARAM)[param]
@@ -78,25 +105,24 @@ def trivial_verdict(facts: Facts, param: int) -> Verdict | None:
         return Verdict(Kind.UNUSED, f"it has no elements (its shape is {list(leaf.aval.shape)})")
     sites = facts.live_sites_of(param)
     if not sites:
-        return Verdict(
-            Kind.UNUSED, "it reaches no output, now or later: its gradient is zero" + _where_used(facts, param)
-        )
+        unused = "it reaches no output, now or later: its gradient is zero"
+        return worded(Kind.UNUSED, *(unused + _where_used(facts, param, most) for most in _SHORTER))
     if not any(facts.remembers(OpNode(j)) for j in sites):
-        acts = f"{_labels(facts, sites)} acts on the output of its own step only"
+        acts = [f"{_labels(facts, sites, most)} acts on the output of its own step only" for most in _SHORTER]
         rounded = rounded_gradients(facts, param)
         if rounded:
-            return Verdict(Kind.APPROXIMATE, f"{acts}; {words_of(facts, rounded[0])}")
-        return Verdict(Kind.EXACT, f"{acts}, which every window differentiates exactly")
+            return worded(Kind.APPROXIMATE, *(f"{text}; {words_of(facts, rounded[0])}" for text in acts))
+        return worded(Kind.EXACT, *(f"{text}, which every window differentiates exactly" for text in acts))
     return None
 
 
-def _where_used(facts: Facts, param: int) -> str:
+def _where_used(facts: Facts, param: int, most: int | None) -> str:
     sites = facts.sites_of(param)
-    return f"; it is read by {_labels(facts, sites)}" if sites else ""
+    return f"; it is read by {_labels(facts, sites, most)}" if sites else ""
 
 
-def _labels(facts: Facts, sites: list[int]) -> str:
-    return ", ".join(dict.fromkeys(facts.sites[j].label for j in sites))
+def _labels(facts: Facts, sites: list[int], most: int | None) -> str:
+    return listed([facts.sites[j].label for j in sites], most)
 
 
 def with_least_window(facts: Facts, param: int, verdict: Verdict, traced: Elements) -> Verdict:
@@ -110,9 +136,10 @@ def with_least_window(facts: Facts, param: int, verdict: Verdict, traced: Elemen
         return verdict
     none = f"no credit reaches it in windows of fewer than {least} steps, where its gradient is zero"
     if verdict.kind is Kind.TRUNCATED:
-        return Verdict(Kind.TRUNCATED, f"{verdict.reason}; {none}, for {_shown_late(least)}", least)
-    reason = f"{none}: {_shown_late(least)}. From windows of {least} steps on, {verdict.reason}"
-    return Verdict(Kind.TRUNCATED, reason, least, verdict.kind)
+        texts = wordings_within(verdict, "", f"; {none}, for {_shown_late(least)}")
+        return worded(Kind.TRUNCATED, *texts, least_window=least)
+    texts = wordings_within(verdict, f"{none}: {_shown_late(least)}. From windows of {least} steps on, ")
+    return worded(Kind.TRUNCATED, *texts, least_window=least, later=verdict.kind)
 
 
 def with_own_step(
@@ -135,9 +162,8 @@ def with_own_step(
         why = "the loss of a step sees no state to which its trace is carried"
     else:
         why = f"{_shown_late(least)}, and the loss of a step meets its own step only"
-    return Verdict(
-        Kind.TRUNCATED, f"no credit reaches it, and its gradient is zero: {why}. Otherwise, {verdict.reason}", None
-    )
+    texts = wordings_within(verdict, f"no credit reaches it, and its gradient is zero: {why}. Otherwise, ")
+    return worded(Kind.TRUNCATED, *texts, least_window=None)
 
 
 @memoised
@@ -182,20 +208,30 @@ def by_position_verdict(facts: Facts, param: int, fan_out: FanOut = NO_FAN_OUT) 
     if trivial is not None:
         return trivial
     groups, lost = carried_groups(facts, param, fan_out), lost_paths(facts, param, fan_out)
-    used = _labels(facts, facts.live_sites_of(param))
-    states = ", ".join(dict.fromkeys(facts.state_name(i) for g in groups for i in facts.groups[g].leaves))
+    names = [facts.state_name(i) for g in groups for i in facts.groups[g].leaves]
+    sites = facts.live_sites_of(param)
+    used, states = ([of(most) for most in _SHORTER] for of in (partial(_labels, facts, sites), partial(listed, names)))
     if not lost:
         reached = _reached(facts, param, fan_out)
-        return Verdict(
-            Kind.EXACT, f"each element of {used} acts on {reached} {states}, whose recurrence is carried whole"
+        return worded(
+            Kind.EXACT,
+            *(
+                f"each element of {u} acts on {reached} {s}, whose recurrence is carried whole"
+                for u, s in zip(used, states, strict=True)
+            ),
         )
-    listed = in_words(facts, lost)
+    paths = [in_words(facts, lost), *(in_brief(facts, lost, most) for most in _SHORTER if most is not None)]
     if not groups:
-        return Verdict(
-            Kind.TRUNCATED, f"no trace is carried from {used}, its gradient is exact inside a window only: {listed}"
-        )
-    more = f"; {_IN_PART}" if any(path.kind is LostKind.TAIL for path in lost) else ""
-    return Verdict(Kind.APPROXIMATE, f"a trace is carried from {used} to {states}; not carried: {listed}{more}")
+        why = "its gradient is exact inside a window only"
+        texts = [f"no trace is carried from {u}, {why}: {text}" for u, text in zip(used, paths, strict=True)]
+        return worded(Kind.TRUNCATED, *texts, f"no trace is carried from {used[-1]}: {paths[-1]}")
+    in_part = any(path.kind is LostKind.TAIL for path in lost)
+    warnings = [f"; {text}" if in_part else "" for text in (_IN_PART, _IN_PART_BRIEF, _IN_PART_BRIEF)]
+    texts = [
+        f"a trace is carried from {u} to {s}; not carried: {text}{warning}"
+        for u, s, text, warning in zip(used, states, paths, warnings, strict=True)
+    ]
+    return worded(Kind.APPROXIMATE, *texts, f"not carried: {paths[-1]}{warnings[-1]}", f"not carried: {paths[-1]}")
 
 
 def _reached(facts: Facts, param: int, fan_out: FanOut) -> str:
@@ -233,8 +269,14 @@ def other_recurrence_verdict(facts: Facts, param: int, how: str, fan_out: FanOut
     plain = by_position_verdict(facts, param, fan_out)
     if trivial_verdict(facts, param) is not None or not carried_groups(facts, param, fan_out):
         return plain
-    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
-    return Verdict(Kind.APPROXIMATE, how + more)
+    return replaced(plain, how)
+
+
+def replaced(plain: Verdict, *how: str) -> Verdict:
+    """An approximate verdict that says what is done in another way than by `plain`, and what that one leaves out."""
+    if plain.kind is Kind.EXACT:
+        return worded(Kind.APPROXIMATE, *how)
+    return worded(Kind.APPROXIMATE, *(t for text in how for t in wordings_within(plain, f"{text}; moreover, ")))
 
 
 def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = NO_FAN_OUT) -> Verdict:
@@ -244,12 +286,19 @@ def other_signal_verdict(facts: Facts, param: int, how: str, fan_out: FanOut = N
         return trivial
     sites = facts.live_sites_of(param)
     if not signalled_sites(facts, fan_out) & set(sites) and all(facts.remembers(OpNode(j)) for j in sites):
-        return Verdict(Kind.TRUNCATED, f"{how}, and {_no_signal(facts, sites)}", None)
+        texts = [f"{how}, and {_no_signal(facts, sites)}", f"{how}, and {_NO_SIGNAL}"]
+        return worded(Kind.TRUNCATED, *texts, least_window=None)
     plain = by_position_verdict(facts, param, fan_out)
     if not carried_groups(facts, param, fan_out):
-        return Verdict(Kind.TRUNCATED, f"{how}, and it is the effect of one step only that it acts on: {plain.reason}")
-    more = "" if plain.kind is Kind.EXACT else f"; moreover, {plain.reason}"
-    return Verdict(Kind.APPROXIMATE, how + more)
+        texts = wordings_within(plain, f"{how}, and it is the effect of one step only that it acts on: ")
+        return worded(Kind.TRUNCATED, *texts)
+    return replaced(plain, how)
+
+
+_NO_SIGNAL = (
+    "none reaches it: its gradient is zero in every window. Let a weight op or an output of the step read the new "
+    "state, or use `etrax.d_rtrl()`"
+)
 
 
 def _no_signal(facts: Facts, sites: list[int]) -> str:
@@ -257,8 +306,8 @@ def _no_signal(facts: Facts, sites: list[int]) -> str:
     states = {t.index for s, t, _ in facts.edges.between(OpNode, StateNode) if s.index in sites}
     reached = ", ".join(facts.state_name(i) for i in sorted(states)) or "hidden states"
     return (
-        f"none reaches it, so that its gradient is zero in every window: {_labels(facts, sites)} acts on {reached}, "
-        "and what the step shows of the new states to weight ops and outputs is not made of that without a weight op "
-        "in between. Let a weight op or an output of the step read the new state, or use `etrax.d_rtrl()`, whose "
-        "gradient passes weight ops"
+        f"none reaches it, so that its gradient is zero in every window: {_labels(facts, sites, None)} acts on "
+        f"{reached}, and what the step shows of the new states to weight ops and outputs is not made of that without "
+        "a weight op in between. Let a weight op or an output of the step read the new state, or use "
+        "`etrax.d_rtrl()`, whose gradient passes weight ops"
     )

@@ -95,3 +95,54 @@ def _names(facts: Facts, nodes: Sequence[Node]) -> str:
 def _ops(facts: Facts, nodes: Sequence[Node]) -> str:
     """The parameters of weight ops, and each op with its place."""
     return ", ".join(f"{', '.join(facts.params_of(n.index))} ({facts.sites[n.index].label})" for n in nodes)
+
+
+def listed(names: Sequence[str], most: int | None) -> str:
+    """Names in a row, at most so many of them.
+
+    >>> listed(["'a'", "'b'", "'c'"], 2), listed(["'a'", "'b'"], None)
+    ("'a', 'b' and 1 more", "'a', 'b'")
+    """
+    shown = list(dict.fromkeys(names))
+    left = 0 if most is None else max(len(shown) - most, 0)
+    return ", ".join(shown[: len(shown) - left]) + (f" and {left} more" if left else "")
+
+
+def in_brief(facts: Facts, lost: Sequence[LostPath], most: int) -> str:
+    """At most so many clauses on several paths: what is left out though it could be carried, weight ops, all others."""
+    clauses = [_briefly(facts, path) for path in lost if path.kind is LostKind.HALF]
+    through = [path for path in lost if path.kind in (LostKind.THROUGH_OP, LostKind.RECURRENT_OP)]
+    rescaled = [path for path in lost if path.kind is LostKind.RESCALED]
+    clauses += [_passing(facts, through, most)] if through else []
+    if rescaled:
+        pairs = listed([f"{_names(facts, p.targets)} and {_names(facts, p.beside)}" for p in rescaled], most)
+        clauses.append(
+            f"its traces to {pairs} are left out: one is kept in units of the other (`jax.lax.stop_gradient` around "
+            "new units that no output depends on has them carried)"
+        )
+    others = [path for path in lost if path not in through and path not in rescaled]
+    clauses = list(dict.fromkeys([*clauses, *(_briefly(facts, path) for path in others)]))
+    left = len(clauses) - most
+    return "; ".join(clauses[:most]) + (f"; and {left} more path{'s' * (left > 1)}" if left > 0 else "")
+
+
+def _passing(facts: Facts, paths: Sequence[LostPath], most: int) -> str:
+    sites = sorted({node.index for path in paths for node in path.targets})
+    names = listed([name for j in sites for name in facts.params_of(j)], most)
+    places = listed([str(facts.sites[j].source) for j in sites if facts.sites[j].source], most)
+    return f"what passes through the weight op{'s' * (len(sites) > 1)} of {names}" + (f" ({places})" if places else "")
+
+
+def _briefly(facts: Facts, lost: LostPath) -> str:
+    there, other = _names(facts, lost.targets), _names(facts, lost.beside)
+    match lost.kind:
+        case LostKind.TAIL:
+            where = f" ({_cause(facts, lost)})" if lost.cause else ""
+            return f"one of its elements reaches several positions of {there}{where}{_cost_of(lost)}"
+        case LostKind.HALF:
+            return (
+                f"its trace to {there} alone is left out: {there} and {other} are multiplied or divided by each other, "
+                f"and no trace reaches {other}"
+            )
+        case _:
+            return words_of(facts, lost)

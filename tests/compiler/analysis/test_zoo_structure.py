@@ -20,7 +20,7 @@ from .oracle import step_of
 FILES = {path.name for path in Path(zoo_file).parent.glob("*.py")}
 CAUSES = (
     r"reaches several|act on other|acts on|feeds back|passes through|derivative rule|rounds a gradient|"
-    r"units of the other"
+    r"units of the other|shared leaks"
 )
 REPORTS = {Kind.EXACT: "exact", Kind.UNUSED: UNUSED, Kind.APPROXIMATE: REPORTED, Kind.TRUNCATED: REPORTED}
 

@@ -51,6 +51,9 @@ from ._reach import steps_to_fill as steps_to_fill
 from ._reach import uncut_edges as uncut_edges
 from ._samples import find_samples as find_samples
 from ._samples import sample_rows as sample_rows
+from ._shared_leaks import SharedLeaks as SharedLeaks
+from ._shared_leaks import fewest_shared_leaks as fewest_shared_leaks
+from ._shared_leaks import shared_leaks as shared_leaks
 from ._slots import driven_slots as driven_slots
 from ._slots import slot_links as slot_links
 from ._spread import Spread as Spread

@@ -25,6 +25,7 @@ from ._transpose import pulled_back as pulled_back
 from ._transpose import reach_through as reach_through
 from ._transpose import refuse_while as refuse_while
 from ._uniform import Uniform as Uniform
+from ._uniform import constant_outputs as constant_outputs
 from ._uniform import uniformity as uniformity
 from ._uniform import without_zeros as without_zeros
 from ._zeros import zeros_of_variables as zeros_of_variables

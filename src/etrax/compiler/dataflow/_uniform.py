@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..._compat import CUSTOM, INLINED, JaxprEqn, Var, is_concrete, open_jaxpr, run_equation
+from ..._compat import CUSTOM, INLINED, JaxprEqn, Var, is_concrete, open_jaxpr, run_equation, without_dead_code
 from ..ir import Address, interpret
 from ..primitives import Along, record_of
 from ._solver import Domain, Note, Solver
@@ -136,6 +136,22 @@ def without_zeros(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
     jaxpr, consts = open_jaxpr(traced)
     outs = interpret(jaxpr, consts, jax.tree.leaves((args, kwargs)), _computed)
     return jax.tree.unflatten(jax.tree.structure(shapes), [_number(v) for v in outs])
+
+
+def constant_outputs(function: Callable[..., Sequence[Array]], *args: Any) -> list[np.ndarray | None]:
+    """The numbers that `function` returns which are made of constants only; None for all others.
+
+    `args` are stand-ins.
+    """
+    traced = jax.make_jaxpr(function)(*args)
+    jaxpr, consts = open_jaxpr(traced)
+    constant = [value.fixed for value in uniformity(traced, [False] * len(jaxpr.invars))]
+    if not any(constant) or not is_concrete(consts):
+        return [None] * len(constant)
+    with jax.ensure_compile_time_eval():
+        stand_ins = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        values = iter(interpret(without_dead_code(jaxpr, constant), consts, stand_ins, _computed))
+        return [np.asarray(_number(next(values))) if c else None for c in constant]
 
 
 def _computed(at: Address, eqn: JaxprEqn, values: list[Array | _Nil]) -> list[Array] | list[_Nil] | None:

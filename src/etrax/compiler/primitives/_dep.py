@@ -8,7 +8,7 @@ dependence. Everything here over-approximates: a pattern may be too large, never
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,10 +20,11 @@ MAX_MAPS = 16
 
 @dataclass(frozen=True)
 class Cause:
-    """The equation that spread a dependence beyond one element."""
+    """The equation that spread a dependence beyond one element; `mixes` if by adding several of them up."""
 
     primitive: str
     source: Source | None
+    mixes: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"`{self.primitive}`" + (f" at {self.source}" if self.source else "")
@@ -48,7 +49,10 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Dep:
-    """See the module's text. `cause` is the last equation that moved or mixed elements, if any."""
+    """See the module's text. `cause` is the last equation that mixed elements, or the last that moved them if none did.
+
+    Where a dependence reaches further than one element, that is because of a sum rather than of a slice before it.
+    """
 
     part: Partition
     maps: tuple[np.ndarray, ...]
@@ -60,7 +64,8 @@ class Dep:
 
     def relocate(self, f: Callable[[np.ndarray], np.ndarray], cause: Cause | None = None) -> Dep:
         """The dependence after elements were moved, dropped or repeated."""
-        return replace(self, maps=tuple(f(m) for m in self.maps), cause=cause or self.cause)
+        mixed = self.cause is not None and self.cause.mixes
+        return replace(self, maps=tuple(f(m) for m in self.maps), cause=self.cause if mixed else cause or self.cause)
 
     def masked(self, mask: np.ndarray) -> Dep:
         """The dependence of those elements alone that a mask marks."""
@@ -165,7 +170,8 @@ def union(deps: Sequence[Dep]) -> Dep:
         return first
     part, cause = first.part, first.cause
     for dep in rest:
-        part, cause = _join(part, dep.part), cause or dep.cause
+        part = _join(part, dep.part)
+        cause = dep.cause if cause is None or (dep.cause is not None and dep.cause.mixes > cause.mixes) else cause
     if all(dep.part is part and _same_maps(first, dep) for dep in rest):
         return replace(first, cause=cause)
     maps: list[np.ndarray] = []
@@ -213,6 +219,7 @@ def reduce(dep: Dep, axes: Sequence[int], cause: Cause) -> Dep:
     if width == 1:
         return dep.relocate(lambda m: m.reshape([n for i, n in enumerate(m.shape) if i not in axes]))
     # Summed axes last, and those as one: a row holds all that one element of the result depends on.
+    cause = replace(cause, mixes=True)
     moved = [np.moveaxis(m, axes, range(-len(axes), 0)) for m in dep.maps]
     rows = [m.reshape(*m.shape[: m.ndim - len(axes)], width) for m in moved]
     if width * len(rows) <= MAX_MAPS:

@@ -9,6 +9,12 @@ layer on r is then no (w × outputs) matrix, but that on r̃, one state scalar m
 Where κ and f differ between the columns of V (a leak per unit, a layer of few spiking neurons), each column o has
 filtered data r̃_o of its own, and credit (∂L/∂r_0[o] V[:, o]) · ε_r̃_o. They may depend on states and on the sample.
 
+Where κ are many constants λ_o, few shared ones may stand for them, λ_o^t ≈ Σ_j w_j(λ_o) κ_j^t (`shared_leaks`):
+
+    r̃_j' = κ_j r̃_j + f u        credit (Σ_o ∂L/∂r_0[o] w_j(λ_o) V[:, o]) · ε_r̃_j for each j
+
+A factor f that differs between the columns, but is made of parameters, is then left out of r̃ and meets the credit.
+
 V is today's V: exact for parameters that stand still. While V learns, what the layer did to r long ago is weighed with
 V as it is now. It does not go two hops up: there the derivative in between stays inside the sum.
 """
@@ -17,12 +23,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -32,13 +39,14 @@ from ...compiler.analysis import (
     Filter,
     OpNode,
     Relation,
+    SharedLeaks,
     analyse,
     lost_from_op,
     memoised,
     traced_relations,
     with_filters,
 )
-from ...compiler.dataflow import without_zeros
+from ...compiler.dataflow import constant_outputs, without_zeros
 from ...compiler.ir import Role
 from ...compiler.ops import column_axes, data_axes
 from .._plan import Plan, plan_of
@@ -46,6 +54,8 @@ from .._probes import plan_probes
 from .._structure import Structure, structure_of
 from .._transport import EachStep, FusedCredit, Transport, WindowData
 from .._view import reduced_view
+
+R = TypeVar("R")
 
 
 class Rates(NamedTuple):
@@ -64,24 +74,19 @@ class Hop(NamedTuple):
 
 
 @memoised
-def possible_hops(facts: Facts, columns: int) -> tuple[Relation, ...]:
+def possible_hops(facts: Facts) -> Hopped | None:
     """Ops that feed a group without weight ops in its recurrence, which feeds nothing but outputs, and no other group.
 
-    Its leaks may differ between samples, and between at most so many columns of the weight.
+    Its leaks may differ between samples, and between columns of the weight.
     """
     if facts.written is not None:  # not beside maps in series: shapes of both kinds of trace do not fit in all models
-        return ()
+        return None
     relations = [r for r in traced_relations(facts) if _feeds_leaky(facts, r)]
     layouts = plan_probes(reduced_view(facts), relations).layouts
     relations = [r for r in relations if not layouts[r.group].stacked]
     groups = Counter(r.site for r in facts.relations if facts.matters(r.group))
     relations = [r for r in relations if groups[r.site] == 1 and not lost_from_op(facts, r.site)]
-    if not relations:
-        return ()
-    plan = plan_of(plan_probes(reduced_view(facts), relations), None)
-    structure = structure_of(plan.reader, plan.gathers, plan.dtypes)
-    counts = [_column_count(facts, r, _rates(facts, r, structure, k)) for k, r in enumerate(relations)]
-    return tuple(r for r, count in zip(relations, counts, strict=True) if count <= columns)
+    return hopped_with(facts, dict.fromkeys(relations)) if relations else None
 
 
 def _rates(facts: Facts, relation: Relation, structure: Structure, k: int) -> Rates:
@@ -142,10 +147,14 @@ class WiderStep:
 
 @dataclass(frozen=True, eq=False)
 class Hopped(WiderStep):
-    """A step with filtered data for some hops, which `wider` are the facts of."""
+    """A step with filtered data for some hops, which `wider` are the facts of.
+
+    `shared` are the leaks that stand for those of a relation; None has filtered data for each leak.
+    """
 
     facts: Facts
     relations: tuple[Relation, ...]
+    shared: tuple[SharedLeaks | None, ...]
 
     @cached_property
     def plan(self) -> Plan:
@@ -158,8 +167,16 @@ class Hopped(WiderStep):
 
     @cached_property
     def varying(self) -> list[Rates]:
-        """Per relation, the axes of y along which its rates differ."""
-        return [_rates(self.facts, r, self.known, k) for k, r in enumerate(self.relations)]
+        """Per relation, the axes of y along which its rates differ; shared leaks are those of all samples."""
+        varying = [_rates(self.facts, r, self.known, k) for k, r in enumerate(self.relations)]
+        return [
+            rates if s is None else rates._replace(samples=self._uneven(k, rates.samples))
+            for k, (rates, s) in enumerate(zip(varying, self.shared, strict=True))
+        ]
+
+    def _uneven(self, k: int, axes: Sequence[int]) -> tuple[int, ...]:
+        """Axes along which the factor f of relation k, which acts on one state, differs."""
+        return tuple(axis for axis in axes if not self.known.rows[k][0].along[axis])
 
     @cached_property
     def columns(self) -> list[int]:
@@ -167,9 +184,18 @@ class Hopped(WiderStep):
         return [_column_count(self.facts, r, rates) for r, rates in zip(self.relations, self.varying, strict=True)]
 
     @cached_property
+    def counts(self) -> list[int]:
+        """Per relation, how many times its data are filtered."""
+        return [n if s is None else len(s.leaks) for n, s in zip(self.columns, self.shared, strict=True)]
+
+    def has_gains(self, k: int) -> bool:
+        """Whether the factor f of relation k differs between columns that share leaks, and meets the credit."""
+        return self.shared[k] is not None and bool(self._uneven(k, self.varying[k].columns))
+
+    @cached_property
     def wider(self) -> Facts:
         filters, steady = [], []
-        for k, (r, count) in enumerate(zip(self.relations, self.columns, strict=True)):
+        for k, (r, count) in enumerate(zip(self.relations, self.counts, strict=True)):
             site = self.facts.sites[r.site]
             places = data_axes(site.call)
             varies = tuple(places[axis] for axis in self.varying[k].samples)
@@ -185,24 +211,33 @@ class Hopped(WiderStep):
     @cached_property
     def hops(self) -> tuple[Hop, ...]:
         number, hops = len(self.facts.step.select(Role.HIDDEN)), []
-        for k, (r, count) in enumerate(zip(self.relations, self.columns, strict=True)):
+        for k, (r, count) in enumerate(zip(self.relations, self.counts, strict=True)):
             n = self.plan.layout(k).size * count
             hops.append(Hop(r.site, r.group, tuple(range(number, number + n))))
             number += n
         return tuple(hops)
 
     def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
-        """κ and f per hop and column, (S, S + 1, …): along other axes, one number stands for all."""
+        """κ and f per hop and filtered data, (S, S + 1, …): along other axes, one number stands for all."""
         assert weights is not None
         blocks, rows = self.plan.reader(leaves, weights, ys)
         rates = []
-        for k, (r, row) in enumerate(zip(self.relations, rows, strict=True)):
+        for k, (r, row, shared) in enumerate(zip(self.relations, rows, self.shared, strict=True)):
             dtype = next(f.dtype for f in row if f is not None)
+            if shared is not None:
+                rates += self._shared_rates(k, shared, row[0], dtype)
+                continue
             at_y = [[None if a is None else self._at_y(k, a) for a in line] for line in blocks[r.group]]
             lines = [[*line, f] for line, f in zip(at_y, row, strict=True)]
             numbers = [[self._by_column(k, a, dtype) for a in line] for line in lines]
             rates += list(jnp.stack([jnp.stack(line, 1) for line in numbers], 1))
         return rates
+
+    def _shared_rates(self, k: int, shared: SharedLeaks, f: Array | None, dtype: DTypeLike) -> list[Array]:
+        """κ_j and f for each shared leak; one in place of an f that meets the credit."""
+        factor = self._by_column(k, f, dtype)[0]
+        factor = jnp.ones_like(factor) if self.has_gains(k) else factor
+        return [jnp.stack([jnp.full_like(factor, leak), factor])[None] for leak in shared.leaks]
 
     def _at_y(self, k: int, a: Array) -> Array:
         """Values per position, at the elements of y."""
@@ -227,10 +262,13 @@ class Hopped(WiderStep):
 
     def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
         """Read the rates that are made of parameters only, once, before a window runs."""
+        return self._read_before(self.rates, params, weights)
+
+    def _read_before(self, read: Callable[..., R], params: Sequence[Array], weights: Sequence[Array]) -> R:
         leaves, _, ys = self.plan.reader.stand_ins()
         nothing = [jnp.zeros(a.shape, a.dtype) for a in leaves[self.facts.step.first_state :]]
         none = {j: jnp.zeros(y.shape, y.dtype) for j, y in ys.items()}
-        return without_zeros(self.rates, [*params, *nothing], list(weights), none)
+        return without_zeros(read, [*params, *nothing], list(weights), none)
 
     def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
         """Cotangents of the states, and of filtered data: those of the leaky groups, taken back through the ops."""
@@ -238,14 +276,64 @@ class Hopped(WiderStep):
         cotangents = {i: g[i] for i in hidden if i in g}
         bare = self.plan.reader.view.pull(g, window.entry_states)
         for k, hop in enumerate(self.hops):
-            site, w = self.facts.sites[hop.site], window.weights[hop.site]
-            assert site.rule.data_bar is not None  # it would not be a hop
+            site, w, columns = self.facts.sites[hop.site], window.weights[hop.site], self.varying[k].columns
+            pull_back = site.rule.data_bar
+            assert pull_back is not None  # it would not be a hop
             slots = [s.astype(site.call.out.dtype) for s in self.plan.signals(k, bare)]
-            by_slot = [site.rule.data_bar(site.call, w, s, self.varying[k].columns) for s in slots]
-            # The states of one column stand together, slot by slot.
-            bars = [bar[column] for column in range(self.columns[k]) for bar in by_slot]
+            if self.shared[k] is None:
+                by_slot = [pull_back(site.call, w, s, columns) for s in slots]
+                # The states of one column stand together, slot by slot.
+                bars = [bar[column] for column in range(self.columns[k]) for bar in by_slot]
+            else:
+                signal = slots[0] * self._gains(k, window) if self.has_gains(k) else slots[0]
+                by_leak = signal * self._weights_at_y(k, signal.dtype)
+                bars = [pull_back(site.call, w, s, ())[0] for s in by_leak]
             cotangents |= dict(zip(hop.states, bars, strict=True))
         return cotangents
+
+    def _gains(self, k: int, window: WindowData) -> Array:
+        """The factor f of relation k at the elements of y, made of parameters only."""
+
+        def gain(*args: Any) -> Array:
+            return self.plan.reader(*args)[1][k][0]
+
+        return self._read_before(gain, window.params, window.weights)
+
+    def _weights_at_y(self, k: int, dtype: DTypeLike) -> Array:
+        """The weights w of shared leaks, (leaks, *y), with axes of one beside the columns."""
+        shared, call = self.shared[k], self.facts.sites[self.relations[k].site].call
+        assert shared is not None
+        columns = self.varying[k].columns
+        shape = [n if axis in columns else 1 for axis, n in enumerate(call.out.shape)]
+        return jnp.asarray(shared.weights.reshape(-1, *shape), dtype)
+
+    @cached_property
+    def constant_leaks(self) -> list[np.ndarray | None]:
+        """Per relation, the leak of each column, if one state has it and leaks are constants that few may stand for.
+
+        Factors must be equal between columns, or made of parameters and equal between samples.
+        """
+        candidates = [k for k in range(len(self.relations)) if self._may_share(k)]
+        leaves, weight_structs, ys = self.plan.reader.stand_ins()
+
+        def read(*args: Any) -> list[Array]:
+            blocks = self.plan.reader(*args)[0]
+            return [self._at_y(k, blocks[self.relations[k].group][0][0]) for k in candidates]
+
+        leaks: list[np.ndarray | None] = [None] * len(self.relations)
+        for k, at_y in zip(candidates, constant_outputs(read, leaves, weight_structs, ys), strict=True):
+            if at_y is not None:
+                columns = self.varying[k].columns
+                one = at_y[tuple(slice(None) if axis in columns else slice(0, 1) for axis in range(at_y.ndim))]
+                leaks[k] = one.reshape(-1) if (at_y == one).all() else None
+        return leaks
+
+    def _may_share(self, k: int) -> bool:
+        layout, group = self.plan.layout(k), self.relations[k].group
+        if self.columns[k] == 1 or layout.size > 1 or not layout.links[0, 0] or not self.known.is_fixed(group):
+            return False
+        rates, fixed = self.varying[k], self.known.rows[k][0].fixed
+        return not self._uneven(k, rates.columns) or (fixed and not self._uneven(k, rates.samples))
 
 
 def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:
@@ -274,10 +362,11 @@ def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:
     )
 
 
-def hopped_with(facts: Facts, relations: Iterable[Relation]) -> Hopped:
-    return _hopped(facts, tuple(relations))
+def hopped_with(facts: Facts, relations: Mapping[Relation, SharedLeaks | None]) -> Hopped:
+    """The step with filtered data for these relations, by the leaks that they share, if they do."""
+    return _hopped(facts, tuple(relations), tuple(relations.values()))
 
 
 @memoised
-def _hopped(facts: Facts, relations: tuple[Relation, ...]) -> Hopped:
-    return Hopped(facts, relations)
+def _hopped(facts: Facts, relations: tuple[Relation, ...], shared: tuple[SharedLeaks | None, ...]) -> Hopped:
+    return Hopped(facts, relations, shared)
