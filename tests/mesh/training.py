@@ -34,14 +34,19 @@ def main(shape, directory, epochs, killed_at=None):
         options = {"mesh": mesh, "shard": "batch+neuron" if len(sizes) == 2 else "batch"}
     learner = etrax.compile(step, "d_rtrl", data.inputs[0, :B], params=params, hidden=hidden, **options)
     trainer = etrax.train.Trainer(learner, optax.adam(0.01), lambda o, y: ((o - y) ** 2).mean(), window=2)
-    update, count = trainer._update, iter(range(10**6))
+    updater, count = trainer._updater, iter(range(10**6))
 
-    def counted(*args, **kwargs):
-        if killed_at is not None and next(count) == int(killed_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return update(*args, **kwargs)
+    def counted(project):
+        update = updater(project)
 
-    trainer._update = counted
+        def killed_or_updated(*args, **kwargs):
+            if killed_at is not None and next(count) == int(killed_at):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return update(*args, **kwargs)
+
+        return killed_or_updated
+
+    trainer._updater = counted
     result = trainer.fit(data, int(epochs), validation=data, checkpoint=directory, progress=False)
     losses = [epoch.metrics["val_loss"] for epoch in result.history]
     last = {name: np.asarray(a).tolist() for name, a in result.last_params.items()}
