@@ -48,7 +48,8 @@ def test_table(rule, case, platform):
 # One model of each class of ops and loops in the fast suite.
 FAST = {"ops/bcoo", "ops/conv2d", "ops/embedding_take", "fan_out/mamba", "states/sixteen_coupled", "control/scan_4"}
 # A callback runs on the host that traced it, and brainevent's kernels where it has them: nothing of ours.
-ELSEWHERE = {"closures/callback_on_an_input", "closures/callback_as_derivative", "ops/csr", "ops/csr_events"}
+CALLBACKS = {"closures/callback_on_an_input", "closures/callback_as_derivative", "control/cond_of_equal_branches"}
+ELSEWHERE = CALLBACKS | {"ops/csr", "ops/csr_events"}
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
