@@ -44,7 +44,7 @@ BY_TASK = {
 MEMBERS = {
     "Learner": (
         "params", "hidden", "rule", "report", "graph", "init", "step", "value_and_grad", "train", "online", "meter",
-        "memory", "export", "check", "with_rule", "plain_step", "mesh", "shardings",
+        "memory", "export", "check", "with_rule", "plain_step", "learned", "correction", "mesh", "shardings",
     ),
     "Stateful": ("__call__", "etrace_grad", "etrace_evolve", "get_etrace_of", "reset_state", "report"),
 }  # fmt: skip
