@@ -48,12 +48,12 @@ def arguments(function, said):
     if len(rows) <= FEW and not said:
         return ""
     kinds = {"variadic positional": "*", "variadic keyword": "**"}
-    head = ["argument", "type", "default", *(["meaning"] if said else [])]
+    head = ["argument", *(["meaning"] if said else []), "type", "default"]  # what fits a narrow screen, first
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for p in rows:
         stars = kinds.get(getattr(p.kind, "value", ""), "")
         default = None if stars else p.default
-        cells = [f"`{stars}{p.name}`", _cell(p.annotation), _cell(default), *([said.get(p.name, "")] if said else [])]
+        cells = [f"`{stars}{p.name}`", *([said.get(p.name, "")] if said else []), _cell(p.annotation), _cell(default)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n\n" + "\n".join(lines)
 

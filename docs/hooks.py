@@ -1,8 +1,10 @@
 """What pages are before a site is made of them, whatever program makes it: `>>>` lines become code, formulas become
-MathML, which browsers draw without a script, and links to files that are not pages become names."""
+MathML, which browsers draw without a script, marked parts become tabs, and links to files that are not pages become
+names."""
 
 import re
 import shutil
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -67,6 +69,21 @@ def _formula(source, **attributes):
     return made.replace("<math", " ".join(["<math", *(f'{k}="{v}"' for k, v in attributes.items())]), 1)
 
 
+# Parts of a page of which one is shown at a time, each behind a comment with its name.
+TABS = re.compile(r"^<!-- tab: .*?^<!-- end of tabs -->$", re.MULTILINE | re.DOTALL)
+
+
+def with_tabs(text):
+    """Parts between `<!-- tab: NAME -->` and `<!-- end of tabs -->`, as tabs."""
+
+    def drawn(found):
+        parts = re.split(r"^<!-- (?:tab: (.*)|end of tabs) -->$", found[0], flags=re.MULTILINE)[1:]
+        named = zip(parts[:-2:2], parts[1:-2:2], strict=True)
+        return "\n\n".join(f'=== "{name}"\n\n{textwrap.indent(part.strip(), " " * 4)}' for name, part in named)
+
+    return TABS.sub(drawn, text)
+
+
 # Pages whose text is a file of the repository.
 TEXT_OF = {"contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
 
@@ -76,7 +93,7 @@ def prepared(name, text):
     if name in TEXT_OF:
         file = Path(__file__).parents[1] / TEXT_OF[name]
         text = file.read_text(encoding="utf-8").replace("](docs/", "](")
-    text = with_blocks(with_code(text))
+    text = with_tabs(with_blocks(with_code(text)))
     if name == "index.md" and urls():
         text += "\n\n" + " · ".join(f"[{name}]({url})" for name, url in urls().items()) + "\n"
     return text if "/" in name else OUTSIDE.sub(r"`\1`", text)
