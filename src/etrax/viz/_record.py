@@ -36,7 +36,7 @@ def _shapes(arrays: dict[str, np.ndarray]) -> str:
 
 @dataclass(frozen=True)
 class Recording:
-    """What was seen, each array with time first.
+    """What `record` returns: arrays with time first.
 
     `states[path]` and `outputs[path]` after each step; `traces[parameter, state]`, of the parameter's shape, wherever
     the rule carries one. `step` is the number of steps taken before.
