@@ -77,6 +77,7 @@ def api() -> list[str]:
         pages[folder] = own
     from etrax.learn._online import Online
 
+    pages["rules"].sort(key=lambda thing: isinstance(thing, type))  # those to use, before what they are made of
     pages["learning"].append(Online)  # what `learner.online` returns: made by no user, and used by many
     (DOCS / "api").mkdir(exist_ok=True)
     listed = ["# Every public name"]

@@ -105,6 +105,22 @@ def urls():
     return project.get("urls", {})
 
 
+# A picture of the repository that lies outside of docs/, in a page of the first level.
+PICTURE = re.compile(r"(!\[[^\]]*\]\()\.\./([^)]+\.(?:png|svg)\))")
+
+
+def with_pictures(text, into):
+    """Pictures from outside of docs/, copied to where pages can show them."""
+
+    def copied(found):
+        file = Path(__file__).parents[1] / found[2].removesuffix(")")
+        (into / "pictures").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, into / "pictures" / file.name)
+        return f"{found[1]}pictures/{file.name})"
+
+    return PICTURE.sub(copied, text)
+
+
 def write_pages(into):
     """All pages and pictures, prepared, into another directory: what is left to do is plain Markdown."""
     docs, into = Path(__file__).parent, Path(into)
@@ -113,7 +129,9 @@ def write_pages(into):
         target = into / file.relative_to(docs)
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
-            text = prepared(file.relative_to(docs).as_posix(), file.read_text(encoding="utf-8"))
+            text = file.read_text(encoding="utf-8")
+            text = with_pictures(text, into) if file.parent == docs else text
+            text = prepared(file.relative_to(docs).as_posix(), text)
             target.write_text(text, encoding="utf-8")
         else:
             shutil.copyfile(file, target)

@@ -121,7 +121,7 @@ class Artifact:
     `inputs` and `targets` hold the `window` steps of one update, time first. With a window of one they may also be one
     sample without the axis of time; the output then has none either.
 
-    An artifact that was exported with `reset=` also takes `reset=`: a flag for each step, or one for each step and lane.
+    An artifact that was exported with `reset=` also takes `reset=`: a flag for each step, or for each step and lane.
 
     It returns values of the structure that you pass. Dictionaries must have the keys that the artifact was exported
     with; lists of arrays, such as `jax.tree.leaves(params)`, are taken in their order.

@@ -143,8 +143,8 @@ def compare(
     - `inputs`, `targets`: a short sequence, time first; several inputs as a tuple.
     - `window`: shorter than the sequence. With a single window every rule equals BPTT.
     - `mask`, `reset`: as in `value_and_grad`; a reset returns to `hidden`.
-    - `tolerance`: the relative error allowed for `exact`; by default 1e-9 in float64, and otherwise what the precision of
-      a parameter allows.
+    - `tolerance`: the relative error allowed for `exact`; by default 1e-9 in float64, and otherwise what the precision
+      of a parameter allows.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):
