@@ -148,8 +148,8 @@ docs: .venv-docs/.installed  ## run every block of the pages, write the site int
 
 # Material for MkDocs is no longer developed; Zensical is by the same people and reads the same file.
 docs-next: .venv-docs/.installed  ## build the site with the successor of the theme, to see that it can be left (after make docs)
-	@.venv-docs/bin/python -m pip install -qq "zensical>=0.1"
-	.venv-docs/bin/zensical build -f mkdocs.yml
+	@.venv-docs/bin/python -m pip install -qq "zensical>=0.0.70"
+	.venv-docs/bin/zensical build --clean -f mkdocs.yml
 
 pages: .venv-docs/.installed  ## run the tutorials and the examples anew, write their pages and pictures (minutes)
 	.venv-docs/bin/python .ci/notebooks.py

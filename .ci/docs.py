@@ -44,7 +44,7 @@ BY_TASK = {
 MEMBERS = {
     "Learner": (
         "params", "hidden", "rule", "report", "graph", "init", "step", "value_and_grad", "train", "online", "meter",
-        "memory", "export", "check", "with_rule", "plain_step", "mesh", "shardings",
+        "memory", "export", "check", "with_rule", "plain_step", "learned", "correction", "mesh", "shardings",
     ),
     "Stateful": ("__call__", "etrace_grad", "etrace_evolve", "get_etrace_of", "reset_state", "report"),
 }  # fmt: skip
@@ -77,6 +77,7 @@ def api() -> list[str]:
         pages[folder] = own
     from etrax.learn._online import Online
 
+    pages["rules"].sort(key=lambda thing: isinstance(thing, type))  # those to use, before what they are made of
     pages["learning"].append(Online)  # what `learner.online` returns: made by no user, and used by many
     (DOCS / "api").mkdir(exist_ok=True)
     listed = ["# Every public name"]

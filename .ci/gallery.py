@@ -60,7 +60,7 @@ def page() -> str:
             lines += ["", f"### {titles[name]} {{ #{name} }}", "", f"```sh\n{typed}\n```", ""]
             lines += [said, ""] if said else []
             if (PICTURES / f"{name}.png").exists():
-                lines += [f"![what {name}.py draws](pictures/examples/{name}.png){{ width=640 }}"]
+                lines += [f"![the figure that {name}.py draws](pictures/examples/{name}.png){{ width=640 }}"]
             if not lines[-1]:
                 lines.pop()
             lines += ["", '<details markdown="1">', f"<summary>The code: examples/{name}.py</summary>", ""]

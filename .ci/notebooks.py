@@ -86,7 +86,7 @@ def page_of(name: str, notebook: dict) -> tuple[str, dict[str, bytes]]:
             else:
                 file = f"{name}_{len(pictures) + 1}.png"
                 pictures[file] = base64.b64decode(output["data"]["image/png"])
-                parts.append(f"![what the lines above draw]({file})")
+                parts.append(f"![the figure that the code above draws]({file})")
     title, first, *rest = parts[0].split("\n\n") + parts[1:]
     link = f"This page is a [notebook](../notebooks/{name}.ipynb), shown as it was run."
     return "\n\n".join([title, first, *rest, link]) + "\n", pictures

@@ -158,12 +158,12 @@ def performance(folder: Path) -> str:
     about = ", ".join(f"{k} {v}" for k, v in machine["about"].items())
     lines = [
         "# Performance", "", ANSWER.strip(), "", structure_table(rows), "",
-        "Beside other ways to the same gradient:", "", readme_table(rows), "",
+        "Compared with other ways to compute a gradient:", "", readme_table(rows), "",
         "## How it grows", "", "![time and memory against each size](../benchmarks/results/default.png)", "",
     ]  # fmt: skip
     for sweep in dict.fromkeys(r.sweep for r in rows if r.sweep):
         lines += [*growth_table(rows, sweep), ""]
-    lines += ["## Memory, said beforehand", ""]
+    lines += ["## Memory, predicted and measured", ""]
     lines += ["`learner.memory(window, steps=…).peak` against the rise of the resident set of a process, by", ""]
     lines[-2] += " `python -m benchmarks.memory`:"
     lines += [*memory_table(_read(folder / "memory.json")), "", "## Until the first gradient", ""]

@@ -71,7 +71,7 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
     train, test = digits.train.inputs.shape[1], digits.test.inputs.shape[1]
     print(
         f"{digits.name.capitalize()}: {train:,} to learn, {test:,} held out at random, up to {digits.steps} steps.\n"
-        f"{settings.neurons} adaptive spiking neurons, recurrent; the answer is asked for at the last step.\n"
+        f"{settings.neurons} adaptive spiking neurons, recurrent; only the answer at the last step counts.\n"
     )
     heard = []
     for batch, rule in HEARD:
@@ -81,7 +81,7 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
         how = "with d_rtrl" if rule == "d_rtrl" else f"with {rule}, which carries no trace"
         print(f"{many}, learned while it runs, {how}; compiling first …", flush=True)
         heard.append(listen(settings, digits, batch, rule, lambda text: print(text, flush=True)))
-    print("\nMemory of one gradient is planned for streams of up to 100,000 steps …", flush=True)
+    print("\nComputing the memory of one gradient, for streams of up to 100,000 steps …", flush=True)
     memory = stream_memory(settings, digits, tell=_told)
     at = ", ".join(f"{n:,} steps {b / 1e6:.1f} MB" for n, b in zip(STREAMS, memory["BPTT"], strict=True))
     print(f"Memory of one gradient: d_rtrl {memory['d_rtrl'][-1] / 1e6:.1f} MB at any length; BPTT {at}.\n")
@@ -90,17 +90,17 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
     results = {}
     for name, one in methods.items():
         how = "the whole sequence at once" if one.is_bptt else f"online, {settings.window} steps at a time"
-        found = "; what was finished before is kept" if (kept / name).exists() else ""
+        found = "; continues from the epochs that were finished before" if (kept / name).exists() else ""
         print(f"{one.label}: {how}{found}", flush=True)
         results[name] = fit(one, settings, digits, kept)
         print()
-    print("Memory and gradients are measured …\n", flush=True)
+    print("Measuring memory and gradients …\n", flush=True)
     rows = _rows(methods, results, settings, digits)
     shown = text(rows, digits.steps)
     print(shown)
     print(
         "\nCosine with BPTT's gradient: mean over the parameters (least). Memory: of one gradient, as compiled.\n"
-        "These sequences are short: in longer ones BPTT needs more memory, and what learns online does not."
+        "These sequences are short: in longer ones BPTT needs more memory, and online learning does not."
     )
     first, params = methods["d_rtrl"], results["d_rtrl"].last_params
     file = out / "report.html"
@@ -116,14 +116,14 @@ def run(settings: Settings, digits: Digits, out: Path) -> Path:
         drawn = alone(sizes(memory, STREAMS, LABEL), frame)
         (out / Path(picture).name).write_text(drawn, encoding="utf-8", newline="\n")
     shutil.rmtree(kept)
-    print(f"All in all {perf_counter() - began:.0f} s; peak resident memory {measure.peak_resident()}.")
+    print(f"{perf_counter() - began:.0f} s in all; peak resident memory {measure.peak_resident()}.")
     return file
 
 
 def _rows(
     methods: dict[str, Method], results: dict[str, Result], settings: Settings, digits: Digits
 ) -> list[Row]:  # fmt: skip
-    """BPTT, which the others are measured against, stands last."""
+    """A row for each method; BPTT, which the others are compared with, comes last."""
     lengths = measure.LENGTHS
     programs = [measure.gradient(one, settings, digits, times) for one in methods.values() for times in lengths]
     found = measure.compiled(programs, _told)

@@ -73,7 +73,7 @@ def _header(
     found = {row.name: row.accuracy for row in rows}
     said = (
         f"A recurrent network of {settings.neurons} adaptive spiking neurons hears {heard.words:,} {digits.name} as "
-        f"one stream of {heard.steps:,} steps, once, and learns while it plays, in a memory that does not grow. In the "
+        f"one stream of {heard.steps:,} steps, once, and learns while it plays, in memory that does not grow. In the "
         f"last eighth it recognises {100 * heard.shares[-1]:.0f} % of the words before it has learned from them. A "
         f"gradient over {STREAMS[-1]:,} steps takes {memory['d_rtrl'][-1] / 1e6:.1f} MB; back-propagation through time "
         f"(BPTT), which has to store the stream, takes {memory['BPTT'][-1] / 1e6:,.0f} MB.",
@@ -94,17 +94,17 @@ def _stream(heard: list[Heard], memory: dict[str, list[int]]) -> str:
     one = heard[0]
     said = (
         f"{one.words:,} words one after another, heard once and learned while they play, ten steps at a time. Each "
-        "eighth of the stream is answered with the weights of its beginning, before the network learns from it: what "
-        "is shown for an eighth is what was known before it. A trace (<code>d_rtrl</code>) carries what was heard "
-        "before those ten steps; without one (<code>tbptt</code>) it is lost. Several streams side by side use a "
-        "machine better, but leave each with fewer steps to learn in."
+        "eighth of the stream is first classified with the weights that the network has at its beginning, and only "
+        "then learned from: the curve shows what the network knew before each eighth. A trace "
+        "(<code>d_rtrl</code>) carries what was heard before those ten steps; without one (<code>tbptt</code>) it is "
+        "lost. Several streams side by side use a machine better, but leave each with fewer steps to learn in."
     )
     shares = {h.label: h.shares for h in heard}
     learned = curves(shares, "eighth of the stream", "words recognised", "Share of words recognised as the stream runs")
     grown = memory["BPTT"][-1] / memory["d_rtrl"][-1]
     words = (
         f"Memory of one gradient by the length of the stream. At {STREAMS[-1]:,} steps BPTT needs {grown:,.0f} times "
-        "as much; for words of a hundred steps that come whole, BPTT is the smaller and the faster one."
+        "as much; for words of a hundred steps that come whole, BPTT takes less memory and less time."
     )
     return _section(
         "stream", "A stream, learned while it runs", f'<p class="hint">{said}</p>',
@@ -130,10 +130,10 @@ def _results(rows: list[Row], settings: Settings, digits: Digits) -> str:
         "The same network, data, optimizer and epochs. Three rules, <code>d_rtrl</code>, <code>pp_prop</code> and "
         f"<code>tbptt</code>, learn online: they look back on {settings.window} steps and update the weights after "
         "them, and the first two carry a trace of all that came before. BPTT keeps the whole sequence and updates at "
-        "its end. The answer is asked for at the last step. Accuracy: on what was held out, after the last epoch. "
-        "An epoch: the seconds of the fastest. What is best in a column is bold. Memory: what the compiler plans for "
-        f"the gradient of a batch of {settings.batch}. Cosine with BPTT’s gradient, before and after training: mean "
-        "over the parameters (least)."
+        "its end. Only the answer at the last step counts. Accuracy: on held-out words, after the last epoch. An "
+        "epoch: its time in seconds, for the fastest one. The best of each column is in bold. Memory: what the "
+        f"compiler plans for the gradient of a batch of {settings.batch}. Cosine with BPTT’s gradient, before and "
+        "after training: mean over the parameters (least)."
     )
     scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="Results">{table}</div>'
     return _section("results", "Words, one by one", scroll, f'<p class="hint">{hint}</p>')
@@ -164,14 +164,14 @@ def _word(drawn: Drawn) -> str:
 
 def _code() -> str:
     shown = coloured(inspect.getsource(model).rstrip())
-    said = "All of it, in plain JAX. <code>etrax.compile</code> reads the step and finds what is below."
+    said = "All of it, in plain JAX. <code>etrax.compile</code> reads the step and finds the graph below."
     return _section("code", "The model", f'<p class="hint">{said}</p>', f'<pre tabindex="0"><code>{shown}</code></pre>')
 
 
 def _next() -> str:
     said = (
-        "Put your own step in the place of this one, or take a file of yours with such a <code>make</code>. "
-        "<code>docs/start.md</code> is ten minutes from here; <code>make docs</code> builds the site."
+        "Replace this step with your own, or write a file with such a function <code>make</code>. "
+        "<code>docs/start.md</code> is a tour of ten minutes; <code>make docs</code> builds the site."
     )
     lines = {"explain": "what follows here", "check": "against BPTT", "rules": "rules side by side"}
     commands = "\n".join(

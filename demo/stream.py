@@ -65,7 +65,7 @@ def learner_of(settings: Settings, digits: Digits, batch: int, rule: str) -> etr
 
 
 def listen(settings: Settings, digits: Digits, batch: int, rule: str, tell: Callable[[str], None]) -> Heard:
-    """Learn a stream by a rule; each part is answered with the weights of its beginning, then learned from."""
+    """Learn a stream by a rule; each part is first classified with the weights at its beginning, then learned from."""
     inputs, answers, mask = concatenated(digits, batch)
     learner, adam = learner_of(settings, digits, batch, rule), optax.adam(settings.rate / 5)
     train = learner.train(adam, loss, window=settings.window)

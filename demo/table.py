@@ -81,18 +81,19 @@ def readme(
     table = "\n".join(f"| {' | '.join(line[:time] + line[time + 1 :])} |" for line in lines)
     stream = (
         f"`make demo` first plays {one.words:,} {digits.name} as one stream of {one.steps:,} steps, heard once and "
-        "learned while it plays. Each eighth of the stream is answered with the weights of its beginning, before the "
-        f"network learns from it: in the last eighth it recognises {100 * one.shares[-1]:.0f} % of the words, and "
-        f"{100 * without.shares[-1]:.0f} % where no trace is carried (`tbptt`). A gradient over {STREAMS[-1]:,} steps "
+        "learned while it plays. Each eighth of the stream is first classified with the weights that the network has "
+        "at its beginning, and only then learned from: in the last eighth it recognises "
+        f"{100 * one.shares[-1]:.0f} % of the words, and {100 * without.shares[-1]:.0f} % without a trace (`tbptt`). "
+        f"A gradient over {STREAMS[-1]:,} steps "
         f"takes {memory['d_rtrl'][-1] / 1e6:.1f} MB with `d_rtrl`, as at any length, and "
         f"{memory['BPTT'][-1] / 1e6:,.0f} MB with BPTT."
     )
     words = (
         f"Then the words come one by one, short and complete, in batches of {settings.batch}. This is what BPTT is "
-        f"good at, and where it needs less memory or less time. The network has {settings.neurons} recurrent ALIF "
+        f"good at, and where it takes less memory or less time. The network has {settings.neurons} recurrent ALIF "
         f"neurons and is trained for {settings.epochs} epochs. Accuracy is on {digits.test.inputs.shape[1]} held-out "
         "words; the cosine with BPTT's gradient, before and after training, is the mean over the parameters, with the "
-        "least in brackets; the best of a column is bold:"
+        "least in brackets; the best of each column is in bold:"
     )
     small = (
         "This is one split and one seed, with settings chosen on that split: compare the rows with each other, not "

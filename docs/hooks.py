@@ -1,8 +1,10 @@
 """What pages are before a site is made of them, whatever program makes it: `>>>` lines become code, formulas become
-MathML, which browsers draw without a script, and links to files that are not pages become names."""
+MathML, which browsers draw without a script, marked parts become tabs, and links to files that are not pages become
+names."""
 
 import re
 import shutil
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -67,6 +69,21 @@ def _formula(source, **attributes):
     return made.replace("<math", " ".join(["<math", *(f'{k}="{v}"' for k, v in attributes.items())]), 1)
 
 
+# Parts of a page of which one is shown at a time, each behind a comment with its name.
+TABS = re.compile(r"^<!-- tab: .*?^<!-- end of tabs -->$", re.MULTILINE | re.DOTALL)
+
+
+def with_tabs(text):
+    """Parts between `<!-- tab: NAME -->` and `<!-- end of tabs -->`, as tabs."""
+
+    def drawn(found):
+        parts = re.split(r"^<!-- (?:tab: (.*)|end of tabs) -->$", found[0], flags=re.MULTILINE)[1:]
+        named = zip(parts[:-2:2], parts[1:-2:2], strict=True)
+        return "\n\n".join(f'=== "{name}"\n\n{textwrap.indent(part.strip(), " " * 4)}' for name, part in named)
+
+    return TABS.sub(drawn, text)
+
+
 # Pages whose text is a file of the repository.
 TEXT_OF = {"contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
 
@@ -76,7 +93,7 @@ def prepared(name, text):
     if name in TEXT_OF:
         file = Path(__file__).parents[1] / TEXT_OF[name]
         text = file.read_text(encoding="utf-8").replace("](docs/", "](")
-    text = with_blocks(with_code(text))
+    text = with_tabs(with_blocks(with_code(text)))
     if name == "index.md" and urls():
         text += "\n\n" + " · ".join(f"[{name}]({url})" for name, url in urls().items()) + "\n"
     return text if "/" in name else OUTSIDE.sub(r"`\1`", text)
@@ -88,6 +105,22 @@ def urls():
     return project.get("urls", {})
 
 
+# A picture of the repository that lies outside of docs/, in a page of the first level.
+PICTURE = re.compile(r"(!\[[^\]]*\]\()\.\./([^)]+\.(?:png|svg)\))")
+
+
+def with_pictures(text, into):
+    """Pictures from outside of docs/, copied to where pages can show them."""
+
+    def copied(found):
+        file = Path(__file__).parents[1] / found[2].removesuffix(")")
+        (into / "pictures").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, into / "pictures" / file.name)
+        return f"{found[1]}pictures/{file.name})"
+
+    return PICTURE.sub(copied, text)
+
+
 def write_pages(into):
     """All pages and pictures, prepared, into another directory: what is left to do is plain Markdown."""
     docs, into = Path(__file__).parent, Path(into)
@@ -96,7 +129,9 @@ def write_pages(into):
         target = into / file.relative_to(docs)
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
-            text = prepared(file.relative_to(docs).as_posix(), file.read_text(encoding="utf-8"))
+            text = file.read_text(encoding="utf-8")
+            text = with_pictures(text, into) if file.parent == docs else text
+            text = prepared(file.relative_to(docs).as_posix(), text)
             target.write_text(text, encoding="utf-8")
         else:
             shutil.copyfile(file, target)

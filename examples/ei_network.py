@@ -3,7 +3,7 @@
     python examples/ei_network.py
 
 Four fifths of the units excite, one fifth inhibits, whatever is learned: the recurrent weight is |w| with a sign for
-each sender. The law is written into the step; Etrax differentiates through it and needs to be told nothing.
+each sender. The law is written into the step; Etrax differentiates through it without being told.
 """
 
 import jax

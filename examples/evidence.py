@@ -2,7 +2,7 @@
 
     python examples/evidence.py
 
-Cues come, then a delay, then the answer is asked for. Windows are far shorter than that: what the neurons did during
+Cues come, then a delay, then the network has to answer. Windows are far shorter than that: what the neurons did during
 the cues is credited through eligibility traces, carried by their slow thresholds.
 """
 

@@ -4,8 +4,8 @@
 
 A linear unit predicts a number from 20 inputs. Five of them matter, by true weights that drift; the others are noise.
 Online gradient descent on log step sizes finds out which: those of the five grow, the others shrink. `d_rtrl` carries
-the influence of every step size on every weight and is exact here; beside it is `rflo`, whose trace knows of no other
-weight and leaks at a fixed rate. The idea is that of Sutton's IDBD (1992).
+the influence of every step size on every weight and is exact here; for comparison there is `rflo`, whose trace
+ignores the other weights and leaks at a fixed rate. The idea is that of Sutton's IDBD (1992).
 """
 
 import jax

@@ -64,7 +64,7 @@ _ = axes.set(xlabel="pass over the data", ylabel="loss")
 print(network.neurons.V.value[0, :3], network(xs[0]).shape)
 
 # %% [markdown]
-# `etrax.save("weights", params=params)` puts the parameters alone into a directory, and
+# `etrax.save("weights", params=params)` saves the parameters alone to a directory, and
 # `etrax.restore("weights", like={"params": learner.params})["params"]` reads them.
 #
 # A neuron that reads the time (`brainstate.environ.get("t")`, as those with a refractory period do) needs it as an

@@ -29,7 +29,7 @@ ys = jnp.roll(xs[..., :1], 8, 0)  # what was there eight steps ago
 loss = lambda output, target: jnp.mean((output - target) ** 2)
 
 # %% [markdown]
-# The verdicts, and the proof of them by numbers: windows of *one* step over 300 steps, against BPTT over all of them.
+# The verdicts, and a check by numbers: windows of *one* step over 300 steps, against BPTT over all of them.
 
 # %%
 learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=unit.hidden(8))
@@ -37,7 +37,7 @@ table = etrax.testing.compare(learner, loss, params, learner.hidden, xs[:300], y
 print(table.check())
 
 # %% [markdown]
-# What it is good for: an echo after eight steps, learned with an update after every step. Truncation to windows of one
+# What a trace is good for: an echo after eight steps, with an update after every step. Truncation to windows of one
 # step has the same updates and the same memory, but cannot see what a state is needed for later.
 
 # %%

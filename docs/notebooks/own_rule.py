@@ -52,7 +52,7 @@ learner = etrax.compile(step, few_bits(4), xs[0], params=params, hidden=hidden)
 print(learner.rule, learner.report.verdicts["w",].kind, learner.report.verdicts["w",].reason, sep="\n")
 
 # %% [markdown]
-# How many bits are needed? Windows of two steps, beside BPTT through all hundred.
+# How many bits are needed? Windows of two steps, compared with BPTT through all hundred.
 
 # %%
 bits, cosines = [2, 3, 4, 6, 8], []

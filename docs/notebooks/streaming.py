@@ -27,7 +27,7 @@ learner = etrax.compile(step, "d_rtrl", jnp.zeros(2), params=params, hidden=memo
 print(repr(learner))
 
 # %% [markdown]
-# The target is a running mean of the first input, and from the middle on of the second.
+# The target is a running mean of the first input; from the middle on, of the second.
 
 # %%
 x = np.random.default_rng(0).standard_normal((2000, 2)).astype(np.float32)

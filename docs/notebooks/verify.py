@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Verify your model
 #
-# A verdict is a promise; here is how to hold it to account on your own model and data. This one has a recurrent weight,
+# A verdict is a promise; here is how to check it on your own model and data. This one has a recurrent weight,
 # so `d_rtrl` says that it is approximate.
 
 # %%
@@ -29,14 +29,14 @@ learner = etrax.compile(step, "d_rtrl", xs[0], params=params, hidden=hidden)
 print(learner.report.verdicts["r",].reason)
 
 # %% [markdown]
-# `compare` holds gradients of short windows against BPTT's. Use windows *shorter* than the sequence: inside one window
+# `compare` compares gradients of short windows with BPTT's. Use windows *shorter* than the sequence: inside one window
 # everything is exact anyway. `check` raises if a parameter that is called exact is not.
 
 # %%
 print(etrax.testing.compare(learner, loss, params, hidden, xs, window=2).check())
 
 # %% [markdown]
-# How good each rule is, by the length of the window:
+# How good each rule is for windows of different lengths:
 
 # %%
 windows = [1, 2, 5, 10, 20, 40]

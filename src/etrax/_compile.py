@@ -29,17 +29,23 @@ def compile(
 ) -> Learner:  # fmt: skip
     """Compile a one-step model into an online learner.
 
-    `model` is a function `step(params, hidden, *inputs) -> (hidden, output)`, with `params=` and `hidden=` as arrays or
-    `jax.ShapeDtypeStruct`, or a module of brainstate, Flax or Equinox, which holds its parameters. A module of Flax or
-    Equinox needs `hidden=` if it takes its state as an argument, and `call=lambda module, hidden, *inputs: (hidden,
-    output)` if it is not called in the usual way. `rule` is a rule or its name; `example_inputs` are the inputs of one
-    step. Traces have the type `trace_dtype`, by default that of the model and at least float32. `check_finite=True`
-    watches for NaN and infinity, and raises an error that names the step and the parameter. A rule whose trace would
-    exceed `memory_budget` (bytes, or a text such as "2 GB") is refused.
-
-    With a `mesh` of devices, `shard` says how parameters, states and inputs of one step are cut over it: "batch",
-    "neuron" or "batch+neuron", or patterns over `/`-joined paths, `{"params/w": P(None, "neuron"), "hidden/.*":
-    P("batch", "neuron")}`. Traces are placed with their samples and positions (docs/scaling.md).
+    - `model`: a function `step(params, hidden, *inputs) -> (hidden, output)`, or a module of brainstate, Flax or
+      Equinox.
+    - `rule`: a rule, such as `etrax.d_rtrl()`, or its name.
+    - `example_inputs`: the inputs of one step. Only their structure, shapes and types count.
+    - `params`: the parameters of a function, or the variables of a Linen module; arrays or `jax.ShapeDtypeStruct`.
+      Other modules bring their own.
+    - `hidden`: the initial hidden state of a function, or of a module that takes its state as an argument.
+    - `batch_size`: creates the states of a brainstate module for a batch of this size.
+    - `trace_dtype`: the type of the traces; by default that of the model, and at least float32.
+    - `check_finite`: watches for NaN and infinity, and raises an error that names the step and the parameter.
+    - `memory_budget`: bytes, or a text such as "2 GB"; a rule whose trace would take more is refused.
+    - `mesh`: the devices to run on, if there are several.
+    - `shard`: how parameters, states and inputs are divided among the devices: "batch", "neuron" or "batch+neuron", or
+      patterns over `/`-joined paths, `{"params/w": P(None, "neuron"), "hidden/.*": P("batch", "neuron")}`. Traces are
+      placed with their samples and positions.
+    - `front_end_options`: `call=lambda module, hidden, *inputs: (hidden, output)`, for a Flax or Equinox module that is
+      not called in the usual way.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):

@@ -297,7 +297,7 @@ def test_patience_clip_and_schedule(model, capsys, tmp_path):
     assert main(["train", "run.toml"]) == 0
     # Gradients so small change nothing, so that no epoch is better than the first.
     out = capsys.readouterr().out
-    assert "Result(3 epochs, ended by 'patience'; best, 1: loss" in out and ", cosine " in out
+    assert "Result(3 epochs, ended by 'patience'; best epoch 1: loss" in out and ", cosine " in out
 
 
 def test_a_schedule_ends_with_the_run():

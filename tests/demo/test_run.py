@@ -26,7 +26,7 @@ def test_a_broken_off_run_goes_on(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(program, "fit", fit)
     assert program.main(arguments) == 0
     said = capsys.readouterr().out
-    assert said.count("\nepoch ") == 3 * 2 and said.count("finished before is kept") == 1  # of four runs
+    assert said.count("\nepoch ") == 3 * 2 and said.count("finished before") == 1  # of four runs
     names = [line.split()[0] for line in said.partition("method ")[2].splitlines()[1:5]]
     assert names == ["d_rtrl", "pp_prop", "tbptt", "BPTT"]
     assert str(out / "report.html") in said

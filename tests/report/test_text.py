@@ -131,6 +131,18 @@ def test_a_verdict_takes_two_lines_and_names_what_a_lost_path_goes_through():
     assert "acts on states through the weight op of 'rec.kernel' (`dot_general`" in learner.report.full()
 
 
+def test_a_group_says_once_what_its_states_lose_and_a_bias_takes_no_name_from_its_weight():
+    def step(p, s, x):
+        v = 0.9 * s["v"] + jnp.tanh(s["v"]) @ p["rec"]["weight"] + p["rec"]["bias"] + s["a"]
+        return {"v": v, "a": 0.5 * s["a"] + v}, v @ p["out"]
+
+    params = {"rec": {"weight": jnp.ones((4, 4)), "bias": jnp.zeros(4)}, "out": jnp.ones((4, 2))}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(4), params=params, hidden={"v": jnp.zeros(4), "a": jnp.zeros(4)})
+    text = str(learner.report)
+    assert text.count("across positions: through rec (test_text.py:") == text.count("across positions: ") == 1
+    assert "not carried: through rec (test_text.py:" in text
+
+
 def test_brief_reasons_are_short():
     long = "not carried: " + "; ".join(f"the {word} of it acts on another" for word in "abcdefghijklmnopqrstuvwxyz")
     assert len(brief(long)) <= 2 * 103 and brief(long).endswith("(full() has the rest)")

@@ -53,7 +53,7 @@ def test_why_it_ended_is_said(capsys):
         f"stopped after epoch {done} of 50: no better val_loss for 3 epochs; the best val_loss is that of epoch "
         f"{result.best}"
     )
-    assert repr(result).startswith(f"Result({done} epochs, ended by 'patience'; best, {result.best}: loss ")
+    assert repr(result).startswith(f"Result({done} epochs, ended by 'patience'; best epoch {result.best}: loss ")
     made.fit(train, 2, callback=lambda e: True)
     assert capsys.readouterr().out.endswith("stopped after epoch 1 of 2: the callback asked for it\n")
 

@@ -126,6 +126,8 @@ def test_a_name_is_taken_as_the_report_writes_it():
     found = viz.record(learner, jnp.ones((3, 2)), parameters=["rnn.w"], states=["rnn.v"])
     assert list(found.traces) == [(("rnn", "w"), ("rnn", "v"))]
     assert viz.traces(found, parameters=["rnn.w"]) and viz.states(found, states=["rnn.v"])
+    below = viz.record(learner, jnp.ones((3, 2)), parameters=["rnn"], states=["rnn"])
+    assert list(below.traces) == list(found.traces)
 
 
 def test_what_cannot_be_read_is_named():

@@ -33,7 +33,7 @@ def save_artifact(
     learner: Learner, path: str | os.PathLike[str], optimizer: Optimizer, loss_fn: LossFunction, window: int,
     target: PyTree, platforms: Sequence[str] | None, reset: PyTree = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write one update of a learner to a file; the answer is its manifest."""
+    """Write one update of a learner to a file; returns its manifest."""
     _need_flatbuffers()
     file = check_path("path", path)
     check_optimizer(optimizer)
@@ -118,13 +118,13 @@ def _stacked(a: PyTree, steps: int) -> jax.ShapeDtypeStruct:
 class Artifact:
     """An update read from a file: `params, opt_state, state, loss, output = artifact(params, opt_state, state, x, y)`.
 
-    `inputs` and `targets` hold the `window` steps of one update, time first; with a window of one, one sample without
-    the axis of time is taken as well, and the output then has none either.
+    `inputs` and `targets` hold the `window` steps of one update, time first. With a window of one they may also be one
+    sample without the axis of time; the output then has none either.
 
-    An artifact that was exported with `reset=` takes a flag, or one for each lane, for each step: `reset=`.
+    An artifact that was exported with `reset=` also takes `reset=`: a flag for each step, or for each step and lane.
 
-    What is given comes back. Arrays that have names must have those that the artifact was made with; lists of arrays,
-    such as `jax.tree.leaves(params)`, are taken in their order.
+    It returns values of the structure that you pass. Dictionaries must have the keys that the artifact was exported
+    with; lists of arrays, such as `jax.tree.leaves(params)`, are taken in their order.
 
     >>> import etrax, jax, jax.numpy as jnp, optax, tempfile
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -254,7 +254,7 @@ def _check_platforms(platforms: object) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Artifact:
-    """An artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it.
+    """Read an artifact that `learner.export` wrote; neither the model nor its libraries are needed to run it.
 
     >>> import etrax, jax.numpy as jnp, optax, tempfile
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2

@@ -34,7 +34,7 @@ def bind_equinox(
 
     if call is None and not callable(module):
         raise CompilationError(
-            f"`model` is a {type(module).__name__} of Equinox modules, which nobody can call: say how, by "
+            f"`model` is a {type(module).__name__} of Equinox modules, which cannot be called: say how, with "
             "`call=lambda modules, hidden, *inputs: (hidden, output)`."
         )
     if hidden is None and call is None:

@@ -9,6 +9,7 @@ from ._checks import check_window as check_window
 from ._checks import copied as copied
 from ._checks import strong as strong
 from ._checks import with_loss_value as with_loss_value
+from ._choice import resolved as resolved
 from ._devices import Run as Run
 from ._devices import donated as donated
 from ._finite import NonFiniteError as NonFiniteError
@@ -22,7 +23,6 @@ from ._identity import digest_of_step as digest_of_step
 from ._identity import identity_of as identity_of
 from ._learner import Learner as Learner
 from ._learner import check_learner as check_learner
-from ._learner import resolved as resolved
 from ._masks import differentiated_where as differentiated_where
 from ._masks import weighed as weighed
 from ._masks import without_masked_nans as without_masked_nans

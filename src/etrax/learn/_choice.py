@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import jax
@@ -11,6 +12,7 @@ import jax
 from .._errors import ArgumentError
 from ..compiler.ir import PyTree, Role
 from ..rules import Rule, RuleWarning, Sample
+from ._memory import default_budget
 from ._model import Model
 from ._options import Options
 from ._program import Program
@@ -27,6 +29,19 @@ def cosines(learner: Learner, sample: Sample) -> dict[int, float]:
         reading = meter.measure(learner.params, learner.init(), sample.inputs, sample.targets, key=jax.random.key(0))
     numbers = {leaf.path: i for i, leaf in enumerate(learner.model.facts.step.select(Role.PARAM))}
     return {numbers[path]: measured.cosine for path, measured in reading.parameters.items()}
+
+
+def resolved(model: Model, rule: Rule, options: Options) -> Rule:
+    """The rule that a model is compiled with: of a choice among rules, the one that is chosen."""
+    from ._learner import Learner
+
+    def measure(candidate: Rule, sample: Sample) -> dict[int, float]:
+        # Nothing is measured of a rule whose trace does not fit into memory.
+        if candidate.size(model.facts, options.trace_dtype) > default_budget():
+            return {}
+        return cosines(Learner(model, candidate, replace(options, mesh=None, shard=None, check_finite=False)), sample)
+
+    return rule if rule.resolve is None else rule.resolve(rule.facts_for(model.facts), options.trace_dtype, measure)
 
 
 def projected(

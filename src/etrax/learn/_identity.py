@@ -109,7 +109,7 @@ def digest_of_optimizer(optimizer: Optimizer, params: PyTree) -> str:
 def describe_differences(
     was: object, now: Identity, accept: tuple[str, ...], words: tuple[str, ...], jax_version: object
 ) -> str:
-    """What differs between a stored record and one of now, in lines, and how to go on; empty if all is accepted.
+    """How a stored record differs from the present one, in lines, and how to continue; empty if all is accepted.
 
     `words` are those that `accept` may name; all else (shapes) cannot be overridden. `jax_version` is the one that the
     record was written under, if it says so.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -16,9 +15,9 @@ from .._arguments import check_flag, check_whole, shown_by_treescope
 from .._compat import is_concrete, staged_copy, transfers_meant
 from .._errors import ArgumentError, ArgumentTypeError, NotSupportedError
 from ..compiler.ir import Bound, LossFunction, PyTree
-from ..rules import Rule, Sample, as_rule
+from ..rules import Rule, as_rule
 from ._checks import Optimizer, check_optimizer, check_remat, check_weights, check_window
-from ._choice import cosines, projected
+from ._choice import projected, resolved
 from ._devices import Devices, OneDevice, on_mesh
 from ._finite import raise_if_bad_gradient, raise_if_bad_update, raise_if_broken
 from ._functions import Gradient, Train, gradient_function, step_function, train_function
@@ -72,11 +71,11 @@ class Learner:
         self._step = step_function(self)
 
     def with_rule(self, rule: Rule | str) -> Learner:
-        """Put this model under another rule; nothing is traced or analysed again."""
+        """This model under another rule; nothing is traced or analysed again."""
         return Learner(self.model, as_rule(rule), self.options)
 
     def with_model(self, model: Model) -> Learner:
-        """Put this rule, with the same options, over another form of the model."""
+        """This rule, with its options, for another form of the model."""
         return Learner(model, self.rule, self.options)
 
     def once(self, make: Callable[..., _T], *key: Hashable) -> _T:
@@ -103,7 +102,7 @@ class Learner:
 
     @property
     def hidden(self) -> PyTree:
-        """The states that the model was compiled with."""
+        """The hidden state that the model was compiled with."""
         return self.model.initial()[1]
 
     @property
@@ -113,7 +112,7 @@ class Learner:
 
     @property
     def mesh(self) -> Mesh | None:
-        """The devices that the model was compiled for, if they are several."""
+        """The devices that the model was compiled for, if there are several."""
         return self.options.mesh
 
     @property
@@ -141,9 +140,10 @@ class Learner:
     ) -> LearnerState:
         """The state before the first step; parameters and hidden state default to those of the compiled model.
 
-        `learned` is what `learner.learned(state)` returned at the end of another sequence. With `lanes=True` the trace
-        has separate numbers for each lane of the batch, as after a `reset` of shape (T, B): pass it for a loop such as
-        `lax.scan`, which needs the final shapes from the start.
+        - `params`, `hidden`: by default `learner.params` and `learner.hidden`.
+        - `learned`: what `learner.learned(state)` returned at the end of another sequence.
+        - `lanes`: True if the trace is to have separate numbers for each lane of the batch, as after a `reset` of shape
+          (T, B). A loop such as `lax.scan` needs these shapes from the start.
         """
         if check_flag("lanes", lanes) and self.facts.lanes is None:
             return self.resets.by_lane.init(params, hidden, learned)
@@ -173,7 +173,7 @@ class Learner:
             raise ArgumentError("`params` and `hidden` are swapped: pass the parameters first, then the hidden state.")
 
     def learned(self, state: LearnerState) -> PyTree:
-        """What a rule keeps beyond a sequence: matrices that it trains, its random key; () for most rules."""
+        """What a rule keeps from one sequence to the next: trained matrices, a random key; () for most rules."""
         self.program.check_state(state, shapes=False)
         return self.program.transport.persistent.learned(state.trace)
 
@@ -182,7 +182,9 @@ class Learner:
     ) -> tuple[LearnerState, PyTree]:
         """Advance hidden state and trace by one step, without a gradient.
 
-        `reset`, a boolean or one for each lane (B,), restarts the stream before the step: see `value_and_grad`.
+        - `inputs`: the inputs of one step.
+        - `reset`: True, or a boolean for each lane (B,), restarts the stream before the step; see `value_and_grad`.
+        - `initial`: the hidden state to return to; by default that of `init()`.
         """
         return self._step(params, state, inputs, reset, initial)
 
@@ -207,9 +209,11 @@ class Learner:
         self, window: int, *, steps: int | None = None, batch: int | None = None, donate: bool = False,
         remat: int | None = None,
     ) -> Memory:  # fmt: skip
-        """Bytes that a gradient over `steps` steps (by default one window) takes, before anything is allocated.
+        """The bytes that a gradient will take, computed before anything is allocated.
 
-        `batch` is another batch size than that of the compiled model; `donate` and `remat` are as in `value_and_grad`.
+        - `steps`: the length of the sequence; by default one window.
+        - `batch`: the batch size, if it is not that of the compiled model.
+        - `window`, `donate`, `remat`: as in `value_and_grad`.
 
         >>> import etrax, jax.numpy as jnp
         >>> step = lambda w, h, x: (jnp.tanh(h + x @ w),) * 2
@@ -231,22 +235,27 @@ class Learner:
         self, loss_fn: LossFunction, window: Window, reduction: str = "mean", *, donate: bool = False,
         remat: int | None = None,
     ) -> Gradient:  # fmt: skip
-        """`f(params, state, inputs, targets, mask=None, reset=None) -> ((loss, grads), state)` over windows of a
-        sequence.
+        """`f(params, state, inputs, targets, mask=None, reset=None) -> ((loss, grads), state)`.
 
-        The loss is the mean of `loss_fn(output, target)` over the steps, weighted by the mask if there is one;
-        `reduction="sum"` adds them up. Where the mask is zero, targets and inputs may be NaN: the loss is ignored, and
-        a NaN in an input is read as zero, since hidden state and trace still evolve. Before a step that
-        `reset` (T,) flags, or for the lanes that a `reset` (T, B) flags, hidden state and trace are those of
-        `learner.init()`, and no gradient passes: equal to separate sequences. `initial=` gives another hidden state to
-        return to.
+        It runs over a whole sequence, window by window, and returns the loss, its gradient (in the structure of
+        `params`), and the state from which the next piece of the sequence continues.
 
-        `window="auto"` takes 64 steps, more if the trace is larger than the buffers of 64 steps (updating it once a
-        window would otherwise take most of the time), fewer if the memory budget requires it; `f.window` says how many.
-        With `donate=True` the state that is passed is overwritten, so that only one trace is in memory. `remat=64`
-        stores the states every 64 steps of a window and recomputes the rest, at the cost of one more forward pass: it
-        gives equal gradients in the memory of a window of 64 steps and K/64 states, so that windows may have thousands
-        of steps. A second call with the same loss and options returns the same function: nothing is compiled twice.
+        - `loss_fn`: `loss_fn(output, target) -> scalar`, the loss of one step.
+        - `window`: the number of steps K that are differentiated together. "auto" takes 64 steps; more if the trace is
+          larger than the buffers of 64 steps (updating it would otherwise take most of the time), fewer if the memory
+          budget requires it. `f.window` is the number chosen.
+        - `reduction`: "mean" over the steps, weighted by the mask if there is one, or "sum".
+        - `donate`: True overwrites the state that is passed, so that only one trace is in memory.
+        - `remat`: 64, say, stores the states every 64 steps of a window and recomputes the rest, at the cost of one
+          more forward pass. The gradients are equal and take the memory of 64 steps and K/64 states, so windows may
+          have thousands of steps.
+
+        Where the mask, (T,) or (T, B), is zero, targets and inputs may be NaN: the loss is ignored, and a NaN in an
+        input is read as zero, since hidden state and trace still evolve. Before a step that `reset` (T,) flags, or in
+        the lanes that a `reset` (T, B) flags, hidden state and trace return to those of `learner.init()` (or to the
+        hidden state `initial=`), and no gradient passes: the result is that of separate sequences.
+
+        A second call with the same loss and options returns the same function: nothing is compiled twice.
         """
         check_flag("donate", donate)
         losses, k = Losses(self.facts.step, loss_fn, reduction, self.program.decode), self._window(window)
@@ -258,8 +267,12 @@ class Learner:
     ) -> Train:  # fmt: skip
         """`f(params, opt_state, state, inputs, targets, mask=None, reset=None) -> (params, opt_state, state, losses)`.
 
-        Parameters are updated after every window by an optax optimizer; `losses` holds one loss per window, the
-        mean of its steps or their sum, as `reduction` says. For `donate` and `remat` see `value_and_grad`.
+        It runs over a whole sequence and updates the parameters after every window. `losses` has one loss per window.
+
+        - `optimizer`: an optax optimizer.
+        - `window`: the number of steps between two updates, or "auto".
+        - `reduction`: whether the loss of a window is the "mean" of its steps or their "sum".
+        - `loss_fn`, `donate`, `remat`: as in `value_and_grad`.
         """
         check_optimizer(optimizer)
         check_flag("donate", donate)
@@ -270,30 +283,35 @@ class Learner:
         self, optimizer: Optimizer, loss_fn: LossFunction, window: int = 1, params: PyTree = None,
         state: LearnerState | None = None, *, opt_state: PyTree = None, donate: bool = False,
     ) -> Online:  # fmt: skip
-        """A stream for a Python loop: `feed(x, y)` one sample at a time; updates after every window.
+        """A stream for a Python loop: `feed(x, y)` takes one sample at a time, with an update after every window.
 
-        It starts from the learner's parameters, a new state and a new optimizer state, or from `params`, `state` and
-        `opt_state` of an earlier run. A call that fails leaves the stream as it was. With `donate=True` the trace is
-        overwritten, which saves memory but gives up this guarantee.
+        - `optimizer`, `loss_fn`: as in `train`.
+        - `window`: the number of samples between two updates.
+        - `params`, `state`, `opt_state`: where an earlier run ended; by default the learner's parameters, a new state
+          and a new optimizer state.
+        - `donate`: True overwrites the trace, so that only one is in memory. Otherwise a call that fails leaves the
+          stream as it was.
         """
         self.refuse_by_call("online")
         return Online(self, optimizer, loss_fn, window, params, state, opt_state, donate)
 
     def meter(self, loss_fn: LossFunction, window: int = 1, probes: int = 8) -> Any:
-        """Measure how far this learner's gradient is from the true one, without BPTT: an `etrax.meter.Meter`.
+        """Measure how far this learner's gradient is from the true one, without BPTT; returns an `etrax.meter.Meter`.
 
-        Tangents along `probes` random directions of each parameter run forward in time; each costs about one more
-        forward pass.
+        - `loss_fn`, `window`: as in `value_and_grad`.
+        - `probes`: the number of random directions of each parameter along which tangents run forward in time. Each
+          costs about one more forward pass.
         """
         from ..meter import meter
 
         return meter(self, loss_fn, window, probes)
 
     def correction(self) -> Any:
-        """Bring traces up to date after each update, to first order: an `etrax.meter.Correction`.
+        """Bring traces up to date after each update, to first order; returns an `etrax.meter.Correction`.
 
-        For states that decay by parameters alone, one leak for each unit (LRU, S5, RTU without an activation, leaky
-        integrators). It takes as much memory as the trace, and about one step of it, for each such parameter.
+        For states that decay by parameters alone, with one leak for each unit (LRU, S5, RTU without an activation,
+        leaky integrators). For each such parameter it takes as much memory as the trace and about as much time as its
+        step.
         """
         from ..meter import Correction
 
@@ -305,9 +323,12 @@ class Learner:
     ) -> dict[str, Any]:  # fmt: skip
         """Write the whole update as one file, which `etrax.load` runs without the model's code; returns its manifest.
 
-        `target` is an example of the target of one step, by default one like the output. `platforms` are those that the
-        program is for (`("cpu", "cuda")`), by default the one it is exported on. With `reset`, an example of the reset
-        of one step (False, or an array of lanes, which needs states of `learner.init(lanes=True)`), it takes resets.
+        - `path`: the file to write.
+        - `optimizer`, `loss_fn`, `window`: as in `train`.
+        - `target`: an example of the target of one step; by default one like the output.
+        - `platforms`: what the program may run on, `("cpu", "cuda")`; by default the platform that exports it.
+        - `reset`: an example of the reset of one step, if the program is to take resets: False, or an array with one
+          for each lane, which needs states of `learner.init(lanes=True)`.
 
         >>> import etrax, jax.numpy as jnp, optax, tempfile
         >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -365,18 +386,6 @@ class Learner:
             raise_if_bad_gradient(self.facts, loss, grads, last)
             if params is not None:
                 raise_if_bad_update(self.facts, params, last)
-
-
-def resolved(model: Model, rule: Rule, options: Options) -> Rule:
-    """The rule that a model is compiled with: of a choice among rules, the one that is chosen."""
-
-    def measure(candidate: Rule, sample: Sample) -> dict[int, float]:
-        # Nothing is measured of a rule whose trace does not fit into memory.
-        if candidate.size(model.facts, options.trace_dtype) > default_budget():
-            return {}
-        return cosines(Learner(model, candidate, replace(options, mesh=None, shard=None, check_finite=False)), sample)
-
-    return rule if rule.resolve is None else rule.resolve(rule.facts_for(model.facts), options.trace_dtype, measure)
 
 
 def check_learner(learner: object) -> None:

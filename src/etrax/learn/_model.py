@@ -26,7 +26,7 @@ class Model:
         self.initial()  # parameters and states are those of this moment
 
     def with_lanes(self, lanes: int) -> Model:
-        """This model, at the values of now, with lanes that may start again on their own."""
+        """This model, with its present values, with lanes that may restart on their own."""
         other = copy(self)
         other.facts = replace(self.facts, lanes=lanes)
         return other

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OnlineResult(NamedTuple):
-    """What one sample gave: the model's output before learning from it, and the window's loss if a window ended."""
+    """The model's output before it learned from the sample, and the window's loss if a window ended."""
 
     output: PyTree
     loss: jax.Array | None
@@ -213,15 +213,18 @@ class Online:
     def feed(
         self, inputs: PyTree, target: PyTree = None, reset: PyTree = False, *, initial: PyTree = None
     ) -> OnlineResult:
-        """Take one sample (a tuple of step inputs, or one array); return the output, and the loss if a window ended.
+        """Take one sample; return the output, and the loss if a window ended.
 
-        A sample without a target moves hidden state and trace, and is not learned from: its output is a prediction. In
-        a window of several, the loss is the mean over those that have a target; a window without any leaves parameters
-        and optimizer as they are, and its loss is None. (A loss of the output alone, which takes None as its target,
-        learns from such a sample, too.)
+        - `inputs`: the inputs of one step: a tuple of them, or one array.
+        - `target`: what the loss compares the output with; without it, nothing is learned from the sample.
+        - `reset`: True, or a boolean for each lane, restarts the stream before the sample: hidden state and trace are
+          those of `learner.init()`, and no gradient passes.
+        - `initial`: another hidden state to restart from.
 
-        `reset`, True or a boolean for each lane, starts again before the sample: hidden state and trace are those of
-        `learner.init()`, or `initial` is the hidden state. No gradient passes it.
+        A sample without a target still advances hidden state and trace: its output is a prediction. In a window of
+        several samples the loss is the mean over those that have a target; a window without any leaves parameters and
+        optimizer as they are, and its loss is None. (A loss of the output alone, one that takes None as its target,
+        learns from such a sample too.)
         """
         if type(reset) is np.bool_:
             reset = bool(reset)
@@ -313,11 +316,10 @@ class Online:
         return not self._needs_target
 
     def flush(self) -> jax.Array | None:
-        """Learn from the samples of an unfinished window; its loss, or None if none of them has a target.
+        """Learn from the samples of an unfinished window; returns its loss, or None if none of them has a target.
 
-        Whatever their number, the program is that of a whole window in which the rest does not count, and the trace is
-        moved sample by sample: nothing is compiled anew. (Under `synthetic`, `uoro` and `kf_rtrl`, whose windows cannot
-        be filled up, each number of samples is compiled once.)
+        It compiles once, whatever the number of samples: the rest of the window is padded and does not count. (Under
+        `synthetic`, `uoro` and `kf_rtrl`, whose windows cannot be padded, it compiles once for each number.)
         """
         with self._lock:
             return self._learn(self._live(self._held)) if self._held.waiting else None

@@ -91,14 +91,17 @@ def brief(reason: str, names: Mapping[str, str] | None = None) -> str:
 def shortest_names(paths: Sequence[Path]) -> dict[str, str]:
     """By the name of a parameter, the shortest beginning of it that no other parameter has.
 
-    >>> shortest_names([("e2e", "comm", "weight"), ("out", "w"), ("out", "b")])
-    {'e2e.comm.weight': 'e2e', 'out.w': 'out.w', 'out.b': 'out.b'}
+    A bias takes no name from the weight beside it: the name of their layer means the weight.
+
+    >>> shortest_names([("e2e", "comm", "weight"), ("e2e", "comm", "bias"), ("out", "w"), ("out", "u")])
+    {'e2e.comm.weight': 'e2e', 'e2e.comm.bias': 'e2e.comm.bias', 'out.w': 'out.w', 'out.u': 'out.u'}
     """
     called = [short_path(path) for path in paths]
-    shared = Counter(path[:n] for path in called for n in range(1, len(path)))
+    biases = {path for path in called if path[-1:] == ("bias",)}
+    shared = Counter(path[:n] for path in called if path not in biases for n in range(1, len(path)))
     shortest = {}
     for path in called:
-        alone = (n for n in range(1, len(path)) if shared[path[:n]] == 1)
+        alone = (n for n in range(1, len(path)) if shared[path[:n]] == 1 and path not in biases)
         name = format_path(path, "params")[1:-1]
         shortest[name] = format_path(path[: next(alone, len(path))], "params")[1:-1]
     return shortest

@@ -31,15 +31,15 @@ NO_GROUPS = "The model has no state that remembers, so every gradient is that of
 CHECK = "etrax.testing.compare(learner, loss_fn, learner.params, learner.hidden, inputs, targets, window=1).check()"
 
 WORDS = (
-    "Words: a window is the steps that are differentiated together; a trace is what a rule carries from window to "
-    "window; a position is one unit of one sample; a weight op is an operation that applies a parameter; "
-    "leak and gain are what a step keeps of a state, and what it adds to it."
+    "Words: a window is a run of steps that are differentiated together; a trace is what a rule carries from window to "
+    "window; a position is one unit of one sample; a weight op is an operation that applies a parameter; the leak is "
+    "the share of a state that a step keeps, the gain the factor of what it adds."
 )
 
 
 def text_of(report: Report, full: bool = False) -> str:
     """The report, wrapped for a terminal; in full, every group and parameter with a reason of its own."""
-    words = [_wrapped(WORDS, 0), *([] if full else ["report.full() says all of it, parameter by parameter."])]
+    words = [_wrapped(WORDS, 0), *([] if full else ["report.full() gives the whole reason for each parameter."])]
     advice = ["To check it against BPTT on your own data:", f"  {CHECK}"]
     parts = [
         _heading(report), _groups(report, full), _parameters(report, full), _notes(report, full), _memory(report),
@@ -100,7 +100,7 @@ def _groups(report: Report, full: bool) -> list[str]:
         number = str(i) if len(alike) == 1 else f"{i}…{alike[-1][0]}"
         names = listed([state for _, other in alike for state in other.states], full)
         lines.append(f"  {number}  {names}: {size}, recurrence {g.structure}")
-        across = g.across if full else said_once([brief(shortened(text), shortest) for text in g.across])
+        across = g.across if full else [brief(shortened("; ".join(g.across)), shortest)] * bool(g.across)
         lines += [_wrapped(f"across positions: {text}", 5) for text in across]
     return lines
 

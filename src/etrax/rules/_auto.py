@@ -83,15 +83,17 @@ def auto(
     memory: float | str | None = None, time: float | None = None, *,
     sample: tuple[LossFunction, PyTree, PyTree] | None = None, window: int = 1,
 ) -> Rule:  # fmt: skip
-    """For each parameter, the most exact rule whose traces fit together into `memory` (bytes, or a text like "2 GB").
+    """For each parameter, the most exact rule such that all traces fit into `memory` (bytes, or a text such as "2 GB").
 
-    The default is 1 GB. `time` bounds the arithmetic operations of a step with a window of one, as a multiple of those
-    that truncated BPTT takes. The choice is made when a model is compiled, from the shapes that it is compiled for:
-    `print(learner.rule)` shows it, and the report says what else there was.
+    - `memory`: the budget for all traces; by default 1 GB.
+    - `time`: the most arithmetic operations for a step with a window of one, as a multiple of those of truncated BPTT.
+    - `sample`: `(loss_fn, inputs, targets)`, a short sequence of your data. Rules that are not exact are then ranked by
+      the cosine of their gradient with the true one at the model's parameters, measured by a meter (`learner.meter`)
+      while the model is compiled.
+    - `window`: the window for which they are measured.
 
-    `sample` is `(loss_fn, inputs, targets)`, a short sequence of your data: rules that are not exact are then ranked by
-    the cosine of their gradient with the true one, at the parameters of the model and for windows of `window` steps,
-    measured by a meter (`learner.meter`) while the model is compiled.
+    The choice is made when a model is compiled, from the shapes that it is compiled for: `print(learner.rule)` shows
+    it, and the report lists the alternatives.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda p, h, x: (jnp.tanh(x @ p["w"] + h @ p["u"]),) * 2

@@ -75,17 +75,26 @@ def d_rtrl(
 ) -> Rule:  # fmt: skip
     """Diagonal RTRL: traces of size B·|θ|·S, exact where no weight op takes a state across positions.
 
-    An op whose outputs reach several positions (a shared gate, B and Δ of a selective state space, a key of linear
-    attention) has a trace for every pair of an output and a position that it reaches. `fan_out` bounds the size of such
-    a trace, for each op and group of states: bytes, or a text such as "200 MB"; None is no bound, 0 carries none. By
-    default those are carried that take at most 256 MB, if at most eight outputs of an op meet at a position. The report
-    says what is not carried, and what it would take.
+    - `fan_out`: the largest trace of an op whose outputs reach several positions, for each group of states: bytes, or a
+      text such as "200 MB". None is no bound, 0 carries none. By default 256 MB, if at most eight outputs of the op
+      meet at a position.
+    - `hops`: 1 also carries what a layer does to a leaky layer above it, 0 does not. By default it is carried where it
+      makes a parameter exact, for up to 20 units with different leaks, if the trace stays below 512 MB.
+    - `depth`: also carry what a layer, an encoder or an embedding does to the layers above it through their weights, in
+      traces of at most so many bytes (or a text such as "200 MB").
+    - `credit`: "state" is the published definition for an update at every step: the loss in the new states meets the
+      trace of the same step, and neither hops nor `depth` are carried. By default the loss goes through the whole step,
+      which is closer to BPTT where a trace leaves something out, and the same where it does not.
 
-    `hops=1` also carries what a layer does to a leaky layer above it, for as many state scalars more at each of its
-    positions as the leaky layer has: LIF with a leaky readout becomes exact, a recurrent layer under one stays
-    approximate, with fewer paths lost. Where each unit above has a leak of its own, or spikes, that is so for each of
-    them, up to 64 units. `hops=0` does not. By default it is carried where it makes a parameter exact, for up to 20
-    units with different leaks, and the trace stays below 512 MB.
+    Outputs that reach several positions are those of a shared gate, B and Δ of a selective state space, or a key of
+    linear attention. They have a trace for every pair of an output and a position that it reaches.
+
+    A hop takes as many additional state scalars at each position as the leaky layer above has. With it LIF with a leaky
+    readout becomes exact, and a recurrent layer below a leaky readout stays approximate with fewer paths lost. If each
+    unit above has a leak of its own, or spikes, it takes one for each of them, up to 64 units.
+
+    With `depth`, a trace holds the whole influence on the states that a parameter ever reaches: n₂·|θ₁| numbers below a
+    layer of n₂ units. The cheapest parameters come first.
 
     Beyond these bounds, units whose leaks are constants between 0 and 1 share a few leaks in place of their own: the
     decay λ^t of a unit is followed by a weighted sum of theirs, Σ_j w_j κ_j^t. By default there are as few as keep
@@ -94,16 +103,7 @@ def d_rtrl(
     how far λ^t is off. `shared_leaks=0` does without.
 
     Linear maps in series (`x @ A @ B`, a norm's scale before a projection) share the trace of their product where that
-    makes a parameter exact, within the same limit.
-
-    `depth` makes exact what a layer, an encoder or an embedding does to the layers above it through their weights, by
-    the whole influence on the states that it ever reaches: n₂·|θ₁| numbers below a layer of n₂ units. It bounds the
-    bytes of such traces (a number, or a text such as "200 MB"). The cheapest parameters come first, and the report says
-    what the rest would take.
-
-    `credit="state"` is the published definition for an update at every step: the loss in the new states meets the trace
-    of the same step, and neither hops nor `depth` are carried. By default the loss goes through the whole step, which
-    is nearer to BPTT where a trace leaves something out, and the same where it does not.
+    makes a parameter exact, within the same limit. The report says what is not carried, and what it would take.
 
     >>> print(d_rtrl(), d_rtrl(fan_out="1 GB"), d_rtrl(hops=0), d_rtrl(depth="2 MB"), d_rtrl(shared_leaks=4))
     d_rtrl() d_rtrl(fan_out='1 GB') d_rtrl(hops=0) d_rtrl(depth='2 MB') d_rtrl(shared_leaks=4)

@@ -74,15 +74,18 @@ def directional(
     rules: Sequence[Rule | str] = ("d_rtrl",), random: int = 1, *, last: bool = True, by_parameter: bool = False,
     key: int | Array = 0,
 ) -> Rule:  # fmt: skip
-    """The projection of the true gradient of a call on the span of candidates, found without BPTT.
+    """The projection of the true gradient of a call onto the span of candidates, found without BPTT.
 
-    Candidates are the gradients of `rules`, so many `random` directions, and with `last` the projection of the call
-    before. Each costs one more forward pass and the memory of a hidden state. `by_parameter` projects the gradient of
-    each parameter on its own part of every candidate: as many times the forward passes, and every parameter's cosine is
-    at least that of each candidate. `key` (a number or a `jax.random` key) starts the random directions.
+    - `rules`: the rules whose gradients are candidates.
+    - `random`: the number of random directions that are candidates, too.
+    - `last`: whether the projection of the previous call is one.
+    - `by_parameter`: projects the gradient of each parameter onto its own part of every candidate. This takes as many
+      forward passes for each parameter, and every parameter's cosine is at least that of each candidate.
+    - `key`: a number or a `jax.random` key, from which the random directions are drawn.
 
-    A call of `value_and_grad` or `train` is the unit: what parameters did before it does not count, and `train` makes
-    one update, at its end. A model is compiled with the rule itself; it has no name for `etrax.compile`.
+    Each candidate costs one more forward pass and the memory of a hidden state. The unit is a call of `value_and_grad`
+    or `train`: the effect of parameters before it does not count, and `train` makes one update, at its end. Pass the
+    rule itself to `etrax.compile`: it cannot be chosen by name.
 
     >>> import etrax, jax, jax.numpy as jnp
     >>> step = lambda p, h, x: (jnp.tanh(x @ p["w"] + h @ p["u"]),) * 2

@@ -57,14 +57,14 @@ def e_prop(
 ) -> Rule:  # fmt: skip
     """e-prop: the trace of `d_rtrl`, filtered by `kappa`, under a learning signal that `feedback` chooses.
 
-    `kappa` stands for a readout that leaks by it a step and is no state of the model; 0 is no filter. `feedback` is
-    "symmetric" (the gradient of the loss), "random" (the output error through fixed random matrices) or "adaptive"
-    (matrices that follow the readout at `feedback_rate`, with `feedback_decay`). `key` (a number or a `jax.random` key)
-    draws the matrices: two learners with the same key have the same feedback, so give each seed of an experiment a key
-    of its own.
-
-    With a filter or with feedback, each step's loss meets the trace that includes the step, as in the paper.
-    `credit="state"` is that for `kappa` 0 and the gradient of the loss, which is `d_rtrl(credit="state")`.
+    - `kappa`: the leak per step of a readout that is not a state of the model; 0 is no filter.
+    - `feedback`: "symmetric" (the gradient of the loss), "random" (the output error through fixed random matrices) or
+      "adaptive" (matrices that follow the readout).
+    - `key`: a number or a `jax.random` key, from which the matrices are drawn. Two learners with the same key have the
+      same feedback, so give each seed of an experiment its own key.
+    - `feedback_rate`, `feedback_decay`: how fast adaptive matrices follow the readout, and how fast they decay.
+    - `credit`: "state" makes each step's loss meet the trace that includes the step, as in the paper, for `kappa` 0 and
+      symmetric feedback too: this is `d_rtrl(credit="state")`. With a filter or other feedback it is always so.
 
     >>> print(e_prop(0.9))
     e_prop(kappa=0.9)

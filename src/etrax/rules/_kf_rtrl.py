@@ -213,9 +213,10 @@ def _is_product(site: WeightSite) -> bool:
 
 
 def kf_rtrl(key: int | Array) -> Rule:
-    """Kronecker-factored RTRL: a random product of data and state influence, right on average, less noisy than `uoro`.
+    """Kronecker-factored RTRL: a random product of data and state influence. Unbiased, and less noisy than `uoro`.
 
-    `key` (a number or a `jax.random` key) starts the signs; each learner state carries its own from there.
+    - `key`: a number or a `jax.random` key, from which random signs are drawn; each learner state continues from its
+      own.
 
     >>> print(kf_rtrl(0))
     kf_rtrl()

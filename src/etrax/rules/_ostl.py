@@ -80,7 +80,7 @@ def _own(facts: Facts, group: int, source: Node, traced: dict[int, np.ndarray], 
 
 
 def ostl() -> Rule:
-    """Online spatio-temporal learning: each position's own share of the whole recurrence. The same as `snap(1)`.
+    """Online spatio-temporal learning: each position's own part of the whole recurrence. The same as `snap(1)`.
 
     >>> print(ostl())
     ostl()

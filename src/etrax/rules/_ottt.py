@@ -176,9 +176,10 @@ def presynaptic_transport(
 
 
 def ottt(decay: float, *, credit: str = "step") -> Rule:
-    """OTTT: the data of each weight op, remembered with a leak of `decay` a step (that of the membrane).
+    """OTTT: the data of each weight op, remembered with the leak of the membrane.
 
-    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
+    - `decay`: the factor by which the remembered data shrink in a step (that of the membrane).
+    - `credit`: "state" is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(ottt(0.5))
     ottt(decay=0.5)

@@ -148,9 +148,10 @@ Chooser: TypeAlias = str | Path | Callable[[Path], bool]
 
 
 def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = None) -> Rule:
-    """Rules by the path of the parameter: the first entry that applies counts, `default` where none does.
+    """A rule for each parameter by its path: the first entry that matches, or `default`.
 
-    A path is a tuple of keys, or a name as the report writes it (`"cell.recurrent"`); whatever lies under it is meant.
+    A path is a tuple of keys, or a name as the report writes it (`"cell.recurrent"`), and stands for all parameters
+    below it.
 
     >>> from etrax import d_rtrl, rtrl
     >>> rule = partition({("cell", "recurrent"): rtrl(), "embedding": frozen()}, default=d_rtrl())
@@ -219,9 +220,9 @@ def partition(rules: Mapping[Chooser, Rule | str], default: Rule | str | None = 
 
 
 def frozen() -> Rule:
-    """No gradient at all, for parameters in a `partition`: their gradient is zero.
+    """A zero gradient, for parameters in a `partition` that are not to learn.
 
-    An optimizer may still move them (weight decay): mask it, too.
+    An optimizer may still change them (by weight decay): mask them there, too.
 
     >>> import etrax, jax.numpy as jnp
     >>> rule = etrax.partition({"w": etrax.frozen()}, default=etrax.d_rtrl())

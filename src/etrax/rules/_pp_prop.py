@@ -241,9 +241,10 @@ def _decayed_sum(a: Array, decay: float, dtype: np.dtype) -> Array:
 
 
 def pp_prop(decay: float = 0.9, *, credit: str = "step") -> Rule:
-    """Factored diagonal traces: the cheapest rule with a trace; approximate for weights that meet data in a product.
+    """Factored diagonal traces: the cheapest rule with a trace. Approximate for weights that are multiplied with data.
 
-    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
+    - `decay`: the factor by which the remembered inputs shrink in a step.
+    - `credit`: "state" is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(pp_prop(0.95))
     pp_prop(decay=0.95)

@@ -143,7 +143,8 @@ def leaky_transport(
 def rflo(decay: float, *, credit: str = "step") -> Rule:
     """RFLO: traces that leak by `decay` a step, whatever the recurrence does. Takes a leak of 0 up to 1.
 
-    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
+    - `decay`: the factor by which a trace shrinks in a step.
+    - `credit`: "state" is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(rflo(0.9))
     rflo(decay=0.9)

@@ -259,7 +259,7 @@ def axis_of(samples: np.ndarray, count: int) -> int | np.ndarray:
 
 
 def rtrl() -> Rule:
-    """Exact RTRL: every path is carried, whatever the model; memory B·H·|θ|.
+    """Real-time recurrent learning: every path is carried, whatever the model. Takes B·H·|θ| numbers.
 
     >>> print(rtrl())
     rtrl()

@@ -254,9 +254,10 @@ def _advance(
 
 
 def snap(n: int, *, credit: str = "step") -> Rule:
-    """SnAp-n: influence on what a weight reaches in n steps; exact where that is everything.
+    """SnAp-n: the influence on whatever a weight reaches within n steps; exact where that is everything.
 
-    `credit="state"` is the published definition for an update at every step; see `d_rtrl`.
+    - `n`: the number of steps.
+    - `credit`: "state" is the published definition for an update at every step; see `d_rtrl`.
 
     >>> print(snap(2))
     snap(n=2)

@@ -128,7 +128,10 @@ def _is_complex(dtype: np.dtype) -> bool:
 
 
 def synthetic(rate: float = 0.1, discount: float = 1.0) -> Rule:
-    """Truncated BPTT with learned future credit at the window's exit; `rate` (0 to 2) is that of normalised LMS.
+    """Truncated BPTT with a learned estimate of the credit that comes after the window.
+
+    - `rate`: how fast the estimate learns (normalised LMS), from 0 to 2.
+    - `discount`: the factor of the estimated credit, from 0 to 1.
 
     >>> print(synthetic())
     synthetic(rate=0.1, discount=1.0)

@@ -37,10 +37,11 @@ def no_transport(
 def tbptt(*, steps: int | None = None) -> Rule:
     """Truncated back-propagation through time: the gradient inside each window, no trace.
 
-    `steps` lets windows overlap: each loss sees at least so many steps, its own included, at the parameters of today.
-    With an update after every step this is the rolling truncated BPTT that streaming learners are compared with. It
-    stores states and inputs of these steps, runs them again for every window, and is exact for what is forgotten
-    within them: a token shift, a short convolution, a cache.
+    - `steps`: lets windows overlap, so that every loss reaches back at least so many steps, its own included.
+
+    The steps of the overlap are stored and run again for every window, at the present parameters. With an update after
+    every step this is the rolling truncated BPTT that streaming learners are compared with. It is exact for whatever is
+    forgotten within these steps: a token shift, a short convolution, a cache.
 
     >>> print(tbptt(), tbptt(steps=10))
     tbptt() tbptt(steps=10)

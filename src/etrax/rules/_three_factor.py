@@ -38,14 +38,16 @@ Modulator = Callable[[Any, Any], Any]
 def three_factor(modulator: Modulator | None = None, kappa: float = 0.0) -> Rule:
     """Traces under a modulator `m = modulator(output, target)`; without one, m is the loss of the step.
 
-    `modulator` sees what the loss function sees, so `targets` may carry a reward beside what the loss needs. It returns
-    one number, or one per sample (B,), for all groups; or a dictionary from state paths to arrays that broadcast to the
-    state's shape, one number per neuron, for the groups of those states (the others get no signal). A mask weighs it as
-    it weighs the loss.
+    - `modulator`: called like the loss function, so `targets` may hold a reward besides what the loss needs. It returns
+      one number, or one per sample (B,), for all groups; or a dictionary from state paths to arrays that broadcast to
+      the state's shape, one number per neuron, for the groups of those states (the others get no signal). A mask
+      weights it as it weights the loss.
+    - `kappa`: filters the trace, as in `e_prop`.
 
-    One number for all neurons moves each of them along its own trace: it credits *when* something was good, and not
-    *who* made it so. Neurons that have to move in different directions need a signal each, as a perturbation of their
-    own gives it: here two neurons explore, and a reward (an error that fell) is credited to the noise that made it.
+    One number for all neurons moves each of them along its own trace: it says *when* something was good, but not
+    *which* neuron made it so. Neurons that have to move in different directions need a signal each, for example from
+    their own perturbation. Here two neurons explore, and a reward (a smaller error) is credited to the noise that led
+    to it.
 
     >>> import etrax, jax, jax.numpy as jnp, optax
     >>> def step(w, s, noise):

@@ -345,9 +345,10 @@ def balance(state: Array, theta: Array) -> tuple[Array, Array]:
 
 
 def uoro(key: int | Array) -> Rule:
-    """Unbiased online recurrent optimisation: a random rank-one estimate of all influence, right on average.
+    """Unbiased online recurrent optimisation: a random rank-one estimate of all influence.
 
-    `key` (a number or a `jax.random` key) starts the signs; each learner state carries its own from there.
+    - `key`: a number or a `jax.random` key, from which random signs are drawn; each learner state continues from its
+      own.
 
     >>> print(uoro(0))
     uoro()

@@ -27,12 +27,18 @@ class State(Protocol):
 
 
 class Stateful(Online):
-    """A module of brainstate or of Flax NNX that learns online, used as the module itself is.
+    """A brainstate or Flax NNX module that learns online, used like the module itself.
 
-    `online(x)` runs one step: it advances the module's states and the trace, which is a state of its own, and returns
-    the module's output. `brainstate.transform.grad` of a function that calls it gives the online gradient;
+    - `module`: the module. It keeps its states.
+    - `rule`: a rule, such as `etrax.d_rtrl()`, or its name.
+    - `example_inputs`: the inputs of one step. Only their structure, shapes and types count.
+    - `batch_size`: creates the states of a brainstate module for a batch of this size.
+    - `options`: `hidden=` for a cell of Flax that takes its hidden state as an argument; those of `etrax.compile`.
+
+    `online(x)` runs one step: it advances the module's states and the trace, which is another state, and returns the
+    module's output. `brainstate.transform.grad` of a function that calls it gives the online gradient;
     `brainstate.transform.jit`, `for_loop` and `scan` work around it. Inputs marked `etrax.MultiStepData` are a window
-    of steps, differentiated together.
+    of steps that are differentiated together.
 
     >>> import brainstate, etrax, jax.numpy as jnp
     >>> cell = brainstate.nn.GRUCell(3, 4)
@@ -43,9 +49,9 @@ class Stateful(Online):
     >>> grads.keys() == weights.keys()
     True
 
-    Over an `nnx.Module` it is one itself (`etrax.stateful._nnx.NNXOnline`), with the module as `online.module`: pass it
-    to `nnx.grad`, `nnx.jit` and `nnx.Optimizer` as any other. Cells whose hidden state is an argument are
-    given the initial one, `hidden=cell.initialize_carry(...)`, and the learner keeps it from then on.
+    Over an `nnx.Module` it is an NNX module itself (`etrax.stateful._nnx.NNXOnline`), with the original as
+    `online.module`: pass it to `nnx.grad`, `nnx.jit` and `nnx.Optimizer` like any other. For a cell that takes its
+    hidden state as an argument, pass the initial one, `hidden=cell.initialize_carry(...)`; the learner keeps it.
     """
 
     def __new__(cls, module: PyTree, *args: PyTree, **options: PyTree) -> PyTree:
@@ -122,12 +128,14 @@ class Stateful(Online):
 
     @transfers_meant()
     def reset_state(self, batch_size: int | None = None) -> None:
-        """States as the module makes them, for the batch size of now, and an empty trace.
+        """Begin a new sequence: states return to their initial values, and the trace is empty.
 
-        Hidden and short-term states that no `init_state` makes (those of `__init__`) are as they were when the module
-        was compiled; long-term states and random keys stay.
-        New values are written into the module's own state objects, so that functions under `brainstate.transform.jit`
-        see them; a reset inside of such a function works as well. For another batch size the learner is compiled anew.
+        - `batch_size`: another batch size than the present one; the learner is then compiled again.
+
+        Initial values are those that `init_state` makes. Hidden and short-term states that were created in `__init__`
+        return to their values at the time of compiling; long-term states and random keys stay as they are. New values
+        are written into the module's own state objects, so that functions under `brainstate.transform.jit` see them; a
+        reset inside such a function works as well.
         """
         check_batch_size(batch_size)
         leaf = next(iter(self.learner.facts.step.select(Role.HIDDEN)), None)

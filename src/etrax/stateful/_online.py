@@ -92,11 +92,11 @@ class Online(SequenceDriver):
 
     @property
     def report(self) -> Report:
-        """What each parameter's gradient is worth under this rule, and why."""
+        """How each parameter's gradient under this rule relates to BPTT's, and why."""
         return self.learner.report
 
     def __call__(self, *inputs: object, **named: object) -> PyTree:
-        """Advance by one step, or by the steps that `MultiStepData` holds; the module's output, stacked for these."""
+        """Advance by one step, or by the steps in `MultiStepData`; returns the module's output, stacked for these."""
         self._counter.calls += 1
         out, trace = self.advance(self._read_trace(), inputs, named)
         self._write_trace(trace)
@@ -119,8 +119,9 @@ class Online(SequenceDriver):
         return bound.decode_output(jax.tree.unflatten(step.trees[Role.OUTPUT], outs)), trace
 
     def get_etrace_of(self, weight: object) -> list[jax.Array]:
-        """The arrays of the trace that belong to a parameter: its path (a tuple, or a name such as "rnn.w"), or the
-        module's own object.
+        """The arrays of the trace that belong to a parameter.
+
+        - `weight`: its path (a tuple, or a name such as "rnn.w"), or the module's own parameter object.
 
         >>> import brainstate, etrax, jax.numpy as jnp
         >>> online = etrax.Stateful(brainstate.nn.GRUCell(3, 4), "d_rtrl", jnp.ones((2, 3)), batch_size=2)

@@ -178,16 +178,23 @@ class SequenceDriver:
     ) -> PyTree:  # fmt: skip
         """Online gradients over sequences (time first), summed step by step in a memory that does not grow.
 
-        `step_fn(*slices)` calls `online` once and returns the loss of the step, or `(loss, aux)` with `has_aux`; it may
-        read parameters and states as well. For an NNX module it is `step_fn(online, *slices)`: as everywhere in NNX,
-        what is differentiated is an argument. With `chunk_size=k` it is given k steps at a time, passes them on as
-        `etrax.MultiStepData` and returns k losses. The mask (T,) weighs losses; the mean is over its sum, and what is
-        NaN in a sequence where the mask is zero is read as zero. Before the steps that `reset` (T,) flags, or in the
-        lanes that a `reset` (T, B) does, states are those that the module was compiled with, and the trace is empty;
-        statistics and random keys go on. Returns gradients with the keys of `weights` (by
-        default all of the module's parameters; of NNX a filter), then what was asked for: the losses (`loss_output`:
-        "per_step", "masked", or their "scalar"), and aux. In a loop, call it under `brainstate.transform.jit` or
-        `nnx.jit`: outside of them it is compiled at every call.
+        - `sequences`: what `step_fn` is called with, step by step.
+        - `step_fn`: `step_fn(*slices)` calls `online` once and returns the loss of the step, or `(loss, aux)` with
+          `has_aux`; it may read parameters and states as well. For an NNX module it is `step_fn(online, *slices)`: as
+          everywhere in NNX, what is differentiated is an argument.
+        - `mask`: (T,), weights of the losses. Where it is zero, a NaN in a sequence is read as zero.
+        - `chunk_size`: k calls `step_fn` with k steps at a time, which it passes on as `etrax.MultiStepData`, and for
+          which it returns k losses.
+        - `weights`: the parameters that gradients are returned for (with NNX, a filter); by default all.
+        - `reduction`: "mean" over the steps, weighted by the mask, or "sum".
+        - `loss_output`: with `return_value`, the losses "per_step", "masked", or as one "scalar".
+        - `has_aux`: whether `step_fn` returns `(loss, aux)`.
+        - `return_value`: whether to return the losses, too.
+        - `reset`: before the steps that (T,) flags, or in the lanes that (T, B) flags, states return to those that the
+          module was compiled with, and the trace is empty; statistics and random keys continue.
+
+        Returns the gradients; with `return_value` or `has_aux` a tuple of gradients, losses and aux. In a loop, call it
+        under `brainstate.transform.jit` or `nnx.jit`: elsewhere it is compiled at every call.
 
         >>> import brainstate, etrax, jax.numpy as jnp
         >>> online = etrax.Stateful(brainstate.nn.GRUCell(3, 4), "d_rtrl", jnp.ones((2, 3)), batch_size=2)
@@ -208,9 +215,12 @@ class SequenceDriver:
         self, *sequences: object, step_fn: Callable[..., object] | None = None, chunk_size: int | None = None,
         return_outputs: bool = False, reset: object = None,
     ) -> PyTree:  # fmt: skip
-        """Advance states and trace over sequences without a gradient; the outputs, stacked, if asked for.
+        """Advance states and trace over sequences, without a gradient.
 
-        `reset` is as in `etrace_grad`.
+        - `sequences`: what `step_fn` is called with, step by step.
+        - `step_fn`: calls `online` once; by default it passes on its slices.
+        - `chunk_size`, `reset`: as in `etrace_grad`.
+        - `return_outputs`: whether to return what `step_fn` returns at each step, stacked.
 
         >>> import brainstate, etrax, jax.numpy as jnp
         >>> online = etrax.Stateful(brainstate.nn.GRUCell(3, 4), "d_rtrl", jnp.ones((2, 3)), batch_size=2)

@@ -137,11 +137,14 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Compare a learner's gradient over a sequence with BPTT's.
 
-    A module's hidden state (`learner.hidden`) holds its variables (keys of dropout, statistics) beside the carry.
-    Choose a window shorter than the sequence: with one window every rule is BPTT. The tolerance for `exact` is 1e-9
-    relative in float64, and follows the precision of each parameter otherwise. For `params` and `hidden` None stands
-    for those that the model was compiled with; inputs of a step that takes several are a tuple. A `reset`, (T,) or
-    (T, B), returns to `hidden`.
+    - `learner`: what `etrax.compile` returned.
+    - `loss_fn`: `loss_fn(output, target) -> scalar`, the loss of one step.
+    - `params`, `hidden`: the parameters and the hidden state to start from; None stands for those of the learner.
+    - `inputs`, `targets`: a short sequence, time first; several inputs as a tuple.
+    - `window`: shorter than the sequence. With a single window every rule equals BPTT.
+    - `mask`, `reset`: as in `value_and_grad`; a reset returns to `hidden`.
+    - `tolerance`: the relative error allowed for `exact`; by default 1e-9 in float64, and otherwise what the precision
+      of a parameter allows.
 
     >>> import etrax, jax.numpy as jnp
     >>> def step(params, h, x):

@@ -152,7 +152,7 @@ def _put(tree: object, moving: list[jax.Array]) -> object:
 def finite_differences(learner: Learner, loss_fn: LossFunction, epsilon: float = 1e-6) -> Oracle:
     """Central differences of the sequence loss, one number at a time, best in float64.
 
-    A surrogate gradient is not the derivative of its spike, so models with spikes are not for this oracle.
+    A surrogate gradient is not the derivative of its spike, so this oracle is not for models with spikes.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2

@@ -94,7 +94,7 @@ class RuleTable:
     steps: int
     notes: tuple[str, ...] = ()
 
-    HEAD = ("rule", "trace", "time of BPTT", "cosine with BPTT", "least of a parameter", "parameters")
+    HEAD = ("rule", "trace", "time vs BPTT", "cosine with BPTT", "lowest by parameter", "parameters")
 
     def __getitem__(self, rule: str) -> RuleRow:
         for row in self.rows:
@@ -107,7 +107,7 @@ class RuleTable:
         return [row.cells() for row in self.rows]
 
     def _about(self) -> str:
-        told = f"window {self.window}, {self.steps} steps; times are the best of {TURNS} turns"
+        told = f"window {self.window}, {self.steps} steps; times are the best of {TURNS} runs"
         return "; ".join([told, *self.notes])
 
     def by_parameter(self) -> str:
@@ -161,16 +161,22 @@ def compare_rules(
 ) -> RuleTable:  # fmt: skip
     """Run rules on one model and its data, beside BPTT: memory, time, cosine of the gradient, verdicts.
 
-    `model` is a step function, a module whose states have been created, or a learner of any front end, of which the
-    rule does not count; with the latter two None for `params` and `hidden` stands for their own. `rules` are by default
-    those that most people choose from. Each takes turns with BPTT, so that noise moves both together. `mask` and
-    `reset` are those of `value_and_grad`; a reset returns to `hidden`.
+    - `model`: a step function, a module whose states have been created, or a learner (its own rule does not matter).
+    - `loss_fn`: `loss_fn(output, target) -> scalar`, the loss of one step.
+    - `params`, `hidden`: the parameters and the hidden state to start from; None stands for those of a module or
+      learner.
+    - `inputs`, `targets`: a sequence, time first, as for `value_and_grad`.
+    - `rules`: rules or their names; by default those that most people choose from.
+    - `window`: the number of steps that are differentiated together.
+    - `mask`, `reset`: as in `value_and_grad`; a reset returns to `hidden`.
+    - `slow`: True also runs the rules that would take more than 50 times as long as BPTT. By default they are left out,
+      with an estimate.
+    - `memory`: bytes, or a text such as "2 GB"; by default half of the device's. A rule whose trace is larger is left
+      out. Where BPTT itself needs more, cosines come from the meter, with an interval (`etrax.meter`).
+    - `progress`: True shows each row on standard error as soon as it is there (the default on a terminal); or a
+      function that is called with each `RuleRow`.
 
-    - Rows come one after the other: `progress` shows each as it comes, True on standard error, which is the default on
-      a terminal; or it is a function of a `RuleRow`.
-    - What would take more than 50 times the time of BPTT is left out with an estimate, unless `slow=True`.
-    - `memory` (bytes, or a text such as "2 GB"; by default half of the device's) bounds traces and BPTT. A rule whose
-      trace is larger is left out. Where BPTT needs more, cosines come from the meter, with an interval (`etrax.meter`).
+    Each rule takes turns with BPTT, so that noise affects both alike.
 
     >>> import etrax, jax.numpy as jnp
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2

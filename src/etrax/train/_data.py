@@ -20,13 +20,13 @@ DIGESTED = 128 << 20  # bytes of an array that a digest reads
 
 
 class Dataset(NamedTuple):
-    """N sequences of T steps. `inputs` and `targets` are trees of arrays (T, N, …), `mask` (T, N) weighs each step,
-    `reset` (T, N) flags steps before which hidden state and trace start again.
+    """N sequences of T steps. `inputs` and `targets` are trees of arrays (T, N, …), `mask` (T, N) weights each step,
+    `reset` (T, N) flags steps before which hidden state and trace restart.
 
     `inputs` is the tuple of the step's inputs; a single one may be passed bare. An input that is one number per step
     may be (T,): all samples share it. A mask of 0 and 1 says which steps count (`pad` makes one for sequences of
-    different lengths); other weights are legal, and none means that all steps count alike. `packed` lays episodes of
-    different lengths one behind the other, with a reset at the beginning of each.
+    different lengths); other weights are allowed, and without a mask all steps count alike. `packed` lays episodes of
+    different lengths end to end, with a reset at the beginning of each.
 
     >>> import numpy as np
     >>> data = Dataset(np.zeros((50, 200, 3)), np.zeros((50, 200, 1)))  # 200 sequences of 50 steps
@@ -44,7 +44,7 @@ class Dataset(NamedTuple):
 
     @classmethod
     def labelled(cls, inputs: PyTree, labels: jax.Array, mask: jax.Array | np.ndarray | None = None) -> Dataset:
-        """One target per sequence: `labels` are arrays (N, …), asked for at every step that counts.
+        """One target per sequence: `labels` are arrays (N, …), which applies to every step that counts.
 
         >>> import numpy as np
         >>> Dataset.labelled(np.zeros((50, 200, 3)), np.arange(200) % 10).targets.shape
@@ -69,7 +69,7 @@ class Dataset(NamedTuple):
 def pad(sequences: Sequence[jax.Array], count: Literal["all", "last"] = "all") -> tuple[np.ndarray, np.ndarray]:
     """Sequences (T_n, …) of different lengths as one array (T, N, …) filled with zeros, and its mask (T, N).
 
-    `count="last"` makes a mask that is 1 at the last step of each sequence only: the answer is asked for at its end.
+    `count="last"` makes a mask that is 1 at the last step of each sequence only: only the answer at its end counts.
 
     >>> import numpy as np
     >>> xs, mask = pad([np.ones((2, 3)), np.ones((4, 3))])

@@ -20,11 +20,13 @@ Place = tuple[int, int]
 def packed(episodes: Sequence[PyTree], *, lanes: int | None = None, length: int | None = None) -> Dataset:
     """Episodes of different lengths as a `Dataset` that has a `reset` at the beginning of each.
 
-    An episode is `(inputs, targets)` or `(inputs, targets, mask)`, trees of arrays (T_n, …) without an axis of samples;
-    `inputs` is the tuple of the step's inputs, or one array. With `lanes=n` they are laid into n sequences that are as
-    equal in length as can be, with `length=n` into as few as possible of n steps. Long ones are laid first; steps
-    behind the last episode of a sequence do not count. Where `pad` takes as many steps for each episode as the longest
-    one has, this takes little more than there are.
+    - `episodes`: `(inputs, targets)` or `(inputs, targets, mask)` for each, trees of arrays (T_n, …) without an axis of
+      samples; `inputs` is the tuple of the step's inputs, or one array.
+    - `lanes`: lay them end to end in so many sequences, which are made as equal in length as possible.
+    - `length`: or in sequences of so many steps, as few as possible.
+
+    Long episodes come first; steps behind the last episode of a sequence do not count. `pad` would take as many steps
+    for each episode as the longest one has; this takes little more than the episodes have together.
 
     >>> import numpy as np
     >>> episodes = [(np.ones((n, 3)), np.ones((n, 1))) for n in (5, 2, 4, 3)]

@@ -1,4 +1,4 @@
-"""What a run tells: a record per epoch, the result, and the two ways in which it can break off."""
+"""What a run returns: a record for each epoch, the result, and the errors that end it early."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Epoch:
     `step` counts batches since the first epoch. `updates` counts changes of the parameters by the optimizer, which is
     what a schedule of optax counts: one for each window in which some target counts, or one for each batch under
     `update="sequence"`. `samples` counts sequences. `seconds` is the whole epoch, `samples_per_second` training alone.
-    `params` are the parameters at its end in what a callback sees, and None in the history, which would otherwise hold
-    those of every epoch. `cosines` has what a trainer's meter measured at the end of the epoch: by the name of a
-    parameter, and for all together, the cosine of the rule's gradient with the true one and the ends of its interval.
+    A callback finds the parameters at the end of the epoch in `params`; in the history it is None, to save memory.
+    `cosines` has what a trainer's meter measured at the end of the epoch: by the name of a parameter, and for all
+    together, the cosine of the rule's gradient with the true one and the ends of its interval.
 
     >>> from etrax.train import Epoch
     >>> Epoch(epoch=1, step=5, metrics={"loss": 0.5}, seconds=1.0, samples_per_second=10.0).metrics["loss"]
@@ -67,11 +67,12 @@ class Result:
     def __repr__(self) -> str:
         """Short: how many epochs, why it ended, and the figures of the epoch that counts."""
         if not self.history:
-            return f"Result(no epoch; ended by {self.reason!r})"
+            return f"Result(no epochs, ended by {self.reason!r})"
         record = self.history[-1 if self.best is None else self.best - 1]
-        which = "last" if self.best is None else f"best, {self.best}:"
+        which = "last epoch:" if self.best is None else f"best epoch {self.best}:"
         figures = ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
-        return f"Result({len(self.history)} epochs, ended by {self.reason!r}; {which} {figures})"
+        count = f"{len(self.history)} epoch{'s' * (len(self.history) != 1)}"
+        return f"Result({count}, ended by {self.reason!r}; {which} {figures})"
 
 
 class Interrupted(KeyboardInterrupt):

@@ -28,14 +28,15 @@ def save(
     directory: str | Path, *, params: PyTree = None, opt_state: PyTree = None, state: PyTree = None,
     learner: Learner | None = None, background: bool = False,
 ) -> Saving | None:  # fmt: skip
-    """Save what is given in a directory, completely or not at all; the last two saves are kept.
+    """Save values to a directory, completely or not at all; the last two saves are kept.
 
-    `learner` writes down what the values belong to (its model, rule, and the names of parameters and states), so that
-    `restore` can tell; parameters and state must then be those of this learner.
-
-    With `background=True` the values are copied, and a thread writes them while learning goes on (writing to the disk
-    takes a tenth of a second or more, however small they are). The answer is a `Saving`: `wait()` for its end. A save
-    or `restore` of the same directory waits for it too, and so does the end of Python.
+    - `directory`: where to save; it is created if it is missing.
+    - `params`, `opt_state`, `state`: the values to save, any of them.
+    - `learner`: also records what the values belong to (model, rule, and the names of parameters and states), so that
+      `restore` can refuse others. Parameters and state must then be those of this learner.
+    - `background`: True copies the values and lets a thread write them while learning continues (writing takes a tenth
+      of a second or more, however small they are). It returns a `Saving`, whose `wait()` returns when all is written.
+      Another save or `restore` of the same directory waits for it too, and so does the end of Python.
 
     >>> import etrax, jax.numpy as jnp, tempfile
     >>> step = lambda w, h, x: (0.9 * h + x @ w,) * 2
@@ -72,9 +73,9 @@ def _write(directory: str | Path, tree: Mapping[str, PyTree], meta: dict[str, ob
 
 
 class Saving:
-    """A save that a thread writes. `wait()` for its end: it raises what went wrong; `done` says whether it has ended.
+    """A save that a thread writes. `wait()` returns when it is done, or raises what went wrong; `done` says if it is.
 
-    What goes wrong is a `RuntimeWarning` as well, for who never waits.
+    What goes wrong is a `RuntimeWarning` as well, in case nobody waits.
 
     >>> import etrax, jax.numpy as jnp, tempfile
     >>> saving = etrax.save(tempfile.mkdtemp(), params={"w": jnp.ones(3)}, background=True)
@@ -136,11 +137,13 @@ def restore(
     directory: str | Path, *, like: Mapping[str, PyTree], learner: Learner | None = None,
     accept: str | Collection[str] = (),
 ) -> dict[str, PyTree]:  # fmt: skip
-    """What was saved last, bit for bit, with the structure of `like`: `{"params": …, "opt_state": …, "state": …}`.
+    """Read what was saved last, bit for bit.
 
-    `like` names the parts that were saved. With `learner`, values that were not saved with a learner of the same model
-    (what its step computes, with its constants), rule and names are refused, with what differs; `accept` names what may
-    differ: some of "model", "rule", "names".
+    - `directory`: where it was saved.
+    - `like`: values of the structure to return, for the parts to read: `{"params": …, "opt_state": …, "state": …}`.
+    - `learner`: refuse values that were not saved with a learner of the same model (what its step computes, with its
+      constants), rule and names; the error says what differs.
+    - `accept`: what may differ all the same: some of "model", "rule", "names".
 
     >>> import etrax, jax.numpy as jnp, tempfile
     >>> directory = tempfile.mkdtemp() + "/saved"

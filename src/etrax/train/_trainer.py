@@ -53,27 +53,25 @@ WORDS = (
 class Trainer:
     """Trains a learner on data sets of independent sequences, in batches of the size that it was compiled with.
 
-    `update="window"` updates after every window of `window` steps (`learner.train`); `update="sequence"` sums the
-    gradient over the sequence and updates once per batch (`learner.value_and_grad`). `gradient` puts another gradient
-    in its place, called as `gradient(learner, loss_fn)(params, hidden, inputs, targets, mask) -> (loss, grads)`:
-    `gradient=etrax.testing.bptt` trains the same model by BPTT in the same loop. `remat` stores states inside long
-    windows, as in `learner.train`.
+    - `learner`: what `etrax.compile` returned.
+    - `optimizer`: an optax optimizer.
+    - `loss_fn`: `loss_fn(output, target) -> scalar`, the loss of one step. It is applied to each sample on its own,
+      with a batch axis of one, and averaged over the steps that count, L = Σ_tb m_tb ℓ_tb / Σ_tb m_tb.
+    - `window`: the number of steps that are differentiated together.
+    - `update`: "window" updates after every window (`learner.train`); "sequence" sums the gradient over the sequence
+      and updates once per batch (`learner.value_and_grad`).
+    - `gradient`: another gradient instead of the rule's, called as `gradient(learner, loss_fn)(params, hidden, inputs,
+      targets, mask) -> (loss, grads)`. `etrax.testing.bptt` trains the same model by BPTT in the same loop.
+    - `metrics`: functions of the outputs of whole sequences, by name (see `etrax.train.accuracy`). They are computed on
+      the validation data, or on the training data if there are none.
+    - `evaluated`: another learner with the same parameters, which evaluates: compiled from `model.eval()` of Flax NNX,
+      for example. By default data are evaluated by the learner's own step, dropout and noise included.
+    - `meter`: 8, say, measures after each epoch how far the rule's gradient is from the true one, without BPTT: along
+      so many random directions of each parameter, on the first batch of the data. The result is `cosine` in the metrics
+      and `cosines` in the record, which `etrax.viz.bias` draws. Each direction takes one more forward pass.
+    - `remat`: stores the states inside long windows, as in `learner.train`.
 
-    The loss is `loss_fn(output, target) -> scalar` per step, as for a learner with a mask (T, B): applied to each
-    sample apart, with a batch axis of one, and averaged over the steps that count,
-
-        L = Σ_tb m_tb ℓ_tb / Σ_tb m_tb
-
-    `metrics` are functions of the outputs of whole sequences (see `etrax.train.accuracy`), taken from data that are
-    evaluated: those of `validation`, or the training data where there are none. The training loss is that of the
-    updates themselves. Data are evaluated by the learner's own step, dropout and noise included; `evaluated` is another
-    learner of the same parameters that does it instead, compiled from the model in the form that it is to be judged in
-    (`model.eval()` of Flax NNX). Its rule does not count.
-
-    `meter=8` measures after each epoch how far the rule's gradient is from the true one, on the first batch of the data
-    and without BPTT: `cosine` in the metrics, `cosines` of a record by parameter with intervals, drawn by
-    `etrax.viz.bias`. The number is that of random directions of each parameter; each takes one more forward pass over
-    that batch.
+    The training loss is that of the updates themselves.
 
     >>> import etrax, jax, optax, numpy as np, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -122,35 +120,40 @@ class Trainer:
         batches: int | None = None, batch_first: bool = False, log: Callable[[dict[str, float]], object] | None = None,
         log_every: int | None = None, project: Callable[[PyTree], PyTree] | None = None,
     ) -> Result:  # fmt: skip
-        """Train for a number of epochs; each uses every sample once, in an order drawn from `key`.
+        """Train for a number of epochs; returns a `Result`.
 
-        - `data` are a `Dataset`, or an iterable of batches (inputs, targets[, mask[, reset]]) of arrays (T, B, …): a
-          generator, a list, a `DataLoader` of torch or grain; (B, T, …) with `batch_first=True`. Batches come in its
-          order. A target (B, …) without a time axis applies to all steps. A function is called for every epoch and
-          returns the iterable. `batches` is the number of batches in an epoch of an endless iterable. If it ends
-          early, raises or changes its shapes, that is a `DataError`, whose `result` has the parameters before that
-          batch.
-        - `params`, `opt_state` default to the learner's parameters and a new optimizer state.
-        - `monitor` names the metric that chooses the best epoch: `val_loss` if there is `validation`, or any other
-          entry of a record's metrics, such as `val_accuracy`. `mode` says whether less or more is better; by default
-          less for names that end in `loss`, more for others. With `patience=n`, n epochs without a
-          better one end the run.
-        - `train_metrics` evaluates the metrics on the training data too, after each epoch; by default only if
-          there is no `validation`.
-        - `callback(record)` is called after each epoch with an `Epoch`; if it returns True the run ends.
-        - `log(values)` takes the numbers of each epoch as a dictionary (`wandb.log`, a row of a table), and with
-          `log_every=n` the training loss after every n batches.
-        - `project(params)` brings parameters back within bounds after every update: see
-          `etrax.train.projected`.
-        - `checkpoint` names a directory. The end of every epoch is saved in it, and the same call continues from the
-          last one: the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised. Only
-          one run at a time may use a directory; a second run, a damaged file or a full disk raises `CheckpointError`.
-        - A checkpoint of a different run is refused, and the error names what differs: the model (what its step
-          computes, with its constants), its states at the start, the rule, the window, the loss, the optimizer (its
-          learning rate included), the data and others. `accept=["optimizer"]` continues all the same; the error names
-          the words to accept.
+        - `data`: a `Dataset`, or an iterable of batches (inputs, targets[, mask[, reset]]) of arrays (T, B, …): a
+          generator, a list, a `DataLoader` of torch or grain. A function is called for every epoch and returns the
+          iterable. A target (B, …) without a time axis applies to all steps.
+        - `epochs`: the number of passes over the data.
+        - `validation`: data like these, evaluated after each epoch.
+        - `params`, `opt_state`: where to start; by default the learner's parameters and a new optimizer state.
+        - `shuffle`: whether the samples of a `Dataset` come in a new order in each epoch, drawn from `key`.
+        - `key`: a number or a `jax.random` key.
+        - `monitor`: the metric that chooses the best epoch; by default `val_loss` if there is `validation`.
+        - `mode`: whether less ("min") or more ("max") is better; by default "min" for names that end in `loss`, "max"
+          for others.
+        - `patience`: end the run after so many epochs without a better one.
+        - `train_metrics`: evaluate the metrics on the training data too, after each epoch; by default only if there is
+          no `validation`.
+        - `callback`: called with an `Epoch` after each epoch; if it returns True the run ends.
+        - `progress`: whether to show how the run is going.
+        - `checkpoint`: a directory in which the end of every epoch is saved. The same call continues from the last one:
+          the parameters are bit for bit those of a run that was never stopped. `epochs` may be raised.
+        - `accept`: what may differ from the run that the checkpoint is of, such as `["optimizer"]`.
+        - `batches`: the number of batches in an epoch of an endless iterable.
+        - `batch_first`: whether the arrays of an iterable are (B, T, …).
+        - `log`: called with the numbers of each epoch as a dictionary (`wandb.log`, a row of a table).
+        - `log_every`: call `log` with the training loss after every so many batches, too.
+        - `project`: brings parameters back within bounds after every update: see `etrax.train.projected`.
 
-        Ctrl-C raises `Interrupted`, a loss or parameter that is not a number raises `Diverged`; both have a `result`.
+        A checkpoint of a different run is refused, and the error names what differs and the word to accept: the model
+        (what its step computes, with its constants), its states at the start, the rule, the window, the loss, the
+        optimizer (its learning rate included), the data and others. Only one run at a time may use a directory; a
+        second run, a damaged file or a full disk raises `CheckpointError`.
+
+        Ctrl-C raises `Interrupted`; a loss or parameter that is not a number raises `Diverged`; an iterable that ends
+        early, raises an error or changes its shapes raises `DataError`. Each has a `result`.
         """
         epochs = check_whole("epochs", epochs, "epochs")
         for name, flag in (("shuffle", shuffle), ("progress", progress), ("batch_first", batch_first)):
@@ -221,7 +224,9 @@ class Trainer:
     def evaluate(self, params: PyTree, data: Dataset | Source, *, batch_first: bool = False) -> dict[str, float]:
         """The loss and all metrics of a data set, averaged over the whole of it: `{"loss": …, "accuracy": …}`.
 
-        `data` are a `Dataset` or an iterable of batches, as for `fit`.
+        - `params`: the parameters to evaluate.
+        - `data`: a `Dataset` or an iterable of batches, as for `fit`.
+        - `batch_first`: whether the arrays of an iterable are (B, T, …).
         """
         self._check_params(params)
         return self._measured(params, source_of(self.learner, data, "data", check_flag("batch_first", batch_first)))

@@ -22,7 +22,7 @@ from jax import lax
 
 from .._arguments import MOST, check_arrays, check_whole
 from .._errors import ArgumentError
-from ..compiler.ir import Path, PyTree, Role, format_path
+from ..compiler.ir import Path, PyTree, Role, format_path, lies_under
 from ..compiler.opened import Weights
 from ..learn import Learner, LearnerState, check_learner
 from ..rules import diagonal_transport
@@ -36,7 +36,7 @@ def _shapes(arrays: dict[str, np.ndarray]) -> str:
 
 @dataclass(frozen=True)
 class Recording:
-    """What was seen, each array with time first.
+    """What `record` returns: arrays with time first.
 
     `states[path]` and `outputs[path]` after each step; `traces[parameter, state]`, of the parameter's shape, wherever
     the rule carries one. `step` is the number of steps taken before.
@@ -78,9 +78,9 @@ def record(
     """Run a learner over a sequence, without learning, and keep what it holds after every step.
 
     `inputs` are time-major, as for `value_and_grad`. Traces take T × |θ| numbers for every state: name the `parameters`
-    and `states` whose traces you want, by path or as a report names them ("rnn.w"); by default all are recorded,
-    with `parameters=[]` none. Traces are summed over the positions of a state; `sample` takes those at one index of its
-    first axis, the batch.
+    and `states` whose traces you want, by path or as a report names them: "rnn.w", or "rnn" for all below it. By
+    default all are recorded, with `parameters=[]` none. Traces are summed over the positions of a state; `sample` takes
+    those at one index of its first axis, the batch.
 
     >>> import etrax, etrax.viz, jax.numpy as jnp
     >>> def step(params, h, x):
@@ -203,9 +203,12 @@ def _chosen(what: str, asked: Sequence[Path] | None, paths: list[Path]) -> list[
     if isinstance(asked, list | tuple) and not asked:
         return []
     root = "params" if what == "parameters" else "hidden"
-    wanted = as_paths(what, asked, paths)
-    for path in wanted:
-        if path not in paths:
+    numbers: dict[int, None] = {}
+    for path in as_paths(what, asked, paths):
+        name = path[0] if len(path) == 1 and isinstance(path[0], str) else path
+        under = [i for i, p in enumerate(paths) if p == path or (path != () and lies_under(p, name))]
+        if not under:
             names = ", ".join(format_path(p, root) for p in paths)
             raise ArgumentError(f"`{what}` has no {format_path(path, root)}; there are {names}.")
-    return [paths.index(path) for path in wanted]
+        numbers.update(dict.fromkeys(under))
+    return list(numbers)
