@@ -480,7 +480,11 @@ def staged_copy(x: Any) -> Any:
 
 
 def zeros_of(aval: Any) -> Any:
-    return jax.numpy.zeros(aval.shape, aval.dtype)
+    """Zeros of a shape and type; keys of zeros, which `jax.numpy.zeros` does not make."""
+    if not is_extended(aval):
+        return jax.numpy.zeros(aval.shape, aval.dtype)
+    kind = aval.dtype._impl
+    return jax.random.wrap_key_data(jax.numpy.zeros((*aval.shape, *kind.key_shape), "uint32"), impl=kind.name)
 
 
 def materialised(tree: Any) -> Any:

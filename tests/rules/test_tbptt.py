@@ -58,9 +58,9 @@ def test_each_loss_sees_so_many_steps(name):
     assert {str(v.kind) for v in learner.report.verdicts.values()} <= {"truncated", "exact"}
 
 
-@pytest.mark.parametrize("window", [1, 2])
-def test_the_whole_sequence_is_bptt(window):
-    model, inputs, targets, learner = learner_of("cells/gru", T)
+@pytest.mark.parametrize(("name", "window"), [("cells/gru", 1), ("cells/gru", 2), ("states/dropout", 2)])
+def test_the_whole_sequence_is_bptt(name, window):
+    model, inputs, targets, learner = learner_of(name, T)
     f = learner.value_and_grad(model.loss, window=window)
     (_, grads), _ = Evaluator()(f, model.params, learner.init(), inputs, targets)
     compared(grads, bptt(model, inputs, targets))

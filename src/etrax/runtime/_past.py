@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import is_extended
-from .._errors import NotSupportedError
+from .._compat import zeros_of
 from ..compiler.analysis import Facts
-from ..compiler.ir import Role, format_path
+from ..compiler.ir import Role
 from ..compiler.opened import Weights
 from . import _site_math as site_math
 from ._resets import restarted
@@ -45,13 +44,10 @@ def past_transport(facts: Facts, sites: frozenset[int] | None, steps: int) -> Tr
     own = [j for j in live_sites(facts) if sites is None or j in sites]
     count, first = len(facts.states), len(facts.step.select(Role.PARAM))
     avals = [leaf.aval for leaf in (*facts.states, *facts.step.select(Role.INPUT))]
-    for leaf in (*facts.states, *facts.step.select(Role.INPUT)):
-        if is_extended(leaf.aval):
-            raise NotSupportedError(f"`tbptt(steps=...)` cannot store {format_path(leaf.path, 'the input')}, a key.")
     lanes = 1 if facts.lanes is None else facts.lanes
 
     def init() -> Past:
-        stored = [jnp.zeros((steps, *a.shape), a.dtype) for a in avals]
+        stored = [zeros_of(jax.ShapeDtypeStruct((steps, *a.shape), a.dtype)) for a in avals]
         return Past(stored[:count], stored[count:], jnp.ones((steps, lanes), bool), jnp.zeros((), jnp.int32))
 
     def credit(past: Past, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
