@@ -140,6 +140,12 @@ FAST = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("rule", [etrax.snap(2), etrax.pp_prop(0.8)], ids=str)
+def test_lanes_of_complex_data(rule):
+    """Of a real weight, whose gradient is real."""
+    check_lane_by_lane(Sequence("series/complex_then_real", rule), windows=(3,))
+
+
 @pytest.mark.parametrize(("name", "rule", "lanes"), FAST, ids=[f"{n}-{r}" for n, r, _ in FAST])
 def test_equals_separate_sequences(name, rule, lanes):
     """Whatever D moves and whatever it does not: data, filters, counts, signs; a trace that was equal for all lanes."""

@@ -117,9 +117,9 @@ def parts_of_data(site: WeightSite, fixed: Sequence[Array | None], parts: np.nda
             """How many of these outputs each element of the data acts on."""
 
             def total(x: Array) -> Array:
-                return site_math.feature_grad(site, constants, x, jnp.asarray(outputs, zero.dtype)).sum()
+                return jnp.real(site_math.feature_grad(site, constants, x, jnp.asarray(outputs, zero.dtype)).sum())
 
-            return np.real(np.asarray(jax.grad(total, holomorphic=jnp.iscomplexobj(zero))(zero)))
+            return np.real(np.asarray(jax.grad(total)(zero)))
 
         counts = parts >= 0
         every, out = reached(counts), np.zeros(zero.shape, np.int64)
