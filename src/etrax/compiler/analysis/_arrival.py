@@ -10,7 +10,8 @@ gradient is exactly zero whatever the loss is. What is found here is a proof of 
 the least window on the gradient is not zero, unless the numbers make it so.
 
 Everything is told element by element, since a delay line is one array of which an output reads the last row. A complex
-number is one element: what reaches its real part alone, where an output shows the imaginary part, counts as shown.
+number is one element: what reaches its real part alone, where an output shows the imaginary part, counts as shown. A
+matrix that has no gradient (constants, whole numbers) counts as full, also where some of its elements are zero.
 """
 
 from __future__ import annotations

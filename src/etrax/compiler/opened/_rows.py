@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from ..._compat import Jaxpr, JaxprEqn, Literal, Var, is_inexact, shape_struct
+from ..._compat import Jaxpr, JaxprEqn, Literal, Var, is_complex, is_inexact, shape_struct
 from ..ir import Step
 from ..ops import size
-from ..primitives import Along, record_of
+from ..primitives import Along, is_own, record_of
 from ._chain import (
     MOVES,
     Axes,
@@ -70,7 +71,7 @@ class Rows:
     @property
     def table_rows(self) -> int:
         """Rows of the tables."""
-        return self._table.invars[0].aval.shape[0]
+        return self._table.invars[0].aval.shape[0] + 2 * _reads_beside(self._table)
 
     @cached_property
     def matrix_size(self) -> int:
@@ -114,10 +115,12 @@ class Rows:
 
             rows = self.rows[read_rows]
             lengths = [read_rows.aval.shape[a] for a in rows]
+            entries, at = values[0], values[1 : 1 + len(indices)]
+            if _reads_beside(table):
+                entries, at = _with_rows_beside(table, entries, at[0])
             # What is read has an axis of length one for the row, unless a gather drops it.
-            entries = values[0] if _drops_row_axis(table) else values[0][:, None]
+            entries = entries if _drops_row_axis(table) else entries[:, None]
             tables = in_rows(function, entries, lengths, rows, [self.rows[v] for v in outs])
-            at = values[1 : 1 + len(indices)]
             return [_read_rows(table, t, at, self.rows[v]) for t, v in zip(tables, outs, strict=True)]
 
         operands = [table.invars[0], *indices, *free]
@@ -134,13 +137,48 @@ def _read_rows(table: JaxprEqn, new: Array, at: Sequence[Array], rows: tuple[int
     if table.primitive.name == "dynamic_slice":
         read = lax.dynamic_index_in_dim(new, at[0], 0, keepdims=False)
     else:
-        p, count = table.params, len(rows)
+        count = len(rows)
         numbers = lax.GatherDimensionNumbers(tuple(range(count, count + new.ndim - 1)), (0,), (0,))
-        read = lax.gather(
-            new, at[0][..., :1], numbers, (1, *new.shape[1:]), unique_indices=p["unique_indices"],
-            indices_are_sorted=p["indices_are_sorted"], mode=p["mode"], fill_value=p["fill_value"],
-        )  # fmt: skip
+        mode = "fill" if _fills_with_nan(table) else "clip"
+        read = lax.gather(new, at[0][..., :1], numbers, (1, *new.shape[1:]), mode=mode)
     return jnp.moveaxis(read, range(len(rows)), rows)
+
+
+def _reads_beside(table: JaxprEqn) -> bool:
+    """Whether a row number out of bounds reads numbers without a gradient: a fill value, or the nearest row."""
+    return table.primitive.name == "gather" and "CLIP" not in str(table.params["mode"]) and not _fills_with_nan(table)
+
+
+def _fills_with_nan(table: JaxprEqn) -> bool:
+    if table.primitive.name != "gather" or "FILL" not in str(table.params["mode"]):
+        return False
+    return table.params["fill_value"] is None or bool(np.isnan(table.params["fill_value"]))
+
+
+def _with_rows_beside(table: JaxprEqn, entries: Array, at: Array) -> tuple[Array, list[Array]]:
+    """Entries with a row before and one behind them for row numbers out of bounds, and the numbers of rows in these."""
+    count, largest = entries.shape[0], jnp.iinfo(at.dtype).max
+    numbers = jnp.minimum(at, min(count, largest)).astype(np.int32)  # an unsigned number may be larger than an int32
+    first, last = lax.stop_gradient(entries[:1]), lax.stop_gradient(entries[-1:])
+    if "FILL" in str(table.params["mode"]):
+        first = last = jnp.full_like(first, table.params["fill_value"])
+    return jnp.concatenate([first, entries, last]), [jnp.maximum(numbers, -1) + 1]
+
+
+def _stays_nan(jaxpr: Jaxpr, chain: Sequence[int], row: Var, outs: Sequence[Var]) -> bool:
+    """Whether outputs are NaN wherever the row is, as they are if they are filled like the row itself."""
+    if is_complex(row.aval):
+        return False
+    nan = {row}
+    for eqn in (jaxpr.eqns[n] for n in chain):
+        name = eqn.primitive.name
+        operands = [not isinstance(v, Literal) and v in nan for v in eqn.invars]
+        choices = operands[1:] if name == "select_n" else operands
+        may_lose = name in ("select_n", "select_if_vmap", "concatenate")
+        lost = name in ("pow", "pad", "imag", "integer_pow") or not (is_own(name) or name in MOVES)
+        if not lost and (all(choices) if may_lose else any(choices)):
+            nan.update(v for v in eqn.outvars if is_inexact(v.aval))
+    return nan.issuperset(outs)
 
 
 def _drops_row_axis(table: JaxprEqn) -> bool:
@@ -223,5 +261,7 @@ def _rows_of(
     (root,) = jaxpr.eqns[look_up].outvars
     ends = [v for n in numbers for v in jaxpr.eqns[n].outvars]
     chain = equations_between(jaxpr, ends, {root}, data)
+    if _fills_with_nan(jaxpr.eqns[look_up]) and not _stays_nan(jaxpr, chain, root, ends):
+        return None
     params = frozenset().union(*(s.params for s in sites if len(s.at) == 1 and s.at[0] in (look_up, *chain)))
     return Rows(look_up, tuple(numbers), chain, rows, jaxpr, params, params, frozenset(data)) if numbers else None
