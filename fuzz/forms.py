@@ -48,6 +48,8 @@ OP_FORMS = {
     "conv1d": "conv({0}, {1}, {a}, {b})",
     "conv2d": "conv({0}, {1}, {a}, {b})",
     "embed": "{1}[{0}]",
+    "embed_clip": '{1}.at[{0}].get(mode="clip")',
+    "embed_fill": '{1}.at[{0}].get(mode="fill", fill_value={a})',
     "one_hot": "jax.nn.one_hot({0}, {a}) @ {1}",
     "scatter": "jnp.zeros({0}.shape[:-1] + ({b},)).at[..., np.array({c})].add({0}[..., np.array({a})] * {1})",
     "segment_sum": "jax.ops.segment_sum({0}[np.array({a})] * {1}, np.array({c}), num_segments={b})",

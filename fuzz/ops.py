@@ -96,7 +96,9 @@ def embedding(g: Draw, u: Value) -> Value | None:
         return None
     m, i = g.dim(), g.pick(index)
     if g.chance(0.7):
-        return g.emit("embed", [i, weight(g, (2, m))], (m,))
+        # A counter may be larger than the table: the nearest row is read, or a fill value.
+        form = g.pick(("embed", "embed", "embed_clip", "embed_fill"))
+        return g.emit(form, [i, weight(g, (g.pick((1, 2, 2)), m))], (m,), a=g.pick((0.0, 0.5)))
     return g.emit("one_hot", [i, weight(g, (2, m))], (m,), a=2)
 
 

@@ -67,9 +67,9 @@ CHAINS = {
         {"a": (I, R), "b": (R, O)}, LINES, [(I, O), (1, O)],
     ),
     "a scale for each sample": (lambda p, x: (p["s"] * x) @ p["b"], {"s": (B, 1), "b": (I, O)}, LINES, [(B, I, O)]),
-    "a table": (lambda p, t: p["e"][t] @ p["b"], {"e": (V, I), "b": (I, O)}, V, [(V, O)]),
-    "a table, columns first": (lambda p, t: p["b"] @ p["e"][t].T, {"e": (V, I), "b": (O, I)}, V, [(V, O)]),
-    "a table, not linear": (token_norm, {"e": (V, I), "b": (I, O)}, V, [(V, O)]),
+    "a table": (lambda p, t: p["e"][t] @ p["b"], {"e": (V, I), "b": (I, O)}, V, [(V + 2, O)]),
+    "a table, columns first": (lambda p, t: p["b"] @ p["e"][t].T, {"e": (V, I), "b": (O, I)}, V, [(V + 2, O)]),
+    "a table, not linear": (token_norm, {"e": (V, I), "b": (I, O)}, V, [(V + 2, O)]),
     "a table, mapped": (
         lambda p, t: jax.vmap(lambda t: p["e"][t] @ p["b"])(t), {"e": (V, I), "b": (I, O)}, V, [(V, O)],
     ),
