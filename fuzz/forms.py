@@ -48,6 +48,7 @@ OP_FORMS = {
     "conv1d": "conv({0}, {1}, {a}, {b})",
     "conv2d": "conv({0}, {1}, {a}, {b})",
     "embed": "{1}[{0}]",
+    "embed_columns": "{1}[:, jnp.stack([{0}, {0} + 1])].sum(-1)",
     "embed_clip": '{1}.at[{0}].get(mode="clip")',
     "embed_fill": '{1}.at[{0}].get(mode="fill", fill_value={a})',
     "one_hot": "jax.nn.one_hot({0}, {a}) @ {1}",

@@ -97,6 +97,8 @@ def embedding(g: Draw, u: Value) -> Value | None:
     m, i = g.dim(), g.pick(index)
     if g.chance(0.7):
         # A counter may be larger than the table: the nearest row is read, or a fill value.
+        if g.chance(0.2):
+            return g.emit("embed_columns", [i, weight(g, (m, g.pick((1, 2, 2))))], (m,))
         form = g.pick(("embed", "embed", "embed_clip", "embed_fill"))
         return g.emit(form, [i, weight(g, (g.pick((1, 2, 2)), m))], (m,), a=g.pick((0.0, 0.5)))
     return g.emit("one_hot", [i, weight(g, (2, m))], (m,), a=2)

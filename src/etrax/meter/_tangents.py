@@ -22,7 +22,7 @@ from jax import Array, lax
 from .._compat import is_inexact
 from .._errors import NotSupportedError
 from ..compiler.analysis import Facts, is_steep
-from ..compiler.ir import PyTree
+from ..compiler.ir import PyTree, linear_transpose
 from ..learn import Arguments, Losses, without_masked_nans
 from ..runtime import restarted, with_masked_products
 
@@ -71,7 +71,7 @@ def push_step(
     start = moving_part(params), moving_part(hidden)
     out, pull, new = jax.vjp(run, *start, has_aux=True)
     like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), out)
-    transposed = jax.linear_transpose(pull, like)
+    transposed = linear_transpose(pull, like)
     push = partial(with_masked_products, transposed) if steep else transposed
 
     def along(direction: Direction, tangent: list[Array]) -> tuple[list[Array], Array]:

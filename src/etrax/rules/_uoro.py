@@ -33,6 +33,7 @@ from jax.typing import DTypeLike
 from .._arguments import check_key
 from .._compat import common_dtype
 from ..compiler.analysis import Facts, Group, Relation, find_samples, is_steep, lane_of_elements
+from ..compiler.ir import linear_transpose
 from ..compiler.opened import fixed_examples
 from ..compiler.ops import ALIGNED
 from ..runtime import (
@@ -288,7 +289,7 @@ def _transposed(pull: PullBack, tangents: dict[int, Array]) -> dict[int, Array]:
         entry, _ = pull(cotangents)
         return {i: entry[i] for i in tangents}
 
-    return jax.linear_transpose(back, tangents)(tangents)[0]
+    return linear_transpose(back, tangents)(tangents)[0]
 
 
 def _pushed_from_ops(pull: PullBack, like: Mapping[int, Array], tangents: dict[int, Array]) -> dict[int, Array]:
@@ -298,7 +299,7 @@ def _pushed_from_ops(pull: PullBack, like: Mapping[int, Array], tangents: dict[i
         _, deltas = pull(cotangents)
         return {j: deltas[j] for j in tangents}
 
-    return jax.linear_transpose(back, dict(like))(tangents)[0]
+    return linear_transpose(back, dict(like))(tangents)[0]
 
 
 def _signs(key: Array, like: Mapping[int, Array]) -> dict[int, Array]:

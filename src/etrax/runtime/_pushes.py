@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..compiler.analysis import Copies, Facts, Relation, is_steep
+from ..compiler.ir import linear_transpose
 from . import _site_math as site_math
 from ._layout import Gather, Layout, gather_of
 from ._transport import PullBack
@@ -101,5 +102,5 @@ def _transposed(pull: PullBack, site: int, layout: Layout) -> Callable[[Array], 
         return pull(cotangents)[1][site]
 
     # The pull-back is linear, so its transpose is the push. A step with `custom_vjp` has no JVP of its own.
-    _, push = jax.vjp(back, zeros)
+    push = linear_transpose(back, zeros)
     return lambda tangent: push(tangent)[0]

@@ -20,6 +20,7 @@ from ._explain import explained as explained
 from ._inline import without_calls as without_calls
 from ._layers import Layer as Layer
 from ._layers import layer_of as layer_of
+from ._linear import linear_transpose as linear_transpose
 from ._mapped import mapped as mapped
 from ._paths import NamedPath as NamedPath
 from ._paths import Notation as Notation
