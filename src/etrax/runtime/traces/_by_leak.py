@@ -56,9 +56,20 @@ def credit(
         g = signal[s]
         if g is None or (fused and _is_data(plan, k, e)):
             continue
-        g = g.astype(wide_dtype(e.dtype))
-        terms.append(sum(plan.apply(k, e[j], g[min(j, g.shape[0] - 1)], window.fixed) for j in range(e.shape[0])))
+        g = jnp.broadcast_to(g, (e.shape[0], *g.shape[1:])).astype(wide_dtype(e.dtype))
+        terms.append(_applied(plan, k, e, g, window))
     return sum(terms[1:], terms[0]) if terms else None
+
+
+def _applied(plan: Plan, k: int, entry: Array, g: Array, window: WindowData) -> Array:
+    """Σ_j g_j · ε_j over leaks, of the weight's shape."""
+    site = plan.site(k)
+    apply_stack = site_math.kernels(site).apply_stack
+    if apply_stack is None or entry.shape[1:] != site_math.trace_shape(site):
+        return jax.vmap(lambda e, g: plan.apply(k, e, g, window.fixed))(entry, g).sum(0)
+    return plan.of_weight(
+        k, apply_stack(site.call, entry, _per_leak(lambda e, g: plan.met(k, e, g, window.fixed), entry, g))
+    )
 
 
 def fused_rows(
