@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from ..._machine import machine
 from ._base import BlockRow, Kernels, OpCall, register_weight_op, size, sum_unrolled
-from ._matmul import MATMUL, STEPS, Letters, expand, letters_of, trace_shape
+from ._matmul import LEAKS, MATMUL, STEPS, Letters, expand, letters_of, trace_shape
 
 # Of one sample: what its trace is multiplied by, and products with other traces; then the whole trace with that.
 _Factors: TypeAlias = tuple[Array, list[tuple[Array, Array]]]
@@ -144,12 +144,10 @@ def _move_leaks(
 
     def move(b: Array, entry: Array) -> Array:
         data, suffix_rows = of_sample(u[0], b, at_u).squeeze(at_u), of_sample(c, b, at_y).squeeze(at_y)
-        products = [
-            jnp.einsum(f"{STEPS}{u_axes},{STEPS}{y_axes}->{trace}", data, suffix_rows[:, j]) for j in range(c.shape[1])
-        ]
+        products = jnp.einsum(f"{STEPS}{u_axes},{STEPS}{LEAKS}{y_axes}->{LEAKS}{trace}", data, suffix_rows)
         pairs = zip(row, [*traces[:number], entry, *traces[number + 1 :]], strict=True)
         carried = [of_sample(p, b) * of_sample(e, b) for p, e in pairs if p is not None]
-        new = sum_unrolled([jnp.stack(products)[:, None], *carried])
+        new = sum_unrolled([products[:, None], *carried])
         new = jnp.broadcast_to(new, (entry.shape[0], 1, *shape[1:])).astype(entry.dtype)
         return lax.dynamic_update_slice_in_dim(entry, new, b, 1)
 
