@@ -144,7 +144,12 @@ def _move_leaks(
 
     def move(b: Array, entry: Array) -> Array:
         data, suffix_rows = of_sample(u[0], b, at_u).squeeze(at_u), of_sample(c, b, at_y).squeeze(at_y)
-        products = jnp.einsum(f"{STEPS}{u_axes},{STEPS}{LEAKS}{y_axes}->{LEAKS}{trace}", data, suffix_rows)
+        # One product for all leaks is shared by several cores, but its axes are turned, which takes as long as it does.
+        if shape[0] > 1:
+            products = jnp.einsum(f"{STEPS}{u_axes},{STEPS}{LEAKS}{y_axes}->{LEAKS}{trace}", data, suffix_rows)
+        else:
+            one = f"{STEPS}{u_axes},{STEPS}{y_axes}->{trace}"
+            products = jnp.stack([jnp.einsum(one, data, suffix_rows[:, j]) for j in range(c.shape[1])])
         pairs = zip(row, [*traces[:number], entry, *traces[number + 1 :]], strict=True)
         carried = [of_sample(p, b) * of_sample(e, b) for p, e in pairs if p is not None]
         new = sum_unrolled([products[:, None], *carried])
