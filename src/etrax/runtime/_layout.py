@@ -223,7 +223,7 @@ class Layout:
 def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
     """The layout of a group without some of its leaves: slots in the group's order, two for a complex state."""
     layout = layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
-    counts = {i: leaky.count for leaky in facts.leaky for i in leaky.states}
+    counts = {i: leaky.length for leaky in facts.leaky for i in leaky.states}
     leads = tuple(counts.get(s.leaf, 1) for s in layout.slots)
     return replace(layout, counts=leads) if any(n > 1 for n in leads) else layout
 

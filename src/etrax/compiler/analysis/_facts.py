@@ -51,16 +51,16 @@ class Relation:
 
 
 class LeakyStates(NamedTuple):
-    """States that stand for `count` ones each, which differ by their leaks alone: filtered data (`_filtered.py`).
+    """States that each stand for `length` ones, which differ by their leaks alone: filtered data (`_filtered.py`).
 
-    `leaks` and `factors` are the numbers of the input leaves that hold these, κ (S, S, count, …) and f (S, count or 1,
-    …) of the S states; the step reads the first of them.
+    `leaks` and `factors` are the numbers of the input leaves that hold these, κ (S, S, length, …) and f, (S, length, …)
+    or (S, 1, …), of the S states; the step reads the first of them.
     """
 
     states: tuple[int, ...]
     leaks: int
     factors: int
-    count: int
+    length: int
 
 
 @dataclass(frozen=True, eq=False)
