@@ -12,6 +12,7 @@ from tests.learn.oracle import bptt, relative_error
 from tests.machines import set_machine
 
 import etrax
+from etrax.compiler.ir import equations
 
 B, I, H, O, T = 2, 3, 4, 2, 10
 
@@ -135,6 +136,15 @@ def two_states_of_each(p, s, x):
     return {"v": v, "c": c, "r": r}, r
 
 
+def heads_of_both_kinds(p, s, x):
+    """One head has leaks and gains of each unit, which depend on the input, another one leak."""
+    v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+    gate = jax.nn.sigmoid(x[:, :1] + p["leaks"])
+    r = gate * s["r"] + (1 - gate) * (jnp.sin(v) @ p["out"])
+    q = 0.7 * s["q"] + v @ p["other"]
+    return {"v": v, "r": r, "q": q}, (r, q)
+
+
 def vmapped(p, s, x):
     """One sample at a time, as `W @ u`."""
 
@@ -159,7 +169,7 @@ EXACT = {
     "not linear": near_miss(feed=lambda z, p: jnp.tanh(z @ p["out"])),
     "a gain of each": near_miss(feed=lambda z, p: p["leaks"] * (z @ p["out"])),
     "few spiking neurons": few_spiking_neurons, "two states of each": two_states_of_each, "vmapped": vmapped,
-    "einsum": einsum,
+    "einsum": einsum, "heads of both kinds": heads_of_both_kinds,
     "detached": lif(lax.stop_gradient), "plain": lif(lambda z: z), "vjp": lif(lambda z: z, spike_vjp), "alif": alif,
     "learnable": learnable, "two_heads": two_heads, "two_layers_below": two_layers_below, "gated_cell": gated_cell,
     "synapse_and_membrane": synapse_and_membrane, "nothing_below": nothing_below,
@@ -246,6 +256,38 @@ def test_large_traces_are_moved_to_the_same(name, monkeypatch):
     """Large traces are moved one sample at a time; here all are."""
     set_machine(monkeypatch, by_sample_bytes=0, by_sample_steps=1)
     test_a_layer_under_a_leaky_layer_is_exact(name)
+
+
+def test_leaks_below_many_states_are_carried_one_by_one(monkeypatch):
+    set_machine(monkeypatch, unrolled_block_terms=1)  # the layer below and its filtered data count as many states
+    test_a_layer_under_a_leaky_layer_is_exact("heads of both kinds")
+
+
+def equations_of_each_step(run, *args):
+    """How many equations the loops over the five steps of a window have."""
+    every = equations(jax.make_jaxpr(run)(*args).jaxpr)
+    loops = [e for e in every if e.primitive.name == "scan" and e.params["length"] == 5]
+    return sum(len(list(equations(e.params["jaxpr"].jaxpr))) for e in loops)
+
+
+def test_the_loops_of_a_window_do_not_grow_with_the_number_of_leaks():
+    def size(units):
+        def step(p, s, x):
+            v = 0.9 * s["v"] + jnp.tanh(x @ p["w"])
+            r = jnp.linspace(0.2, 0.9, units) * s["r"] + jnp.sin(v) @ p["out"]
+            return {"v": v, "r": r}, r
+
+        params, hidden = {"w": jnp.ones((I, H)), "out": jnp.ones((H, units))}, {"v": jnp.zeros((B, H))}
+        hidden["r"] = jnp.zeros((B, units))
+        learner = etrax.compile(step, "d_rtrl", jnp.ones((B, I)), params=params, hidden=hidden)
+        run = learner.value_and_grad(lambda y, t: ((y - t) ** 2).mean(), window=5)
+        data = jnp.ones((T, B, I)), jnp.ones((T, B, units))
+        trace = sum(a.size for a in jax.tree.leaves(jax.eval_shape(learner.init).trace))
+        return equations_of_each_step(run, params, learner.init(), *data), trace
+
+    (few, small), (many, large) = size(3), size(12)
+    assert many == few > 0
+    assert large - small == 9 * B * H * (I + 1)  # of w for each leak, and of the readout
 
 
 def test_without_the_hop_it_is_not():

@@ -33,7 +33,8 @@ def structure_notes(plan: Plan) -> list[str]:
     narrow = [*plan.structure.rows, *(k for k in plan.even_gathers if plan.even_along(k) is not None)]
     for k in narrow:
         label, taken = facts.sites[plan.relations[k].site].label, traces.nbytes(k)
-        plain = math.prod(site_math.trace_shape(plan.site(k))) * plan.dtypes[k].itemsize * len(plan.carried[k])
+        count = sum(math.prod(plan.layout(k).leads[s]) for s in plan.carried[k])
+        plain = math.prod(site_math.trace_shape(plan.site(k))) * plan.dtypes[k].itemsize * count
         if plan.source(k) != k:
             other = facts.sites[plan.relations[plan.source(k)].site].label
             out.append(f"the trace of {label} is that of {other}: it takes nothing, not {format_bytes(plain)}")

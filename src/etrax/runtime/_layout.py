@@ -8,7 +8,7 @@ stands for dL = Re(c̄ dh), so its coordinates are (Re c̄, −Im c̄).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -74,6 +74,8 @@ class Layout:
 
     `known` tells of each pair of slots (new, old) whether the old one can act on the new one; None: all can.
     `stacked_as` says whether blocks are arrays, where another layout has decided that.
+    `counts` has, per slot, how many states it stands for that differ by their leaks (`Facts.leaky`): arrays per slot
+    then have a first axis of leaks, of length one for a slot of one state. It is empty if every slot is of one.
     """
 
     group: Group
@@ -82,6 +84,7 @@ class Layout:
     avals: Mapping[int, jax.ShapeDtypeStruct]
     known: np.ndarray | None = None
     stacked_as: bool | None = None
+    counts: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -89,14 +92,13 @@ class Layout:
 
     def read(self, cotangents: Mapping[int, Array]) -> list[Array]:
         """Cotangents per leaf → real values per slot."""
-        out = []
-        for s in self.slots:
-            value = cotangents[s.leaf]
-            if jnp.iscomplexobj(value):
-                # JAX's cotangent of a complex state is (∂L/∂Re) − i (∂L/∂Im).
-                value = -jnp.imag(value) if s.imaginary else jnp.real(value)
-            out.append(s.take(value).reshape(self.shape))
-        return out
+        return [self._value(s, cotangents[s.leaf]) for s in self.slots]
+
+    def _value(self, s: Slot, cotangent: Array) -> Array:
+        if jnp.iscomplexobj(cotangent):
+            # JAX's cotangent of a complex state is (∂L/∂Re) − i (∂L/∂Im).
+            cotangent = -jnp.imag(cotangent) if s.imaginary else jnp.real(cotangent)
+        return s.take(cotangent).reshape(self.shape)
 
     def coordinates(self, tangents: Mapping[int, Array]) -> list[Array] | Array:
         """Tangents per leaf → real values per slot, in a list or stacked."""
@@ -129,7 +131,7 @@ class Layout:
 
     def without_slots(self) -> Layout:
         """That of the same group where nothing of it is asked for."""
-        return replace(self, slots=(), known=None)
+        return replace(self, slots=(), known=None, counts=())
 
     @cached_property
     def links(self) -> np.ndarray:
@@ -145,7 +147,32 @@ class Layout:
 
     def vector(self, cotangents: Mapping[int, Array]) -> list[Array] | Array:
         """Cotangents per leaf → real values per slot, in a list or stacked."""
+        if self.counts:
+            return self._by_leak(cotangents)
         return self.stack(cotangents) if self.stacked else self.read(cotangents)
+
+    def _by_leak(self, cotangents: Mapping[int, Array]) -> list[Array]:
+        """Cotangents per leaf, with a first axis of leaks where it stands for several → real values per slot."""
+        leaky = {s.leaf for s, count in zip(self.slots, self.counts, strict=True) if count > 1}
+        lifted = {i: a if i in leaky else a[None] for i, a in cotangents.items()}
+        return [
+            jax.vmap(lambda a, n=n: self._value(self.slots[n], a))(lifted[s.leaf]) for n, s in enumerate(self.slots)
+        ]
+
+    @property
+    def leads(self) -> list[tuple[int, ...]]:
+        """Per slot, the shape before that of positions."""
+        return [(n,) for n in self.counts] if self.counts else [()] * self.size
+
+    @property
+    def lead(self) -> int:
+        """The number of axes before those of positions."""
+        return 1 if self.counts else 0
+
+    def at_y(self, gather: Callable[[Array], Array], a: Array) -> Array:
+        """Values per position, behind an axis of leaks if there is one, at the elements of y."""
+        a = jnp.broadcast_to(a, (*a.shape[: self.lead], *self.shape))
+        return jax.vmap(gather)(a) if self.lead else gather(a)
 
     def stack(self, cotangents: Mapping[int, Array]) -> Array:
         """Cotangents per leaf → real values (S, *shape), by one read of each."""
@@ -195,7 +222,10 @@ class Layout:
 
 def layout_of(facts: Facts, group: Group, without: Sequence[int] = ()) -> Layout:
     """The layout of a group without some of its leaves: slots in the group's order, two for a complex state."""
-    return layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
+    layout = layout_with(group, {leaf: facts.states[leaf].aval for leaf in group.leaves}, without)
+    counts = {i: leaky.length for leaky in facts.leaky for i in leaky.states}
+    leads = tuple(counts.get(s.leaf, 1) for s in layout.slots)
+    return replace(layout, counts=leads) if any(n > 1 for n in leads) else layout
 
 
 def layout_with(group: Group, avals: Mapping[int, jax.ShapeDtypeStruct], without: Sequence[int] = ()) -> Layout:

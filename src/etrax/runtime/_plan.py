@@ -90,8 +90,10 @@ class Plan:
             return Stacked(layout.size, shortened(layout.shape, even), self.steep, even=True)
         if uniforms is None:
             return plain_algebra(layout, self.steep)
-        evens = products(uniforms, len(layout.shape))
-        shapes = [[None if e is None else shortened(layout.shape, e.along) for e in line] for line in evens]
+        evens = zip(products(uniforms, layout.lead + len(layout.shape)), layout.leads, strict=True)
+        shapes = [
+            [None if e is None else shortened((*lead, *layout.shape), e.along) for e in line] for line, lead in evens
+        ]
         return Unrolled(shapes, self.steep)
 
     def algebra(self, k: int) -> Algebra:
@@ -224,7 +226,7 @@ class Plan:
 
     @cached_property
     def _products_at_ops(self) -> dict[int, Uniforms]:
-        ranks = {k: len(self.gathers[k].shape) for k in self.structure.at_ops}
+        ranks = {k: self.layout(k).lead + len(self.gathers[k].shape) for k in self.structure.at_ops}
         return {k: products(evens, ranks[k]) for k, evens in self.structure.at_ops.items()}
 
     def at_op(self, k: int, a: Matrix) -> Matrix:
@@ -236,12 +238,12 @@ class Plan:
             if k in self.even_gathers:
                 return self.even_gathers[k](p)
             if evens is None:
-                return gather(jnp.broadcast_to(p, layout.shape))
+                return layout.at_y(gather, p)
             even = evens[s][t]
             if gather.is_identity and layout.shape == gather.shape:
                 return p
             # The identity is equal everywhere, also at elements that reach no position: F is zero there, not P.
-            return None if even is None else narrowed(gather.of_any(jnp.broadcast_to(p, layout.shape)), even.along)
+            return None if even is None else narrowed(layout.at_y(gather.of_any, p), even.along)
 
         return self.algebra(k).map(read, a)
 
@@ -262,7 +264,7 @@ class Plan:
         """
 
         def at(x: Array) -> Array:
-            x = self.gathers[k](x)
+            x = self.layout(k).at_y(self.gathers[k], x)
             return x * gains[k].astype(x.dtype) if k in gains else x
 
         out, shared = self.algebra(k).map_vector(at, v), self.structure.shared.get(k)

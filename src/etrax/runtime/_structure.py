@@ -209,11 +209,12 @@ def _by_lane(reader: Reader, structure: Structure) -> Structure:
     for g in structure.blocks:
         lanes = lanes_of_group(reader.facts, layouts[g].group, layouts[g].shape)
         assert lanes is not None
-        groups[g] = equal_along(lanes)
+        lead = (True,) * layouts[g].lead
+        groups[g] = (*lead, *equal_along(lanes))
         at = {
             k: np.maximum(r.places, 0) for k, r in enumerate(reader.relations) if k in structure.at_ops and r.group == g
         }
-        ops |= {k: equal_along(lanes.reshape(-1)[places]) for k, places in at.items()}
+        ops |= {k: (*lead, *equal_along(lanes.reshape(-1)[places])) for k, places in at.items()}
     return structure.equal_along(groups, ops)
 
 
@@ -227,6 +228,8 @@ def can_be_narrow(facts: Facts, relation: Relation) -> bool:
 def _gains(reader: Reader, structure: Structure, k: int) -> bool:
     """Whether the trace of relation k is smaller, or moved by fewer products, by what is known of D and F."""
     r = reader.relations[k]
+    if reader.layouts[r.group].counts:
+        return True  # each of many leaks is one number
     shape = reader.facts.sites[r.site].call.out.shape
     saved = any(e and n > 1 for slot in structure.slots(k) for e, n in zip(slot.along, shape, strict=True))
     return saved or structure.is_fixed(r.group)
@@ -260,13 +263,10 @@ def structure_of(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.
         blocks, rows = reader(leaves, weight_values, ys)
         layouts = [reader.layouts[r.group] for r in relations]
         at = {
-            k: [
-                [None if a is None else gather(jnp.broadcast_to(a, layout.shape)) for a in line]
-                for line in blocks[r.group]
-            ]
+            k: [[None if a is None else layout.at_y(gather, a) for a in line] for line in blocks[r.group]]
             for k, (r, gather, layout) in enumerate(zip(relations, gathers, layouts, strict=True))
         }
-        shapes = [gather.shape for gather in gathers]
+        shapes = [(*[1] * layout.lead, *gather.shape) for layout, gather in zip(layouts, gathers, strict=True)]
         groups = {r.group for r in relations}
         # A slot that an op does not drive has F = 0, of y's rank.
         full = {k: [jnp.zeros(shapes[k]) if f is None else f for f in row] for k, row in enumerate(rows)}

@@ -15,6 +15,7 @@ from ._derived import Derived as Derived
 from ._derived import derived_states as derived_states
 from ._elements import ElementGraph as ElementGraph
 from ._facts import Facts as Facts
+from ._facts import LeakyStates as LeakyStates
 from ._facts import Relation as Relation
 from ._facts import Tag as Tag
 from ._fan_out import NO_FAN_OUT as NO_FAN_OUT

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,11 +50,25 @@ class Relation:
         return self.place
 
 
+class LeakyStates(NamedTuple):
+    """States that each stand for `length` ones, which differ by their leaks alone: filtered data (`_filtered.py`).
+
+    `leaks` and `factors` are the numbers of the input leaves that hold these, κ (S, S, length, …) and f, (S, length, …)
+    or (S, 1, …), of the S states; the step reads the first of them.
+    """
+
+    states: tuple[int, ...]
+    leaks: int
+    factors: int
+    length: int
+
+
 @dataclass(frozen=True, eq=False)
 class Facts:
     """The result of the analysis of one step.
 
     `parameter_inputs` are the numbers of input leaves that are made of parameters only, by whoever calls the step.
+    `leaky` are states that stand for several, where whoever calls the step carries more than it shows.
     `lanes` is the number of streams along the first axis of every state, where each may start again on its own: no
     trace is then equal for several of them.
     `written` are the facts of the step as it was written, if linear maps in series are one product in this one.
@@ -67,6 +82,7 @@ class Facts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     parameter_inputs: frozenset[int] = frozenset()
+    leaky: tuple[LeakyStates, ...] = ()
     lanes: int | None = None
     written: Facts | None = None
     memo: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)

@@ -7,7 +7,8 @@ op: r = r̃·V, where r̃ is its data, filtered,
 
 r̃ has the shape of the data u, so that it lives at the positions of the layer below. Where the layer has several states
 at a position, κ is a matrix, f a vector, and r̃ one array per state. κ and f come as inputs, and may differ along axes
-that the data and the layer share (samples). Where they differ between the columns of V, each column has filtered data.
+that the data and the layer share (samples). Where they differ between the columns of V, each column has filtered data:
+the step has those of the first one, and `LeakyStates` say how many they stand for.
 """
 
 from __future__ import annotations
@@ -30,33 +31,37 @@ from ..opened import WeightSite
 class Filter(NamedTuple):
     """The weight op of a leaky layer, and which of its states at a position act on which (to, from).
 
-    `varies` are the axes of the data along which κ and f differ.
+    `varies` are the axes of the data along which κ and f differ; there are so many `leaks` and `factors` beside these.
     """
 
     site: WeightSite
     links: np.ndarray
     varies: tuple[int, ...] = ()
+    leaks: int = 1
+    factors: int = 1
 
 
 def with_filters(step: Step, filters: Sequence[Filter]) -> Step:
     """The step with filtered data as hidden states behind its own.
 
     They are outputs, too: a leaky state of which the step itself reads nothing is one that counts.
-    Its last inputs are the rates, one array (S, S + 1, …) per filter: κ, and f as the last column. Behind these are the
-    axes of the data, of length one unless the rates vary along them.
+    Its last inputs are the rates, two arrays per filter: κ (S, S, leaks, …) and f (S, factors, …). Behind these axes
+    stand those of the data, of length one unless the rates vary along them. The step reads the first leak and factor.
     """
     jaxpr, eqns = step.jaxpr, list(step.jaxpr.eqns)
     states, rates, new = [], [], []
-    for n, (site, links, varies) in enumerate(filters):
+    for n, (site, links, varies, leaks, factors) in enumerate(filters):
         data = eqns[site.at[0]].invars[site.rule.varying(site.call)[0]]
         u = jax.ShapeDtypeStruct(data.aval.shape, data.aval.dtype)
         lengths = [size if axis in varies else 1 for axis, size in enumerate(u.shape)]
-        shape_of_rates = jax.ShapeDtypeStruct((len(links), len(links) + 1, *lengths), u.dtype)
-        body, _ = open_jaxpr(jax.make_jaxpr(_filtered(links))(u, [u] * len(links), shape_of_rates))
-        read_data, *old, rate = body.invars
+        kappa = jax.ShapeDtypeStruct((len(links), len(links), leaks, *lengths), u.dtype)
+        factor = jax.ShapeDtypeStruct((len(links), factors, *lengths), u.dtype)
+        body, _ = open_jaxpr(jax.make_jaxpr(_filtered(links))(u, [u] * len(links), kappa, factor))
+        read_data, *old, read_kappa, read_factor = body.invars
         eqns += [eqn.replace(invars=[data if v is read_data else v for v in eqn.invars]) for eqn in body.eqns]
         states += [(v, Leaf(Role.HIDDEN, ("filtered data", n, s), u)) for s, v in enumerate(old)]
-        rates.append((rate, Leaf(Role.INPUT, ("rates", n), shape_of_rates)))
+        rates.append((read_kappa, Leaf(Role.INPUT, ("leaks", n), kappa)))
+        rates.append((read_factor, Leaf(Role.INPUT, ("factors", n), factor)))
         new += list(body.outvars)
     return widened(step, eqns, jaxpr.outvars, states, new, rates, shown=True)
 
@@ -86,16 +91,17 @@ def widened(
     return check_step(replace(step, jaxpr=wider, ins=ins, outs=outs, trees=trees))
 
 
-def _filtered(links: np.ndarray) -> Callable[[Array, Sequence[Array], Array], list[Array]]:
-    def run(u: Array, old: Sequence[Array], rates: Array) -> list[Array]:
-        def times(s: int, t: int, a: Array) -> Array:
-            rate = lax.index_in_dim(lax.index_in_dim(rates, s, 0, keepdims=False), t, 0, keepdims=False)
+def _filtered(links: np.ndarray) -> Callable[[Array, Sequence[Array], Array, Array], list[Array]]:
+    def run(u: Array, old: Sequence[Array], leaks: Array, factors: Array) -> list[Array]:
+        def times(rate: Array, at: Sequence[int], a: Array) -> Array:
+            for n in (*at, 0):
+                rate = lax.index_in_dim(rate, n, 0, keepdims=False)
             axes = [axis for axis, n in enumerate(rate.shape) if n == a.shape[axis]]
             return lax.mul(lax.broadcast_in_dim(rate.reshape([rate.shape[k] for k in axes]), a.shape, axes), a)
 
         new = []
         for s, row in enumerate(links):
-            terms = [times(s, len(old), u), *(times(s, t, old[t]) for t in range(len(old)) if row[t])]
+            terms = [times(factors, (s,), u), *(times(leaks, (s, t), old[t]) for t in range(len(old)) if row[t])]
             new.append(reduce(lax.add, terms))
         return new
 

@@ -65,6 +65,7 @@ class Kernels:
     | `product(call, fixed)` | w → (u → y): another program for the op itself, or None |
     | `move(call, fixed, block, traces, u, c)` | Σ_t spread(block[s][t]) · traces[t] + outer(u, c[s]), for all s in one go |
     | `move_by_sample(call, row, traces, s, u, c)` | one such row, spread already, in place of trace s, one sample at a time; None where one pass over all samples is as good |
+    | `move_leaks(call, row, traces, s, u, c)` | `move_by_sample` of traces with a first axis of leaks, c (k, leaks, *y) |
     | `stacks(call, n)` | whether n traces are best held as one array (n, *trace), for the next two |
     | `move_stack(call, block, stack, u, c)` | `move` of one array, block (n, n, *y) and c (n, k, *y) |
     | `apply_stack(call, stack, g)` | Σ_s apply(stack[s], g[s]), g (n, *y) |
@@ -82,6 +83,7 @@ class Kernels:
     move_by_sample: Callable[[OpCall, BlockRow, Sequence[Array], int, Sequence[Array], Array], Array | None] | None = (
         None
     )
+    move_leaks: Callable[[OpCall, BlockRow, Sequence[Array], int, Sequence[Array], Array], Array | None] | None = None
     stacks: Callable[[OpCall, int], bool] = lambda call, n: False
     move_stack: Callable[[OpCall, Array, Array, Sequence[Array], Array], Array] | None = None
     apply_stack: Callable[[OpCall, Array, Array], Array] | None = None

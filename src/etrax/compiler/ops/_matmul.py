@@ -21,8 +21,8 @@ from jax.lax import optimization_barrier
 from ..._machine import machine
 from ._base import Columns, OpCall, Operands, OpRule, is_written_out, size, sum_unrolled
 
-# The letter of the axis k of steps, in an einsum of arrays that have one.
-STEPS = "Z"
+# The letters of the axes of steps, and of leaks, in an einsum of arrays that have them.
+STEPS, LEAKS = "Z", "Y"
 
 
 class Letters(NamedTuple):
@@ -37,7 +37,7 @@ class Letters(NamedTuple):
 def letters_of(call: OpCall) -> Letters:
     """Name the axes of a call: JAX gives y the batch axes first, then the free axes of the left and right operand."""
     (lhs_c, rhs_c), (lhs_b, rhs_b) = call.params["dimension_numbers"]
-    fresh = iter(string.ascii_letters.replace(STEPS, ""))
+    fresh = iter(string.ascii_letters.removesuffix(LEAKS + STEPS))
     sides = [[""] * len(call.operands[0].shape), [""] * len(call.operands[1].shape)]
     batch, contracted = [], []
     for group, pairs in ((batch, zip(lhs_b, rhs_b, strict=True)), (contracted, zip(lhs_c, rhs_c, strict=True))):

@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from ..._machine import machine
 from ._base import BlockRow, Kernels, OpCall, register_weight_op, size, sum_unrolled
-from ._matmul import MATMUL, STEPS, Letters, expand, letters_of, trace_shape
+from ._matmul import LEAKS, MATMUL, STEPS, Letters, expand, letters_of, trace_shape
 
 # Of one sample: what its trace is multiplied by, and products with other traces; then the whole trace with that.
 _Factors: TypeAlias = tuple[Array, list[tuple[Array, Array]]]
@@ -122,5 +122,45 @@ def _move_by_sample(
     return lax.fori_loop(0, shape[0], move, (entry, factors(0)))[0]
 
 
-KERNELS = Kernels(stacks=_stacks, move_stack=_move_stack, apply_stack=_apply_stack, move_by_sample=_move_by_sample)
+def _move_leaks(
+    call: OpCall, row: BlockRow, traces: Sequence[Array], number: int, u: Sequence[Array], c: Array
+) -> Array | None:
+    """row[t] (leaks, …) broadcastable to traces[t] (leaks, *trace), u[0] (k, *u), c (k, leaks, *y), by sample.
+
+    Axes of leaks are one where all leaks have the same.
+    """
+    s, shape, entry = letters_of(call), trace_shape(call), traces[number]
+    sample, trace = s.trace[:1], s.trace[1:]
+    if entry.shape[1:] != shape or not sample or sample not in s.u or sample not in s.y:
+        return None
+    at_u, at_y = 1 + s.u.index(sample), 2 + s.y.index(sample)  # behind the axes of steps and of leaks
+    if any(n != m for axis, (n, m) in enumerate(zip(c.shape[2:], call.out.shape, strict=True)) if axis + 2 != at_y):
+        return None
+    u_axes, y_axes = s.u.replace(sample, ""), s.y.replace(sample, "")
+
+    def of_sample(a: Array, b: Array | int, axis: int = 1) -> Array:
+        # An axis of one stands for all samples.
+        return a if a.shape[axis] == 1 else lax.dynamic_slice_in_dim(a, b, 1, axis)
+
+    def move(b: Array, entry: Array) -> Array:
+        data, suffix_rows = of_sample(u[0], b, at_u).squeeze(at_u), of_sample(c, b, at_y).squeeze(at_y)
+        # One product for all leaks is shared by several cores, but its axes are turned, which takes as long as it does.
+        if shape[0] > 1:
+            products = jnp.einsum(f"{STEPS}{u_axes},{STEPS}{LEAKS}{y_axes}->{LEAKS}{trace}", data, suffix_rows)
+        else:
+            one = f"{STEPS}{u_axes},{STEPS}{y_axes}->{trace}"
+            products = jnp.stack([jnp.einsum(one, data, suffix_rows[:, j]) for j in range(c.shape[1])])
+        pairs = zip(row, [*traces[:number], entry, *traces[number + 1 :]], strict=True)
+        carried = [of_sample(p, b) * of_sample(e, b) for p, e in pairs if p is not None]
+        new = sum_unrolled([products[:, None], *carried])
+        new = jnp.broadcast_to(new, (entry.shape[0], 1, *shape[1:])).astype(entry.dtype)
+        return lax.dynamic_update_slice_in_dim(entry, new, b, 1)
+
+    return lax.fori_loop(0, shape[0], move, entry)
+
+
+KERNELS = Kernels(
+    stacks=_stacks, move_stack=_move_stack, apply_stack=_apply_stack, move_by_sample=_move_by_sample,
+    move_leaks=_move_leaks,
+)  # fmt: skip
 register_weight_op("dot_general", replace(MATMUL, kernels=KERNELS))

@@ -28,10 +28,10 @@ from .._site_math import wide_dtype
 from .._transport import EachStep, FusedCredit, SeenThrough, Transport, WindowData, add_to, by_site
 from .._view import in_view
 from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse
-from . import _by_slot, _stack
+from . import _by_leak, _by_slot, _stack
 
 # The kinds of trace. The first one that fits a relation serves it: a new kind is a file like these, and its name here.
-KINDS: tuple[ModuleType, ...] = (_stack, _by_slot)
+KINDS: tuple[ModuleType, ...] = (_by_leak, _stack, _by_slot)
 
 # The arrays of one relation's trace, as its kind holds them.
 Entries: TypeAlias = tuple[Array, ...] | Array
@@ -205,7 +205,8 @@ class Traces:
         plan, dtype = self.plan, wide_dtype(self.plan.dtypes[k])
         algebra, at, site = plan.algebra(k), plan.at_op(k, a), plan.site(k)
         if site.loops:
-            at = algebra.map(lambda p, s, t: site_math.beside_loops(site, p), at)
+            lead = plan.layout(k).lead
+            at = algebra.map(lambda p, s, t: site_math.beside_loops(site, p, lead), at)
         c = algebra.times(at, row, plan.drives[k])
         return jax.tree.map(lambda x: x.astype(dtype), c)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from jax.typing import DTypeLike
 
 from ...compiler.analysis import Facts, FanOut, Relation, at_subgroup, is_steep, with_acting_columns
 from .._plan import Plan, carried_relations, plan_of
 from .._probes import Probes, plan_probes
-from .._readers import Reader
+from .._readers import OfLeaks, Reader
 from .._view import View, reduced_view
 from ._by_position import Traces
 from ._memoryless import memoryless_leaves, on_other_states
@@ -25,7 +26,7 @@ def chosen_plan(
     By default in the view without memoryless states. A `reader` may put other blocks in place of those of the step.
     With `subgroups`, a relation whose trace is smaller at the finer positions of a subgroup has it there.
     """
-    read = reader if reader is not None else lambda probes: probes
+    read = reader if reader is not None else partial(_plain_reader, facts)
     relations = carried_relations(facts, sites, fan_out)
     view = view if view is not None else reduced_view(facts, memoryless_leaves(facts, relations))
     probes = plan_probes(view, on_other_states(facts, relations, view.memoryless))
@@ -50,6 +51,10 @@ def chosen_plan(
     if acting == list(probes.relations):
         return plan
     return replace(plan_of(read(probes.of(acting)), trace_dtype), structure=plan.structure)
+
+
+def _plain_reader(facts: Facts, probes: Probes) -> Reader:
+    return OfLeaks(probes) if facts.leaky else probes
 
 
 def _at_subgroup(view: View, relation: Relation, fan_out: FanOut) -> Relation:

@@ -37,6 +37,7 @@ from ..._compat import is_complex
 from ...compiler.analysis import (
     Facts,
     Filter,
+    LeakyStates,
     OpNode,
     Relation,
     SharedLeaks,
@@ -52,8 +53,9 @@ from ...compiler.ops import column_axes, data_axes
 from .._plan import Plan, plan_of
 from .._probes import plan_probes
 from .._structure import Structure, structure_of
-from .._transport import EachStep, FusedCredit, Transport, WindowData
+from .._transport import WindowData
 from .._view import reduced_view
+from ._wider import WiderStep
 
 R = TypeVar("R")
 
@@ -111,40 +113,6 @@ def _feeds_leaky(facts: Facts, r: Relation) -> bool:
     return OpNode(r.site) in facts.live and len({a.dtype for a in numbers}) == 1
 
 
-class WiderStep:
-    """A step with more states than the one that runs, of which only derivatives count, and inputs for what moves them.
-
-    `rates` are these inputs at a step; `signals` the cotangents of its states, given those of the step that runs.
-    """
-
-    facts: Facts
-
-    @cached_property
-    def wider(self) -> Facts:
-        raise NotImplementedError
-
-    def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
-        raise NotImplementedError
-
-    def rates_before(self, params: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
-        """Read the rates that are made of parameters only, once, before a window runs."""
-        raise NotImplementedError
-
-    def signals(self, g: Mapping[int, Array], window: WindowData) -> dict[int, Array]:
-        raise NotImplementedError
-
-    def with_data(self, states: Sequence[Any]) -> list[Any]:
-        """States in the order of the wider step; those that were added are zero."""
-        first, last = (len(step.select(Role.HIDDEN)) for step in (self.facts.step, self.wider.step))
-        more = [leaf.aval for leaf in self.wider.states[first:last]]
-        return [*states[:first], *(jnp.zeros(a.shape, a.dtype) for a in more), *states[first:]]
-
-    def leaves(self, leaves: Sequence[Array], rates: Sequence[Array]) -> list[Array]:
-        step = self.facts.step
-        first, count = step.first_state, len(step.states)
-        return [*leaves[:first], *self.with_data(leaves[first : first + count]), *leaves[first + count :], *rates]
-
-
 @dataclass(frozen=True, eq=False)
 class Hopped(WiderStep):
     """A step with filtered data for some hops, which `wider` are the facts of.
@@ -194,50 +162,70 @@ class Hopped(WiderStep):
 
     @cached_property
     def wider(self) -> Facts:
-        filters, steady = [], []
+        wider = self._with_filters(together=True)
+        layouts = plan_probes(reduced_view(wider), traced_relations(wider)).layouts
+        # Blocks of many states are one array of all: each leak has filtered data of its own there.
+        return self._with_filters(together=False) if any(x.stacked and x.counts for x in layouts) else wider
+
+    def _with_filters(self, together: bool) -> Facts:
+        """The facts of the step with filtered data, whose leaks are along one axis if they are held `together`."""
+        number, filters, fixed, leaky = len(self.facts.step.select(Role.HIDDEN)), [], [], []
+        first = len(self.facts.step.ins) + sum(map(self._size, range(len(self.relations)))) if together else 0
         for k, (r, count) in enumerate(zip(self.relations, self.counts, strict=True)):
-            site = self.facts.sites[r.site]
-            places = data_axes(site.call)
-            varies = tuple(places[axis] for axis in self.varying[k].samples)
-            filters += [Filter(site, self.plan.layout(k).links, varies)] * count
-            steady += [self.known.is_known(k, r.group)] * count
+            site, size, places = self.facts.sites[r.site], self._size(k), data_axes(self.facts.sites[r.site].call)
+            one = Filter(site, self.plan.layout(k).links, tuple(places[axis] for axis in self.varying[k].samples))
+            if together and count > 1:
+                states, rates = tuple(range(number, number + size)), first + 2 * len(filters)
+                leaky.append(LeakyStates(states, rates, rates + 1, count))
+                one = one._replace(leaks=count, factors=count if self._has_factors(k) else 1)
+            copies = 1 if together else count
+            filters += [one] * copies
+            fixed += [self.known.is_known(k, r.group)] * 2 * copies  # leaks and factors
+            number += size * copies
         step = with_filters(self.facts.step, filters)
-        first = len(step.ins) - len(filters)
-        inputs = frozenset(first + n for n, fixed in enumerate(steady) if fixed)
-        wider = replace(analyse(step), parameter_inputs=inputs, lanes=self.facts.lanes)
+        inputs = frozenset(len(step.ins) - len(fixed) + n for n, known in enumerate(fixed) if known)
+        wider = replace(analyse(step), parameter_inputs=inputs, leaky=tuple(leaky), lanes=self.facts.lanes)
         assert len(wider.sites) == len(self.facts.sites)
         return wider
+
+    def _size(self, k: int) -> int:
+        """The states of the leaky layer at a position."""
+        return self.plan.layout(k).size
+
+    def _has_factors(self, k: int) -> bool:
+        """Whether the filtered data of relation k have a factor for each leak."""
+        even = [f.along for f in self.known.rows[k]]
+        return self.shared[k] is None and not all(along[axis] for along in even for axis in self.varying[k].columns)
 
     @cached_property
     def hops(self) -> tuple[Hop, ...]:
         number, hops = len(self.facts.step.select(Role.HIDDEN)), []
         for k, (r, count) in enumerate(zip(self.relations, self.counts, strict=True)):
-            n = self.plan.layout(k).size * count
+            n = self._size(k) * (1 if self.wider.leaky else count)
             hops.append(Hop(r.site, r.group, tuple(range(number, number + n))))
             number += n
         return tuple(hops)
 
     def rates(self, leaves: Sequence[Array], weights: Sequence[Array] | None, ys: Mapping[int, Array]) -> list[Array]:
-        """κ and f per hop and filtered data, (S, S + 1, …): along other axes, one number stands for all."""
+        """κ (S, S, leaks, …) and f (S, leaks or 1, …) per hop: along other axes, one number stands for all."""
         assert weights is not None
         blocks, rows = self.plan.reader(leaves, weights, ys)
         rates = []
         for k, (r, row, shared) in enumerate(zip(self.relations, rows, self.shared, strict=True)):
             dtype = next(f.dtype for f in row if f is not None)
-            if shared is not None:
-                rates += self._shared_rates(k, shared, row[0], dtype)
-                continue
-            at_y = [[None if a is None else self._at_y(k, a) for a in line] for line in blocks[r.group]]
-            lines = [[*line, f] for line, f in zip(at_y, row, strict=True)]
-            numbers = [[self._by_column(k, a, dtype) for a in line] for line in lines]
-            rates += list(jnp.stack([jnp.stack(line, 1) for line in numbers], 1))
+            factors = jnp.stack([self._by_column(k, f, dtype) for f in row])
+            factors = factors if self._has_factors(k) else factors[:, :1]
+            if shared is None:
+                at_y = [[None if a is None else self._at_y(k, a) for a in line] for line in blocks[r.group]]
+                leaks = jnp.stack([jnp.stack([self._by_column(k, a, dtype) for a in line]) for line in at_y])
+            else:
+                # An f that differs between columns meets the credit: one stands here.
+                factors = jnp.ones_like(factors) if self.has_gains(k) else factors
+                leaks = jnp.concatenate([jnp.full_like(factors, leak) for leak in shared.leaks], 1)[None]
+            count = 1 if self.wider.leaky else self.counts[k]
+            each = jnp.split(factors, count, 1) if self._has_factors(k) else [factors] * count
+            rates += [a for pair in zip(jnp.split(leaks, count, 2), each, strict=True) for a in pair]
         return rates
-
-    def _shared_rates(self, k: int, shared: SharedLeaks, f: Array | None, dtype: DTypeLike) -> list[Array]:
-        """κ_j and f for each shared leak; one in place of an f that meets the credit."""
-        factor = self._by_column(k, f, dtype)[0]
-        factor = jnp.ones_like(factor) if self.has_gains(k) else factor
-        return [jnp.stack([jnp.full_like(factor, leak), factor])[None] for leak in shared.leaks]
 
     def _at_y(self, k: int, a: Array) -> Array:
         """Values per position, at the elements of y."""
@@ -282,12 +270,13 @@ class Hopped(WiderStep):
             slots = [s.astype(site.call.out.dtype) for s in self.plan.signals(k, bare)]
             if self.shared[k] is None:
                 by_slot = [pull_back(site.call, w, s, columns) for s in slots]
-                # The states of one column stand together, slot by slot.
-                bars = [bar[column] for column in range(self.columns[k]) for bar in by_slot]
             else:
                 signal = slots[0] * self._gains(k, window) if self.has_gains(k) else slots[0]
                 by_leak = signal * self._weights_at_y(k, signal.dtype)
-                bars = [pull_back(site.call, w, s, ())[0] for s in by_leak]
+                by_slot = [jnp.concatenate([pull_back(site.call, w, s, ()) for s in by_leak])]
+            # Of states that stand for themselves, those of one column stand together, slot by slot.
+            together = self.wider.leaky and self.counts[k] > 1
+            bars = by_slot if together else [bar[n] for n in range(self.counts[k]) for bar in by_slot]
             cotangents |= dict(zip(hop.states, bars, strict=True))
         return cotangents
 
@@ -334,32 +323,6 @@ class Hopped(WiderStep):
             return False
         rates, fixed = self.varying[k], self.known.rows[k][0].fixed
         return not self._uneven(k, rates.columns) or (fixed and not self._uneven(k, rates.samples))
-
-
-def wider_transport(hopped: WiderStep, inner: Transport[Any]) -> Transport[Any]:
-    """A transport over a wider step, for windows of the step that runs."""
-    each = inner.each_step
-
-    def view(window: WindowData) -> WindowData:
-        steady = hopped.rates_before(window.params, window.weights)
-        return window._replace(entry_states=hopped.with_data(window.entry_states), steady=steady)
-
-    def record(leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
-        return each.record(hopped.leaves(leaves, hopped.rates(leaves, weights, ys)), weights, ys)
-
-    def advance(carry: Any, leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array]) -> Any:
-        return each.advance(carry, hopped.leaves(leaves, hopped.rates(leaves, weights, ys)), weights, ys)
-
-    return Transport(
-        inner.init,
-        lambda trace, g, window: inner.credit(trace, hopped.signals(g, window), view(window)),
-        lambda trace, window: inner.move(trace, view(window)),
-        EachStep(record, each.begin, advance, each.restart),
-        fused=FusedCredit(
-            lambda trace, g, window: inner.fused.in_product(trace, hopped.signals(g, window), view(window))
-        ),
-        parts=inner.parts,
-    )
 
 
 def hopped_with(facts: Facts, relations: Mapping[Relation, SharedLeaks | None]) -> Hopped:

@@ -25,7 +25,7 @@ from ...compiler.ir import Detach, Role, detaching_vjp
 from ...compiler.opened import OpenStep
 from .._transport import WindowData
 from .._zeros import with_masked_products
-from ._hop import WiderStep
+from ._wider import WiderStep
 
 
 @dataclass(frozen=True, eq=False)
