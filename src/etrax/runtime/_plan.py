@@ -34,12 +34,14 @@ from ._structure import Structure, Uniforms, known_structure, products
 from ._transport import WindowData
 from .blocks import (
     Algebra,
+    Alike,
     Entry,
     Matrix,
     Stacked,
     Step,
     Unrolled,
     Vector,
+    alike,
     narrowed,
     reverse,
     shortened,
@@ -96,6 +98,13 @@ class Plan:
 
     def algebra(self, k: int) -> Algebra:
         return self.algebras[self.relations[k].group]
+
+    @cached_property
+    def alike(self) -> dict[int, Alike]:
+        """By group of which nothing is known but which slots act on which: the algebra of slots that act alike."""
+        layouts = {g: self.reader.layouts[g] for g in self.groups if g not in self.structure.blocks}
+        found = {g: alike(layout.links, layout.shape, self.steep) for g, layout in layouts.items() if not layout.stacked}
+        return {g: algebra for g, algebra in found.items() if algebra is not None}
 
     def is_narrow(self, k: int) -> bool:
         """Whether D and F of relation k have axes of one where all along them is equal."""
@@ -227,8 +236,8 @@ class Plan:
         ranks = {k: len(self.gathers[k].shape) for k in self.structure.at_ops}
         return {k: products(evens, ranks[k]) for k, evens in self.structure.at_ops.items()}
 
-    def at_op(self, k: int, a: Matrix) -> Matrix:
-        """A matrix per position, at the elements of relation k's y."""
+    def at_op(self, k: int, a: Matrix, algebra: Algebra | None = None) -> Matrix:
+        """A matrix per position, at the elements of relation k's y; by default of the group's own algebra."""
         layout, gather = self.layout(k), self.gathers[k]
         evens = self._products_at_ops.get(k)
 
@@ -243,7 +252,7 @@ class Plan:
             # The identity is equal everywhere, also at elements that reach no position: F is zero there, not P.
             return None if even is None else narrowed(gather.of_any(jnp.broadcast_to(p, layout.shape)), even.along)
 
-        return self.algebra(k).map(read, a)
+        return (algebra or self.algebra(k)).map(read, a)
 
     def at_trace(self, k: int, p: Array, entry: Array, fixed: Sequence[Operands]) -> Array:
         """Values at the elements of y that a trace of relation k meets, broadcastable to it."""
