@@ -22,7 +22,7 @@ from ._unrolled import Entries, Entry, Unrolled, Vector
 class Alike(Unrolled):
     """The algebra of blocks in which the slots of a class are one: entries have a leading axis, of one or its slots.
 
-    `classes` are slots by class. Where one class acts on another, it does so slot by slot, or has one slot.
+    `classes` are slots by class. A class of several slots acts on no other class.
     """
 
     classes: tuple[tuple[int, ...], ...] = ()
