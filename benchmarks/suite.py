@@ -162,7 +162,8 @@ def published_cases(size: str) -> list[Case]:
     layers = partial(structured.gated_lru_layers, 1, n)
     found.append(case("deep lru", layers, 2 * k, [bptt(), ours("d_rtrl", k), deep, ours("rtrl", k)], B=1, N=n))
     b, h, t = (4, 16, 64) if small else (16, 256, 1024)
-    long = ours("tbptt", t, label="tbptt remat", remat=round(t**0.5))
+    # Half as many steps between checkpoints as there are checkpoints: a step records more than its states.
+    long = ours("tbptt", t, label="tbptt remat", remat=round(t**0.5) // 2)
     found.append(case("one window gru", partial(gated.gru, b, h), t, [bptt(), long], B=b, H=h))
     return found
 

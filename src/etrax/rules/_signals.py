@@ -149,7 +149,7 @@ class _Guided:
         for k, e in zip(self.filtered, trace.filtered, strict=True):
             r = plan.relations[k]
             signal = plan.gathers[k](entry[r.group]).astype(e.dtype)
-            add_to(out, r.site, plan.apply(k, e, signal, window.fixed))
+            add_to(out, r.site, plan.of_weight(k, plan.apply(k, e, signal, window.fixed)))
         return out
 
     def move(self, trace: GuidedTrace, window: WindowData) -> GuidedTrace:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from .._compat import common_dtype, promotes
+from .._compat import common_dtype, materialised, promotes
 from ..compiler.analysis import NO_FAN_OUT, Facts, FanOut, Relation, is_steep, traced_relations
 from ..compiler.opened import WeightSite, fixed_operands
 from . import _site_math as site_math
@@ -34,12 +34,14 @@ from ._structure import Structure, Uniforms, known_structure, products
 from ._transport import WindowData
 from .blocks import (
     Algebra,
+    Alike,
     Entry,
     Matrix,
     Stacked,
     Step,
     Unrolled,
     Vector,
+    alike,
     narrowed,
     reverse,
     shortened,
@@ -98,6 +100,17 @@ class Plan:
 
     def algebra(self, k: int) -> Algebra:
         return self.algebras[self.relations[k].group]
+
+    @cached_property
+    def alike(self) -> dict[int, Alike]:
+        """By group of which nothing is known but which slots act on which: the algebra of slots that act alike."""
+        layouts = {g: self.reader.layouts[g] for g in self.groups if g not in self.structure.blocks}
+        algebras = {
+            g: alike(layout.links, layout.shape, self.steep)
+            for g, layout in layouts.items()
+            if not layout.stacked and not layout.counts
+        }
+        return {g: algebra for g, algebra in algebras.items() if algebra is not None}
 
     def is_narrow(self, k: int) -> bool:
         """Whether D and F of relation k have axes of one where all along them is equal."""
@@ -229,8 +242,8 @@ class Plan:
         ranks = {k: self.layout(k).lead + len(self.gathers[k].shape) for k in self.structure.at_ops}
         return {k: products(evens, ranks[k]) for k, evens in self.structure.at_ops.items()}
 
-    def at_op(self, k: int, a: Matrix) -> Matrix:
-        """A matrix per position, at the elements of relation k's y."""
+    def at_op(self, k: int, a: Matrix, algebra: Algebra | None = None) -> Matrix:
+        """A matrix per position, at the elements of relation k's y; by default of the group's own algebra."""
         layout, gather = self.layout(k), self.gathers[k]
         evens = self._products_at_ops.get(k)
 
@@ -245,7 +258,7 @@ class Plan:
             # The identity is equal everywhere, also at elements that reach no position: F is zero there, not P.
             return None if even is None else narrowed(layout.at_y(gather.of_any, p), even.along)
 
-        return self.algebra(k).map(read, a)
+        return (algebra or self.algebra(k)).map(read, a)
 
     def at_trace(self, k: int, p: Array, entry: Array, fixed: Sequence[Operands]) -> Array:
         """Values at the elements of y that a trace of relation k meets, broadcastable to it."""
@@ -288,14 +301,18 @@ class Plan:
     # From elements of y to weights.
 
     def apply(self, k: int, entry: Array, signal: Array, fixed: Sequence[Operands]) -> Array:
-        """A trace against a signal at the elements of y, of the weight's shape."""
+        """A trace against a signal at the elements of y, of the shape of the weights of `site(k)`."""
         r, signal = self.relations[k], self.met(k, entry, signal, fixed)
-        return self.of_weight(k, site_math.apply(self.site(k), fixed[r.site], entry, signal))
+        return site_math.apply(self.site(k), fixed[r.site], entry, signal)
 
     def of_weight(self, k: int, g: Array) -> Array:
         """A gradient of the weights of `site(k)`, as that of the op's own."""
         copies = self.relations[k].copies
-        return g if copies is None else site_math.copies_added(copies, g, copies.columns.weight)
+        if copies is None:
+            return g
+        # Written down first: a sum over samples that XLA fuses with zeros in other columns takes four times as long.
+        g = materialised(g) if copies.source is not None else g
+        return site_math.copies_added(copies, g, copies.columns.weight)
 
     def of_output(self, k: int, c: Array) -> Array:
         """Values at the copies of relation k's y, summed at y."""

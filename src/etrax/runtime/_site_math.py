@@ -131,13 +131,16 @@ def copies_added(copies: Copies, g: Array, column_axis: int) -> Array:
     """Values at an op's repeated columns, summed at the columns; `column_axis` is counted from the end."""
     axis = g.ndim + column_axis
     if copies.source is not None:
-        return _all_columns(copies, g, axis)
-    regular = _repeated(copies.of, copies.count)
+        return _all_columns(copies.of, copies.count, g, axis)
+    # Columns that reach nothing have no copy: they are zero.
+    present, of = np.unique(copies.of, return_inverse=True)
+    regular = _repeated(of.reshape(-1), present.size)
     if regular is not None:
         # A sum over an axis, which runs much faster than a scatter.
         lead, times, trail = regular
         columns = g.reshape(*g.shape[:axis], lead, times, trail, *g.shape[axis + 1 :]).sum(axis + 1)
-        columns = columns.reshape(*g.shape[:axis], lead * trail, *g.shape[axis + 1 :])
+        columns = columns.reshape(*g.shape[:axis], present.size, *g.shape[axis + 1 :])
+        columns = _all_columns(present, copies.count, columns, axis)
     else:
         # Copies in no regular order are added by number, which is a scatter.
         columns = jax.ops.segment_sum(jnp.moveaxis(g, axis, 0), copies.of, copies.count)
@@ -151,19 +154,21 @@ def at_columns(copies: Copies, a: Array, axis: int) -> Array:
     return jnp.concatenate(runs, axis) if len(runs) > 1 else runs[0]
 
 
-def _all_columns(copies: Copies, a: Array, axis: int) -> Array:
-    """The inverse of `at_columns`, with zeros in the other columns."""
+def _all_columns(of: np.ndarray, count: int, a: Array, axis: int) -> Array:
+    """An array of some columns along an axis, among all `count` of them, with zeros in the others."""
+    if of.size == count:
+        return a
     parts, done = [], 0  # columns of `a` that were put in their places
 
     def padded(part: Array, before: int, behind: int) -> Array:
         return jnp.pad(part, [(before, behind) if i == axis else (0, 0) for i in range(a.ndim)])
 
-    for run in _runs(copies.of):
+    for run in _runs(of):
         part = lax.slice_in_dim(a, done, done + run.size, axis=axis)
         # Zeros from the column where the parts so far end to the first one of this run.
         parts.append(padded(part, run[0] - sum(p.shape[axis] for p in parts), 0))
         done += run.size
-    parts[-1] = padded(parts[-1], 0, copies.count - 1 - copies.of[-1])
+    parts[-1] = padded(parts[-1], 0, count - 1 - of[-1])
     return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
 
 

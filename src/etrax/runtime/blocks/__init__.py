@@ -22,6 +22,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from jax import Array
 
+from ._alike import Alike as Alike
+from ._alike import alike as alike
 from ._recursion import Step as Step
 from ._recursion import power as power
 from ._recursion import reverse as reverse

@@ -66,7 +66,7 @@ def _applied(plan: Plan, k: int, entry: Array, g: Array, window: WindowData) -> 
     site = plan.site(k)
     apply_stack = site_math.kernels(site).apply_stack
     if apply_stack is None or entry.shape[1:] != site_math.trace_shape(site):
-        return jax.vmap(lambda e, g: plan.apply(k, e, g, window.fixed))(entry, g).sum(0)
+        return plan.of_weight(k, jax.vmap(lambda e, g: plan.apply(k, e, g, window.fixed))(entry, g).sum(0))
     return plan.of_weight(
         k, apply_stack(site.call, entry, _per_leak(lambda e, g: plan.met(k, e, g, window.fixed), entry, g))
     )

@@ -27,7 +27,7 @@ from .._recorder import FixedParts
 from .._site_math import wide_dtype
 from .._transport import EachStep, FusedCredit, SeenThrough, Transport, WindowData, add_to, by_site
 from .._view import in_view
-from ..blocks import Matrix, Step, Unrolled, Vector, power, reverse
+from ..blocks import Algebra, Alike, Matrix, Step, Unrolled, Vector, power, reverse
 from . import _by_leak, _by_slot, _stack
 
 # The kinds of trace. The first one that fits a relation serves it: a new kind is a file like these, and its name here.
@@ -165,25 +165,30 @@ class Traces:
         # Powers of a block are those of every window, unless something starts again in one.
         still = [g for g in plan.groups if window.resets is None and plan.structure.is_fixed(g)]
         # Where D changes: one loop backwards, for all groups together.
-        moving = {
-            g: plan.algebras[g].identity(dtypes[g], window.zero_after_credit) for g in plan.groups if g not in still
-        }
+        # Over several steps, slots that act alike are one entry: the loop has fewer operations for it.
+        joined = plan.alike if steps > 1 else {}
+        algebras = {g: joined.get(g, plan.algebras[g]) for g in plan.groups}
+        moving = {g: algebras[g].identity(dtypes[g], window.zero_after_credit) for g in plan.groups if g not in still}
 
         # Of one slot at a position, the products are smaller than what they make of F: that is made of all at once.
         alone = [g for g in moving if steps > 1 and plan.reader.layouts[g].size == 1]
 
         def emit(a: Mapping[int, Matrix], step: Step) -> tuple[dict[int, Vector], dict[int, Matrix]]:
             met = [k for k in unshared if (g := plan.relations[k].group) in a and g not in alone]
-            return {k: self._late(k, a[plan.relations[k].group], step.rows[k]) for k in met}, {g: a[g] for g in alone}
+            late = {k: self._late(k, a[g], step.rows[k], algebras[g]) for k in met for g in [plan.relations[k].group]}
+            return late, {g: a[g] for g in alone}
 
         products, rows = {}, {}
         if moving:
             changing = Step({g: d for g, d in records.blocks.items() if g in moving},
                             {k: f for k, f in records.rows.items() if plan.relations[k].group in moving})  # fmt: skip
             products, (rows, suffixes_of) = reverse(
-                plan.algebras, moving, steps, lambda record: plan.recorder.read(fixed, record), changing, emit,
-                resets=plan.resets(window, until_exit=True),
+                algebras, moving, steps, lambda record: plan.recorder.read(fixed, record),
+                _joined(plan, joined, changing), emit, resets=plan.resets(window, until_exit=True),
             )  # fmt: skip
+            products = {g: joined[g].by_slot(p) if g in joined else p for g, p in products.items()}
+            classes = {k: joined.get(plan.relations[k].group) for k in rows}
+            rows = {k: c if a is None else a.vector_by_slot(rows[k], 1) for k, a in classes.items() for c in [rows[k]]}
             for k in (k for k in unshared if plan.relations[k].group in alone):
                 rows[k] = self._late_of_all(k, suffixes_of[plan.relations[k].group], fixed, records)
             rows = {k: plan.since_reset(k, c, window) for k, c in rows.items()}
@@ -200,10 +205,10 @@ class Traces:
         masked = {g: plan.algebras[g].without(p, power(layouts[g].links, steps)) for g, p in products.items()}
         return masked, rows
 
-    def _late(self, k: int, a: Matrix, row: Vector) -> Vector:
+    def _late(self, k: int, a: Matrix, row: Vector, algebra: Algebra) -> Vector:
         """a · F at the elements of relation k's y: c_k, if a is the product of later blocks."""
         plan, dtype = self.plan, wide_dtype(self.plan.dtypes[k])
-        algebra, at, site = plan.algebra(k), plan.at_op(k, a), plan.site(k)
+        at, site = plan.at_op(k, a, algebra), plan.site(k)
         if site.loops:
             lead = plan.layout(k).lead
             at = algebra.map(lambda p, s, t: site_math.beside_loops(site, p, lead), at)
@@ -214,12 +219,21 @@ class Traces:
         """c_k for all steps at once, given their suffix products; F may be that of every step."""
         row = records.rows.get(k)
         if row is None:
-            return jax.vmap(lambda a: self._late(k, a, fixed.rows[k]))(suffixes)
+            return jax.vmap(lambda a: self._late(k, a, fixed.rows[k], self.plan.algebra(k)))(suffixes)
 
         def one(a: Matrix, changing: Vector) -> Vector:
-            return self._late(k, a, self.plan.recorder.read(fixed, Step({}, {k: changing})).rows[k])
+            row = self.plan.recorder.read(fixed, Step({}, {k: changing})).rows[k]
+            return self._late(k, a, row, self.plan.algebra(k))
 
         return jax.vmap(one)(suffixes, row)
+
+
+def _joined(plan: Plan, joined: Mapping[int, Alike], records: Step) -> Step:
+    """Records over a window, of some groups by class of slots that act alike."""
+    blocks = {g: joined[g].joined(d, 1) if g in joined else d for g, d in records.blocks.items()}
+    of = {k: plan.relations[k].group for k in records.rows}
+    rows = {k: joined[of[k]].joined_vector(f, 1) if of[k] in joined else f for k, f in records.rows.items()}
+    return Step(blocks, rows)
 
 
 def _written_down(fixed: FixedParts) -> FixedParts:

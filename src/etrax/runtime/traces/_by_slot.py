@@ -12,7 +12,7 @@ from .. import _site_math as site_math
 from .._plan import Plan
 from .._site_math import wide_dtype, widened
 from .._transport import WindowData
-from ..blocks import Matrix, Vector, row_times, shortened
+from ..blocks import Matrix, Vector, row_times, shortened, total
 
 
 def fits(plan: Plan, k: int, by_sample: bool) -> bool:
@@ -39,7 +39,7 @@ def credit(
         for s, e in zip(plan.carried[plan.source(k)], entries, strict=True)
         if signal[s] is not None and not (fused and _is_data(plan, k, e))
     ]
-    return sum(terms[1:], terms[0]) if terms else None
+    return plan.of_weight(k, total(terms)) if terms else None
 
 
 def fused_rows(

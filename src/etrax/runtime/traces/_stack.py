@@ -60,7 +60,7 @@ def credit(plan: Plan, k: int, entries: Array, signal: Vector, window: WindowDat
     if _moved_by_sample(plan, k) and plan.even_along(k) is None and apply_stack is not None:
         at = jax.vmap(lambda e, s: plan.met(k, e, s, window.fixed))(entries, at)
         return plan.of_weight(k, apply_stack(site.call, entries, at))
-    return jax.vmap(lambda e, s: plan.apply(k, e, s, window.fixed))(entries, at).sum(0)
+    return plan.of_weight(k, jax.vmap(lambda e, s: plan.apply(k, e, s, window.fixed))(entries, at).sum(0))
 
 
 def _is_data(plan: Plan, k: int, entries: Array) -> bool:
