@@ -192,6 +192,21 @@ def test_a_trace_that_no_loss_of_a_step_meets_gives_no_credit(rule, shape, arriv
     assert (verdict.kind == "truncated" and verdict.least_window is None) == (rule.name not in arrives)
 
 
+def test_a_group_of_which_no_state_is_followed():
+    """Its states are neither seen by the loss of a step nor read by a state, but through a weight op."""
+
+    def step(params, hidden, x):
+        below, above = hidden
+        return (jnp.tanh(x @ params["w"]), below @ params["v"]), above
+
+    params, hidden = {"w": jnp.ones((2, 1)), "v": jnp.ones((1, 2))}, (jnp.zeros(1), jnp.zeros(2))
+    learner = etrax.compile(step, etrax.e_prop(0.5), jnp.ones(2), params=params, hidden=hidden)
+    assert learner.report.verdicts[("w",)].kind == "truncated"
+    x = jnp.asarray([[0.3, -0.2], [0.5, 0.1], [-0.4, 0.6], [0.2, 0.2]])
+    (_, grads), _ = learner.value_and_grad(lambda o, t: (o - 1).sum(), window=2)(params, learner.init(), x, None)
+    assert not grads["w"].any()
+
+
 @pytest.mark.parametrize("kappa", [-0.1, 1.0, "slow", None])
 def test_bad_kappa(kappa):
     with pytest.raises(ValueError, match="`e_prop` takes a `kappa` from 0 up to but not including 1"):

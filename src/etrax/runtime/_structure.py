@@ -166,10 +166,11 @@ def _of(parts: Iterable[Uniform]) -> Uniform:
 
 def known_structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
     """What is known of the relations of a reader and of their groups."""
-    # To ask it of each entry of many states would take long; copies are as narrow as they get.
+    # To ask it of each entry of many states would take long; copies are as narrow as they get. A group may have no state
+    # that a trace is carried to (a filter, of states that neither the loss of a step nor a state reads).
     few = [
         k for k, r in enumerate(reader.relations)
-        if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked
+        if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked and reader.layouts[r.group].size
     ]  # fmt: skip
     return _even_structure(reader, _structure_of_few(reader, gathers, dtypes, few) if few else Structure())
 
