@@ -166,8 +166,8 @@ def _of(parts: Iterable[Uniform]) -> Uniform:
 
 def known_structure(reader: Reader, gathers: Sequence[Gather], dtypes: Sequence[np.dtype]) -> Structure:
     """What is known of the relations of a reader and of their groups."""
-    # To ask it of each entry of many states would take long; copies are as narrow as they get. A group may have no state
-    # that a trace is carried to (a filter, of states that neither the loss of a step nor a state reads).
+    # To ask it of each entry of many states would take long; copies are as narrow as they get. A trace may be carried
+    # to no state of a group (a filter, of states that neither the loss of a step nor a state reads).
     few = [
         k for k, r in enumerate(reader.relations)
         if can_be_narrow(reader.facts, r) and not reader.layouts[r.group].stacked and reader.layouts[r.group].size
