@@ -19,8 +19,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Names of packages as they come, and a dot for every five silent seconds: an install of minutes shows that it goes on.
 # Errors are shown, warnings are not.
-names_as_they_come = { sed -un 's/^Collecting \([^ ]*\).*/\1/p; s/^Installing collected packages.*/unpacking/p' | \
-	while :; do read -r -t 5 name; case $$? in 0) printf '%s ' "$$name";; 1) break;; *) printf '. ';; esac; done; echo; }
+names_as_they_come = { sed -un 's/^Collecting \([A-Za-z0-9._-]*\).*/\1/p; s/^Installing collected packages.*/unpacking/p' | \
+	while :; do read -r -t 5 part; case $$? in 0) printf '%s ' "$$begun$$part"; begun=;; 1) break;; *) begun+=$$part; printf '. ';; esac; done; echo; }
 
 # $(call install,python,directory,pip arguments)
 define install

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .._arguments import check_arrays
 from .._compat import shape_struct
 from .._errors import ArgumentError, EtraxError
-from ..compiler.ir import PyTree, describe, explain, explained
+from ..compiler.ir import PyTree, describe, explain, explained, format_path, leaves_with_paths
 from ._checks import Optimizer, with_loss_value
 
 
@@ -58,9 +58,24 @@ def updated(
 ) -> tuple[PyTree, PyTree]:
     """New parameters and the new state of the optimizer; a projection has the last word, to the last bit."""
     inner = optimizer.optimizer if isinstance(optimizer, Projected) else optimizer
-    updates, opt_state = with_loss_value(inner, loss).update(grads, opt_state, params)
+    updates, new_state = with_loss_value(inner, loss).update(grads, opt_state, params)
+    _check_same_types(opt_state, new_state)
     new = _moved(params, updates)
-    return optimizer.projected(new) if isinstance(optimizer, Projected) else new, opt_state
+    return optimizer.projected(new) if isinstance(optimizer, Projected) else new, new_state
+
+
+def _check_same_types(opt_state: PyTree, new_state: PyTree) -> None:
+    """An update must leave the types of the optimizer's state as they are: the next one runs the same program."""
+    if jax.tree.structure(opt_state) != jax.tree.structure(new_state):
+        return  # JAX says what differs
+    pairs = zip(leaves_with_paths(opt_state), jax.tree.leaves(new_state), strict=True)
+    for path, before, after in ((path, shape_struct(a).dtype, shape_struct(b).dtype) for (path, a), b in pairs):
+        if before != after:
+            raise ArgumentError(
+                f"the optimizer turns {format_path(path, 'opt_state')} of its state from {before} into {after}. "
+                "A parameter that is to learn has to hold floating-point numbers (`2.0`, not `2`); one that is not "
+                "belongs outside of the parameters. Otherwise make the optimizer keep the types of its state."
+            )
 
 
 def _moved(params: PyTree, updates: PyTree) -> PyTree:
