@@ -1,5 +1,7 @@
 """The report in words: short by default, whole on demand."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,3 +148,19 @@ def test_a_group_says_once_what_its_states_lose_and_a_bias_takes_no_name_from_it
 def test_brief_reasons_are_short():
     long = "not carried: " + "; ".join(f"the {word} of it acts on another" for word in "abcdefghijklmnopqrstuvwxyz")
     assert len(brief(long)) <= 2 * 103 and brief(long).endswith("(full() has the rest)")
+
+
+def test_the_place_of_an_op_is_told_from_that_of_a_path():
+    """A norm between two cells: where its own op stands, and where the weight that cuts its path stands."""
+
+    def step(p, h, x):
+        low = jnp.tanh(x @ p["w"] + h[0])
+        between = low * p["scale"] + p["shift"]
+        high = jnp.tanh(jnp.tanh(between) @ p["up"] + h[1])
+        return (low, high), high
+
+    params = {"w": jnp.ones((3, 25)), "scale": jnp.ones(25), "shift": jnp.ones(25), "up": jnp.ones((25, 25))}
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=params, hidden=(jnp.zeros(25), jnp.zeros(25)))
+    text = " ".join(str(learner.report).split())
+    assert "'scale' (25), 'shift' (25) no trace is carried from its op (test_text.py:" in text
+    assert not re.search(r"\(test_text\.py:\d+\) \(test_text", text)

@@ -112,3 +112,9 @@ def test_another_learner_evaluates_what_this_one_trains():
         etrax.Trainer(noisy, optax.sgd(0.1), lambda o, t: (o**2).mean(), evaluated=other)
     with pytest.raises(etrax.ArgumentError, match="`evaluated` is a Noisy; pass what"):
         etrax.Trainer(noisy, optax.sgd(0.1), lambda o, t: (o**2).mean(), evaluated=model)
+
+
+def test_pad_takes_no_pairs():
+    """Pairs of equal lengths would be read as sequences of two steps."""
+    with pytest.raises(etrax.ArgumentError, match="pad inputs and targets apart"):
+        pad([(np.zeros(4), np.zeros(4)), (np.zeros(4), np.zeros(4))])

@@ -117,7 +117,11 @@ def _block(report: Report, numbers: Sequence[int], reasons: Sequence[str], names
     sources = [op.source.partition(" (")[0] for op in report.ops if set(op.parameters) & set(numbers)]
     lines = [line for line in dict.fromkeys(sources) if line]
     text = brief(shortened(reasons[0]), names)
-    where = f" ({', '.join(lines[:3])}{', …' if len(lines) > 3 else ''})" if "its op" in text and lines else ""
+    if "its op" not in text or not lines:
+        return Block(parameters, text)
+    where = f" ({', '.join(lines[:3])}{', …' if len(lines) > 3 else ''})"
+    if text.endswith(")"):  # a place of something else
+        return Block(parameters, re.sub("its ops?", lambda op: op[0] + where, text, count=1))
     return Block(parameters, text + where)
 
 

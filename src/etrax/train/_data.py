@@ -81,6 +81,12 @@ def pad(sequences: Sequence[jax.Array], count: Literal["all", "last"] = "all") -
     listed = isinstance(sequences, Sequence) and not isinstance(sequences, str | bytes)
     if not listed and not (isinstance(sequences, np.ndarray | jax.Array) and sequences.ndim):
         raise ArgumentTypeError(f"`pad` takes a list of arrays, got {short(sequences)}.")
+    if any(isinstance(s, tuple) for s in sequences):
+        raise ArgumentError(
+            "`pad` takes arrays, not tuples of them: pad inputs and targets apart, "
+            "`inputs, mask = pad([x for x, _ in pairs])` and `targets, _ = pad([y for _, y in pairs])`. "
+            "`packed` takes pairs."
+        )
     arrays = [as_numbers(f"`sequences[{n}]`", s) for n, s in enumerate(sequences)]
     if not arrays:
         raise ArgumentError("`pad` got no sequences.")
