@@ -23,14 +23,19 @@ TITLES = {
     "alif": "Recurrent spiking network, three layers of ALIF", "lif": "Recurrent spiking network, three layers of LIF",
     "lstm": "LSTM", "lru": "Linear recurrent unit, complex",
     "stack lif": "Feed-forward spiking network, three layers of LIF", "stack lru": "Four linear recurrent units",
-    "wide lif": "The same, wider", "layers lru": "Four linear recurrent units, complex",
+    "wide lif": "Feed-forward spiking network, twice as wide", "layers lru": "Four linear recurrent units, complex",
     "selective": "Selective state space", "conv lif": "Convolutional recurrent spiking network",
     "time-invariant": "Linear recurrent unit, complex, shorter",
     "readout lif": "LIF with a detached reset, under a leaky readout",
     "recall": "Linear recurrent unit, credit from beyond the window",
     "by hand mingru": "minGRU, an update at every step",
     "by hand rtu": "Recurrent trace units, an update at every step",
+    "mamba": "Mamba block", "deltanet": "Gated DeltaNet", "embedded mingru": "minGRU over an embedding",
+    "leaky readouts": "Ten leaky readouts of one layer", "deep lru": "Two linear recurrent units",
+    "one window gru": "GRU, one window with checkpoints", "tiny lru": "A tiny linear recurrent unit",
     "by hand lru": "Linear recurrent unit, an update at every step", "by hand lif": "LIF, an update at every step",
+    "by hand dense gru": "GRU under `rtrl`, an update at every step",
+    "by hand dense rnn": "tanh network under `rtrl`, an update at every step",
     "coba": "E/I network with conductances, 10 % sparse", "sparse lif": "Sparse recurrent LIF network",
 }  # fmt: skip
 # What the README shows: the heading of a column, the beginning of its case's name.
@@ -44,6 +49,11 @@ STRUCTURES = {
     "one layer, a cue long ago": ("recall B4 N256", 16),
     "selective layer 64 × 8, batch 4": ("selective B4 D64", 64), "LSTM 256, batch 16": ("lstm B16 H256", 32),
     "LIF 512, detached reset, leaky readout, batch 32": ("readout lif B32 H512", 10),
+}  # fmt: skip
+# What is said above the table of a size that grows.
+GROWTH = {
+    "T": "GRU, longer sequences", "H": "GRU, more units", "B": "GRU, more lanes", "K": "GRU, longer windows",
+    "synapses": "Sparse recurrent spiking network, more synapses",
 }  # fmt: skip
 LINES = [
     ("BPTT", "BPTT"), ("BPTT, checkpointed", "BPTT checkpointed"), ("Etrax `tbptt`", "etrax tbptt K={}"),
@@ -109,19 +119,26 @@ def case_table(rows: Sequence[Row]) -> list[str]:
 
 
 def growth_table(rows: Sequence[Row], sweep: str) -> list[str]:
-    """A size varied: time a step and memory of every rival."""
+    """A size varied: what stays as it is, then time a step and memory of every rival."""
     inside = [r for r in rows if r.sweep == sweep and r.seconds]
-    names = list(dict.fromkeys(r.rival for r in inside))
-    if sweep == "K":
-        pairs = [f"| {r.rival} | {1e3 * r.per_step:.3g} ms, {_mib(r.working)} MiB |" for r in inside]
-        return ["| | |", "|---|---|", *pairs]
-    sizes = sorted({r.sizes[sweep] for r in inside})
-    lines = [f"| {sweep} | " + " | ".join(f"{n:,}" for n in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
+    fixed = ", ".join(f"{k} {v:,}" for k, v in inside[0].sizes.items() if k not in (sweep, "N"))
+    lines = [f"{GROWTH[sweep]} ({fixed}):", ""]
+    windows = sorted({_window_of(r) for r in inside} - {0}) if sweep == "K" else []
+    sizes = windows or sorted({r.sizes[sweep] for r in inside})
+    lines += [f"| {sweep} | " + " | ".join(f"{n:,}" for n in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
+    names = list(dict.fromkeys(r.rival.partition(" K=")[0] if windows else r.rival for r in inside))
     for name in names:
-        found = {r.sizes[sweep]: r for r in inside if r.rival == name}
-        cells = [f"{1e3 * found[n].per_step:.3g} ms, {_mib(found[n].working)} MiB" if n in found else "" for n in sizes]
+        cells = []
+        for n in sizes:
+            own = [r for r in inside if r.rival in (name, f"{name} K={n}") and (windows or r.sizes[sweep] == n)]
+            cells.append(f"{1e3 * own[0].per_step:.3g} ms, {_mib(own[0].working)} MiB" if own else "")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _window_of(row: Row) -> int:
+    """The K of a rival's name, 0 for one without windows."""
+    return int(row.rival.partition("K=")[2] or 0)
 
 
 def bar_table(bars: Sequence[dict[str, Any]]) -> list[str]:
@@ -159,7 +176,11 @@ def performance(folder: Path) -> str:
     lines = [
         "# Performance", "", ANSWER.strip(), "", structure_table(rows), "",
         "Compared with other ways to compute a gradient:", "", readme_table(rows), "",
-        "## How it grows", "", "![time and memory against each size](../benchmarks/results/default.png)", "",
+        "## How it grows", "",
+        "Time and memory for each step, while one size grows and the others stay: B lanes, H units, T steps, K steps a "
+        "window. Click the picture to enlarge it.", "",
+        "[![time and memory against each size](../benchmarks/results/default.png)](../benchmarks/results/default.png)",
+        "",
     ]  # fmt: skip
     for sweep in dict.fromkeys(r.sweep for r in rows if r.sweep):
         lines += [*growth_table(rows, sweep), ""]

@@ -105,8 +105,8 @@ def urls():
     return project.get("urls", {})
 
 
-# A picture of the repository that lies outside of docs/, in a page of the first level.
-PICTURE = re.compile(r"(!\[[^\]]*\]\()\.\./([^)]+\.(?:png|svg)\))")
+# A picture of the repository that lies outside of docs/, shown or linked to, in a page of the first level.
+PICTURE = re.compile(r"(\]\()\.\./([^)]+\.(?:png|svg)\))")
 
 
 def with_pictures(text, into):

@@ -1,6 +1,6 @@
 """The performance page and the README's table say what is stored, and nothing else."""
 
-from benchmarks import page, tables
+from benchmarks import page, suite, tables
 
 from .sizes import row
 
@@ -30,8 +30,21 @@ def test_growth():
     rows = [
         row(rival="BPTT", seconds=[s], working=w * 2**20, sweep="T", T=t) for t, s, w in ((10, 1.0, 1), (20, 2.0, 2))
     ]
-    assert page.growth_table(rows, "T")[0] == "| T | 10 | 20 |"
-    assert page.growth_table(rows, "T")[2].startswith("| BPTT | ")
+    said, _, header, _, first = page.growth_table(rows, "T")
+    assert said.startswith("GRU, longer sequences (") and header == "| T | 10 | 20 |" and first.startswith("| BPTT | ")
+
+
+def test_growth_of_windows():
+    """A column a window; what has none says the same in each."""
+    rows = [row(rival=rival, seconds=[1.0], sweep="K", T=10) for rival in ("BPTT", "etrax a K=1", "etrax a K=4")]
+    lines = page.growth_table(rows, "K")[2:]
+    assert lines[0] == "| K | 1 | 4 |" and [line.partition(" |")[0] for line in lines[2:]] == ["| BPTT", "| etrax a"]
+    assert all(line.count(" ms") == 2 for line in lines[2:])
+
+
+def test_every_case_has_a_title():
+    for case in suite.suite("quick"):
+        assert case.sweep in page.GROWTH if case.sweep else any(case.name.startswith(k) for k in page.TITLES), case.name
 
 
 def test_a_bar_that_is_not_met_is_seen():

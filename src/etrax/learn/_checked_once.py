@@ -43,7 +43,7 @@ def checked_by_tracing(check: Callable[..., object], compiled: Callable[..., Res
 
     JAX compares structures, shapes and types at every call, and traces anew for those that it has not seen: comparing
     them here, too, would take longer than a small step does. `check(*args)` sees what JAX does not trace (text in place
-    of an array, one that was given away): at the first call, and to say in words why a later one failed.
+    of an array, one that was donated): at the first call, and to say in words why a later one failed.
     """
     passed = False
 
@@ -65,7 +65,7 @@ def checked_by_tracing(check: Callable[..., object], compiled: Callable[..., Res
 
 
 def signature_of(tree: PyTree) -> Signature | None:
-    """Structure, shapes and types of arrays; None where a leaf is no array, or one that was given away.
+    """Structure, shapes and types of arrays; None where a leaf is no array, or one that was donated.
 
     Results of one compiled function share their abstract values from call to call, so that comparing two signatures
     mostly compares addresses.

@@ -1,7 +1,7 @@
 """Derivatives of a learner's results, where the step has derivative rules of the user's.
 
 JAX loses such a rule, or gives it the residuals of another iteration, once a loop around it has been differentiated and
-the result is differentiated again. A wrong number would come out without a word, so that it is refused.
+the result is differentiated again. The number would be wrong and nothing would say so; it is refused.
 """
 
 from __future__ import annotations
