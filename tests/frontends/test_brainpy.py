@@ -156,3 +156,17 @@ def test_states_are_called_by_the_shortest_of_their_paths(learner):
     (group,) = [g for g in compiled.graph.hidden_groups if ("exc", "post", "V") in g.hidden_paths]
     assert compiled.graph.explain(hidden_path="neurons.V") == compiled.graph.explain(hidden_path=("exc", "post", "V"))
     assert copy.deepcopy(group.hidden_paths) == group.hidden_paths
+
+
+def test_an_error_calls_states_as_the_report_does():
+    class NoUnit(Net):
+        def update(self, spikes):
+            return super().update(spikes) + 1.0 * u.mV  # of no unit, and of one
+
+    with brainstate.environ.context(dt=0.1 * u.ms):
+        net = NoUnit(True)
+        brainstate.nn.init_all_states(net)
+        with pytest.raises(etrax.CompilationError, match="Its states are") as caught:
+            etrax.compile(net, "d_rtrl", jnp.zeros(N))
+    text = str(caught.value)
+    assert "state 'exc.syn.g': " in text and "state 'neurons.V': " in text and "_before_updates" not in text

@@ -15,6 +15,7 @@ from .._install import install_advice
 from ..compiler.ir import Path, Step, describe, equations, explain, format_path
 from ..compiler.ir import explained as typed
 from ._borrow import Module, State, held
+from ._short_paths import short_paths
 
 _T = TypeVar("_T")
 
@@ -71,7 +72,9 @@ def explained(
             "step `dt`, set it before compiling: `brainstate.environ.set(dt=...)`."
         ) from error
     except Exception as error:  # the user's code may raise anything
-        listed = "".join(f"\n  state {format_path(p)}: {describe(held(s), '')}" for p, s in states.items())
+        shorter = {id(s): (path, path) for path, s in states.items()} | short_paths(model, states)
+        named = sorted((format_path(shorter[id(s)][1]), s) for s in states.values())
+        listed = "".join(f"\n  state {name}: {describe(held(s), '')}" for name, s in named)
         said = explain(f"`{name}`", error, arguments)
         about_units = "unit" in said.splitlines()[0].lower()
         text = f"{said}\nIts states are:{listed or ' none'}\n{_UNITS if about_units else _SHAPES}"
