@@ -38,6 +38,18 @@ ELSEWHERE = {
     'eval "$(etrax completion bash)"': "changes the reader's shell; tests/cli runs the script",
     "python -m benchmarks.peer_suite CHECKOUT": "asks for a checkout of another library",
 }
+# Targets of the Makefile that no workflow runs, each with the reason.
+BY_HAND = {
+    "bench": "half an hour of an idle machine; its small sizes are `make bench-quick`",
+    "soak": "an hour of ten million steps",
+    "faults": "an hour, which tests/trust has in a minute",
+    "hostile": "half an hour, which tests/trust has in a minute",
+    "durations": "writes what tests/rows.py reads, from a run of all fast tests",
+    "test-browser": "asks for Chromium",
+    "test-matrix": "both of its halves run",
+    "help": "a list",
+    "venv": "part of `make test`",
+}
 
 
 def made(path):
@@ -95,6 +107,15 @@ def test_every_block_and_command_is_run_or_named(page):
         runs = kind in ("python", "pycon") and (page in PAGES or page == ROOT / "README.md")
         assert runs or kind in NOT_RUN, kind
     assert {c: where for c in commands(text) if (where := where_run(c)) is None} == {}
+
+
+def test_workflows_run_what_pages_say_to_make():
+    files = [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / ".ci" / "run"]
+    lines = re.findall(r"make ([^\n]+)", "\n".join(file.read_text(encoding="utf-8") for file in files))
+    run = {word for line in lines for word in line.split()} | {"test-311", "test-313"}
+    said = {c.split()[1] for page in TEXTS for c in commands(page.read_text(encoding="utf-8")) if c.startswith("make ")}
+    assert said - run - set(BY_HAND) == set()
+    assert {"demo", "docs", "release-check", "test"} <= said & run
 
 
 def test_what_is_not_run_is_still_in_a_page():
