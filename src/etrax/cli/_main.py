@@ -143,7 +143,8 @@ def _about_runs(command: Callable[..., argparse.ArgumentParser]) -> None:
     train = command("train", _train, text, "etrax train --example > run.toml && etrax train run.toml", model=False)
     train.add_argument("config", nargs="?", help="a TOML file; it is data and is never executed")
     train.add_argument("--example", action="store_true", help="print a config to start from")
-    train.add_argument("--model", metavar="MODULE:FACTORY", help="a model of your own instead of [model]")
+    text = "a model of your own instead of [model]; its example inputs are one step of the data, (batch, channels)"
+    train.add_argument("--model", metavar="MODULE:FACTORY", help=text)
     train.add_argument(
         "--accept", nargs="+", default=[], metavar="WORD", help="continue although the model, loss, optimizer … changed"
     )
