@@ -118,3 +118,6 @@ def test_a_chart_alone_is_a_picture():
 def test_what_is_best_in_a_column_is_marked():
     """BPTT's cosine with itself is no contest."""
     assert table.best(ROWS) == {(1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)}
+    style = (Path(table.__file__).parent / "page.css").read_text(encoding="utf-8")
+    rules = [line for line in style.splitlines() if line.strip().startswith("#results")]
+    assert rules and not [line for line in rules if re.search(r"font-weight: (?!400)", line)]  # nothing else is bold
