@@ -410,7 +410,7 @@ def test_doctor(capsys, monkeypatch):
     assert f"and 99.1 is needed: {install_command('brainstate')}" in out
     assert f"which holds nothing since 0.2: {install_command('equinox')}" in out
     assert all(f"\n{package}: " in out for package in ("optax", "numba", "rich", "braintools"))
-    assert "arithmetic: right" in out
+    assert "arithmetic: right" in out and "\ndevice: cpu (0)\n" in out
 
 
 def test_doctor_looks_for_models_where_they_are():

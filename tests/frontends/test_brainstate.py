@@ -199,6 +199,14 @@ def test_units():
         bound.encode((0.5, x), {})
 
 
+def test_a_loss_with_a_unit():
+    step = lambda w, h, x: (0.9 * h + x @ w,) * 2
+    learner = etrax.compile(step, "d_rtrl", jnp.ones(3), params=jnp.ones((3, 4)), hidden=jnp.zeros(4))
+    run = learner.value_and_grad(lambda output, _: (output**2).mean() * u.mV, window=1)
+    with pytest.raises(etrax.ArgumentError, match=r"returned float64\[\] in mV: divide it by its unit"):
+        run(learner.params, learner.init(), jnp.ones((3, 3)))
+
+
 def test_modulator_sees_the_units_that_the_loss_sees():
     seen = {}
 

@@ -298,7 +298,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
     print(f"etrax {__version__}, Python {sys.version.split()[0]}, jax {jax.__version__}")
     for device in jax.devices():
-        print(f"device: {device.platform} {device.device_kind} ({device.id})")
+        kind = "" if device.device_kind == device.platform else f" {device.device_kind}"
+        print(f"device: {device.platform}{kind} ({device.id})")
     print(f"float64: {'on' if jax.config.read('jax_enable_x64') else 'off'}")
     for package, extra in PACKAGES.items():
         print(f"{package}: {_version_of(package, extra)}")

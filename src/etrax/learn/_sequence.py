@@ -73,7 +73,7 @@ class Losses:
         if not plain or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
             shown = f"{loss.dtype}{list(loss.shape)}" if plain else describe(loss, "its result")
             unit = getattr(loss, "unit", None)
-            more = ". Take a mean or a sum" if unit is None else f" with a unit ({unit}): divide by it"
+            more = ". Take a mean or a sum" if unit is None else ": divide it by its unit"
             raise ArgumentError(f"`loss_fn` must return one real number per step, it returned {shown}{more}.")
 
     def takes_no_target(self) -> bool:
