@@ -253,6 +253,11 @@ def test_a_rule_whose_name_a_terminal_would_obey(file, tmp_path):
     assert repr(artifact).startswith(r"<Artifact: \x1b[2J\u202e\ud800, window 1")
 
 
+def test_an_artifact_says_what_it_takes(file):
+    shown = repr(etrax.load(file))
+    assert f"; inputs float32[1, {B}, {I}]; targets float32[1, {B}" in shown and shown.startswith("<Artifact: d_rtrl()")
+
+
 def test_programs_that_are_none(file, tmp_path):
     for program in (b"", b"hello", bytes(range(256)) * 8):
         with pytest.raises(etrax.ArtifactError, match="cannot read the program"):

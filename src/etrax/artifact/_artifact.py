@@ -115,6 +115,12 @@ def _stacked(a: PyTree, steps: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((steps, *struct.shape), struct.dtype)
 
 
+def _shown(wanted: list[dict[str, Any]]) -> str:
+    """Types and shapes of a few arrays."""
+    more = f", and {len(wanted) - 4} more" if len(wanted) > 4 else ""
+    return ", ".join(f"{a['dtype']}{a['shape']}" for a in wanted[:4]) + more
+
+
 class Artifact:
     """An update read from a file: `params, opt_state, state, loss, output = artifact(params, opt_state, state, x, y)`.
 
@@ -147,7 +153,11 @@ class Artifact:
 
     def __repr__(self) -> str:
         m = self.manifest
-        return f"<Artifact: {foreign(m['rule'])}, window {m['window']}, {foreign(', '.join(m['platforms']))}>"
+        data = "; ".join(
+            f"{part} {_shown(self._wanted[part])}" for part in (*PARTS[3:], RESET) if self._wanted.get(part)
+        )
+        about = f"{foreign(m['rule'])}, window {m['window']}, {foreign(', '.join(m['platforms']))}"
+        return f"<Artifact: {about}; {foreign(data)}>"
 
     def __call__(
         self, params: PyTree, opt_state: PyTree, state: PyTree, inputs: PyTree, targets: PyTree = None,
