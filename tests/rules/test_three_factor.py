@@ -129,3 +129,27 @@ def test_bad_modulators(modulator, text):
     )
     with pytest.raises(ValueError, match=text):
         learner.value_and_grad(loss, window=1)(case.params, learner.init(), case.x, case.targets)
+
+
+def test_what_drives_a_group_is_no_activity_of_it():
+    """The product that drives m reads v on its way to m, and m a step ago: the output alone shows m's activity."""
+    rng = np.random.RandomState(0)
+
+    def step(params, hidden, x):
+        v = x @ params["u"]
+        both = jnp.concatenate([v, hidden], -1)
+        m = jnp.tanh(both @ params["w"] + (both * both).sum(keepdims=True))
+        return m, m
+
+    params = {"u": jnp.asarray(rng.standard_normal((2, 2))), "w": jnp.asarray(rng.standard_normal((3, 1)))}
+    xs = jnp.asarray(rng.standard_normal((4, 2)))
+    learner = etrax.compile(step, etrax.three_factor(), xs[0], params=params, hidden=jnp.zeros(1))
+    gradient = learner.value_and_grad(lambda output, target: ((output - 2) ** 2).sum(), window=1, reduction="sum")
+    (_, grads), _ = gradient(params, learner.init(), xs, None)
+
+    # In the first step nothing is remembered: the signal, the loss, meets tanh' and the data.
+    (_, first), _ = gradient(params, learner.init(), xs[:1], None)
+    m = step(params, jnp.zeros(1), xs[0])[1]
+    data = jnp.concatenate([xs[0] @ params["u"], jnp.zeros(1)])
+    np.testing.assert_allclose(first["w"], ((m - 2) ** 2).sum() * (1 - m**2) * data[:, None], rtol=1e-10)
+    assert grads["w"].all() and grads["u"].all()

@@ -77,7 +77,7 @@ def find_visible(facts: Facts) -> Visible:
         places: dict[int, np.ndarray] = {}
         for k, reader in enumerate(readers):
             reached = {s: d for (s, at), d in deps.items() if at == k}
-            here = None if _is_on_the_way(facts, group, reader, reached) else _places(facts, group, reader, reached)
+            here = _places(facts, group, reader, reached)
             if here is None:
                 continue
             here = np.where((here >= 0) & free[np.maximum(here, 0)], here, -1)
@@ -125,12 +125,6 @@ def _before(facts: Facts, ends: set[Node], through: set[Node]) -> set[Node]:
         before |= new
 
 
-def _is_on_the_way(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> bool:
-    """Whether a reader is an op that drives the group, and reads none of its states: what it reads is no activity."""
-    drives = any(r.site == reader.site and r.group == group.index for r in facts.relations)
-    return drives and not any(isinstance(node, StateNode) and node.index in group.leaves for node in deps)
-
-
 def _readers(facts: Facts) -> list[Reader]:
     """Readouts, then other weight ops, then outputs."""
     ops = [j for j, s in enumerate(facts.sites) if s.rule.mixes and len(s.at) == 1 and OpNode(j) in facts.live]
@@ -159,11 +153,13 @@ def _reach(facts: Facts, readers: Sequence[Reader]) -> dict[tuple[Node, int], De
 def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]) -> np.ndarray | None:
     """The position that each element of a reader shows, or None if one of them shows several.
 
-    An element that only an old state reaches shows what the group was a step ago, and does not count.
+    An element that only an old state reaches shows what the group was a step ago, and does not count. Nor does one that
+    an op reads on its way to the group, which no state of the group reaches: it is no activity of the group yet.
     """
     shape = _shape(facts, reader)
     place = np.full(int(np.prod(shape, dtype=np.int64)), -1, np.int32)
     driven = np.zeros(place.size, bool)
+    shows_states = np.full(place.size, all(r.site != reader.site or r.group != group.index for r in facts.relations))
     driven_by = {r.site: r.place for r in facts.relations if r.group == group.index and r.place is not None}
     for node, dep in deps.items():
         if isinstance(node, StateNode):
@@ -181,8 +177,9 @@ def _places(facts: Facts, group: Group, reader: Reader, deps: Mapping[Node, Dep]
             place[m[at]] = flat[at]
             if ((before >= 0) & (before != flat[at])).any() or (place[m[at]] != flat[at]).any():
                 return None
-            driven[m[at]] |= isinstance(node, OpNode)
-    return np.where(driven, place, -1).reshape(shape) if driven.any() else None
+            (driven if isinstance(node, OpNode) else shows_states)[m[at]] = True
+    shown = driven & shows_states
+    return np.where(shown, place, -1).reshape(shape) if shown.any() else None
 
 
 def _shape(facts: Facts, reader: Reader) -> tuple[int, ...]:
