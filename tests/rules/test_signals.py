@@ -242,3 +242,49 @@ def test_columns_that_reach_no_state_keep_the_gradient_of_the_loss(rule):
             lambda w: sum(map(squares, jax.lax.scan(lambda h, x: step(w, h, x), jnp.zeros((2, 4)), xs)[1], ys))
         )(w)
         np.testing.assert_allclose(grad[:, 4:], want[:, 4:], rtol=1e-12, atol=1e-12)
+
+
+def spiking(p, h, x):
+    """Spikes that a leaky trace, the weights of the readout and the output itself read."""
+    v = 0.9 * h["v"] + x @ p["in"] + h["z"] @ p["rec"]
+    z = jax.nn.sigmoid(4 * (v - 0.3))
+    s = 0.8 * h["s"] + z
+    return {"v": v, "z": z, "s": s}, (s @ p["out"], z)
+
+
+@pytest.mark.parametrize("beside", ["alone", "in one output"])
+@pytest.mark.parametrize("kappa", [0.0, 0.6])
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_the_cost_of_a_spike_that_is_shown_beside_a_readout_is_its_own(window, kappa, beside):
+    """Gradients add up: of the readout under feedback, and of the spikes under the gradient of each step's loss."""
+    rng = np.random.default_rng(0)
+    shapes = {"in": (3, H), "rec": (H, H), "out": (H, 2)}
+    params = {name: jnp.asarray(rng.standard_normal(shape) / 2) for name, shape in shapes.items()}
+    hidden = {name: jnp.zeros((2, H)) for name in "vzs"}
+    xs, ys = jnp.asarray(rng.standard_normal((7, 2, 3))), jnp.asarray(rng.standard_normal((7, 2, 2)))
+    cost = jnp.asarray(rng.standard_normal((7, H)))
+    feedback = etrax.e_prop(kappa, "random", key=KEY)
+
+    def joined(p, h, x):
+        h, parts = spiking(p, h, x)
+        return h, jnp.concatenate(parts, -1)
+
+    def grads(step, rule, read, spikes, window=window):
+        def loss_fn(output, target):
+            logits, z = read(output)
+            return ((logits - target[0]) ** 2).sum() * (spikes != "only") + (z * target[1]).sum() * (spikes != "no")
+
+        learner = etrax.compile(step, rule, xs[0], params=params, hidden=hidden)
+        return learner.value_and_grad(loss_fn, window, "sum")(params, learner.init(), xs, (ys, cost))[0][1]
+
+    in_one = beside == "in one output"
+    step, read = (joined, lambda o: (o[:, :2], o[:, 2:])) if in_one else (spiking, lambda o: o)
+    found = grads(step, feedback, read, "too")
+    of_readout = (
+        grads(step, feedback, read, "no") if in_one
+        else grads(lambda p, h, x: (lambda h, o: (h, o[0]))(*spiking(p, h, x)), feedback, lambda o: (o, 0 * o[:, :1]), "no")
+    )  # fmt: skip
+    of_spikes = grads(spiking, etrax.e_prop(credit="state"), lambda o: o, "only", 1)
+    for name in ("in", "rec"):
+        assert float(jnp.abs(of_spikes[name]).max()) > 1e-3
+        assert relative_error(found[name], of_readout[name] + of_spikes[name]) < 1e-12

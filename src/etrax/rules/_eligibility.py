@@ -37,17 +37,17 @@ def observe_cut_step(
 
 def eligibility(
     visible: Visible, plan: Plan, observed: ObservedStep, groups: Sequence[int],
-    weights: Mapping[int, Array] | None, errors: Mapping[int, Array], old: Sequence[Array],
+    weights: Mapping[int, Array] | None, errors: Mapping[int, Array], old: Sequence[Array], beside: bool = False,
 ) -> Eligibility:  # fmt: skip
     """r and q of the activity, weighted by what acts on it at each position.
 
     `weights` are those per group; None is one everywhere, and a group that is missing takes the errors of the outputs
-    that show it. `old` are the states before the step: r of one that follows from others is theirs.
+    that show it; with `beside` these errors are added to the weights. `old` are the states before the step: r of one that follows from others is theirs.
     """
     out = Eligibility({}, {})
     for g in groups:
         one = jnp.ones(visible.facts.groups[g].num_positions) if weights is None else weights.get(g)
-        h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors))
+        h_bar, d_bar = observed.pull(on_activity(visible, observed, g, one, errors, beside))
         layout, h_bar = plan.reader.layouts[g], plan.reader.view.pull(h_bar, old)
         out.r[g] = jax.tree.map(_wide, layout.vector({i: h_bar[i] for i in layout.group.leaves}))
         out.q.update({k: _wide(d_bar[r.site]) for k, r in enumerate(plan.relations) if r.group == g})

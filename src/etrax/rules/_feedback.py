@@ -2,8 +2,9 @@
 
     s[p] = Σ_o e[o] B[o, p]          e = ∂ℓ/∂o          B: (outputs × positions) of one sample, the same for all samples
 
-One matrix per output leaf and hidden group. A group that the output shows without a weight op in between takes its
-own error: there is nothing to feed back. An adaptive matrix follows the weights of a readout,
+One matrix per output leaf and hidden group. What an output shows of a group without a weight op in between takes its
+own error: there is nothing to feed back. So the cost of a spike, in a model whose output has its spikes beside the
+readout, is a cost of that spike. An adaptive matrix follows the weights of a readout,
 
     B ← (1 − δ) B − η mean_t Σ_samples e_t ⊗ z_t
 
@@ -20,18 +21,20 @@ import numpy as np
 from jax import Array
 
 from .._compat import common_dtype
-from ..compiler.analysis import Facts, Group, find_visible
+from ..compiler.analysis import Facts, Group, Visible, find_visible
 from ..compiler.ir import Role
 from ._source import Moment, Source
 
 
 class Pair(NamedTuple):
-    """An output leaf and a group, each as index arrays (samples, elements of one sample)."""
+    """An output leaf and a group, each as index arrays (samples, elements of one sample); `shown` are elements of the
+    output that show the group: nothing of them is fed back."""
 
     output: int
     group: int
     outputs: np.ndarray
     positions: np.ndarray
+    shown: np.ndarray
     complex: bool
     dtype: np.dtype
 
@@ -44,7 +47,7 @@ def feedback_source(facts: Facts, key: Array, rate: float | None = None, decay: 
     """Random feedback from a key; adaptive with a `rate`."""
     visible = find_visible(facts)
     direct = frozenset(g.index for g in facts.groups if visible.shown_by_outputs(g.index))
-    pairs = _pairs(facts, direct)
+    pairs = _pairs(facts, direct, visible)
     with jax.ensure_compile_time_eval():
         start = [np.asarray(_draw(key, n, p.shape), p.dtype) for n, p in enumerate(pairs)]
 
@@ -65,7 +68,8 @@ def feedback_source(facts: Facts, key: Array, rate: float | None = None, decay: 
         grads = [jnp.einsum("kbo,kbp->op", e, z.astype(e.dtype)) / e.shape[0] for e, z in zip(*memos, strict=True)]
         return [(1 - decay) * b - rate * g.astype(b.dtype) for b, g in zip(trained, grads, strict=True)]
 
-    return Source(signal, direct, (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple, move)
+    init = (lambda: [jnp.asarray(b) for b in start]) if rate is not None else tuple
+    return Source(signal, direct, init, move, beside=True)
 
 
 def _draw(key: Array, number: int, shape: tuple[int, int]) -> Array:
@@ -74,7 +78,7 @@ def _draw(key: Array, number: int, shape: tuple[int, int]) -> Array:
 
 
 def _by_sample(error: Array, p: Pair) -> Array:
-    flat = error.reshape(-1)[p.outputs]
+    flat = jnp.where(p.shown, 0, error).reshape(-1)[p.outputs] if p.shown.any() else error.reshape(-1)[p.outputs]
     return (
         jnp.concatenate([flat.real, -flat.imag], -1)
         if p.complex
@@ -82,15 +86,16 @@ def _by_sample(error: Array, p: Pair) -> Array:
     )
 
 
-def _pairs(facts: Facts, direct: frozenset[int]) -> list[Pair]:
+def _pairs(facts: Facts, direct: frozenset[int], visible: Visible) -> list[Pair]:
     pairs = []
     for group in (g for g in facts.groups if g.index not in direct):
         for k, leaf in enumerate(facts.step.select(Role.OUTPUT)):
-            if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and leaf.aval.size:
+            shown = visible.outputs[group.index].get(k, np.full(leaf.aval.shape, -1)) >= 0
+            if jnp.issubdtype(leaf.aval.dtype, jnp.inexact) and not shown.all():
                 outputs, positions = _samples(facts, group, leaf.aval)
                 complex_valued = jnp.issubdtype(leaf.aval.dtype, jnp.complexfloating)
                 real = jnp.finfo(common_dtype(leaf.aval.dtype, jnp.float32)).dtype
-                pairs.append(Pair(k, group.index, outputs, positions, complex_valued, real))
+                pairs.append(Pair(k, group.index, outputs, positions, shown, complex_valued, real))
     return pairs
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -97,6 +98,11 @@ class _Guided:
     def plan(self) -> Plan:
         return self.traces.plan
 
+    @property
+    def beside(self) -> list[int]:
+        """Groups whose signal is filtered, while outputs that show them act at once."""
+        return [g for g in self.signalled if self.source.beside and self.visible.outputs[g]]
+
     def init(self) -> GuidedTrace:
         zeros = [self.plan.zeros(k) for k in self.filtered]
         return GuidedTrace(self.traces.init(), zeros, self.source.init())
@@ -118,8 +124,13 @@ class _Guided:
         moment = moment_of(visible, observed, ran.outputs, step_data, loss_of)
         on_groups, memo = self.source.signal(trace.source, moment)
         old, others = facts.step.states_of(leaves), [g for g in self.groups if g not in self.signalled]
-        at_once = eligibility(visible, self.plan, observed, others, on_groups, moment.errors, old)
-        at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, on_groups, moment.errors)
+        at_once = eligibility(visible, self.plan, observed, others, on_groups, moment.errors, old, self.source.beside)
+        if self.beside:
+            unsignalled = {g: jnp.zeros_like(on_groups[g]) for g in self.beside}
+            more = eligibility(visible, self.plan, observed, self.beside, unsignalled, moment.errors, old, beside=True)
+            at_once = Eligibility({**at_once.r, **more.r}, {**at_once.q, **more.q})
+        bars = on_groups, moment.errors, self.source.beside
+        at_ops = _immediate(visible, self.untraced, leaves, weights, ran.ys, *bars)
         if self.shown:
             bars = pull_to_ops(facts, sorted(self.shown), leaves, weights, ran.ys)(moment.errors)[0]
             # Elements that no state reads have no eligibility: they keep the gradient of the loss.
@@ -139,8 +150,8 @@ class _Guided:
         resets = self._resets(window)
         entry, weights = reverse_leak(signals.on_groups, self.kappa, resets) if self.signalled else ({}, {})
         filtered = weighted(plan, activity, weights)
-        # Filtered groups and those that take their signal at once are disjoint, so one recursion serves both.
-        every = Eligibility({**filtered.r, **signals.at_once.r}, {**filtered.q, **signals.at_once.q})
+        # Both are linear in what acts on the activity, so one recursion serves the sum.
+        every = _sum(filtered, signals.at_once)
         a, c = backward(plan, window, blocks, every)
         for k, r in enumerate(plan.relations):
             add_to(out, r.site, plan.grad(k, self._on_states(k, c[k]), window))
@@ -207,6 +218,13 @@ class _Guided:
         return by_site(sites, [*trace.plain.entries, *trace.filtered])
 
 
+def _sum(one: Eligibility, two: Eligibility) -> Eligibility:
+    """Both together, where a group or a relation may be in one of them alone."""
+    r = {g: jax.tree.map(jnp.add, a, two.r[g]) if g in two.r else a for g, a in one.r.items()}
+    q = {k: a + two.q[k] if k in two.q else a for k, a in one.q.items()}
+    return Eligibility({**two.r, **r}, {**two.q, **q})
+
+
 def guided_fan_out(kappa: float) -> FanOut:
     """Outputs that reach several positions are carried where no filter stands between them and the signal."""
     return NO_FAN_OUT if kappa else CHEAP_FAN_OUT
@@ -244,7 +262,7 @@ def guided_transport(
 
 def _immediate(
     visible: Visible, sites: Sequence[int], leaves: Sequence[Array], weights: Sequence[Array], ys: Mapping[int, Array],
-    signals: Mapping[int, Array], errors: Mapping[int, Array],
+    signals: Mapping[int, Array], errors: Mapping[int, Array], beside: bool,
 ) -> dict[int, Array]:  # fmt: skip
     """The signal at the outputs of ops without a trace, within their own step and with nothing cut."""
     total: dict[int, Array] = {}
@@ -252,6 +270,6 @@ def _immediate(
         return total
     observed = observe_step(visible, frozenset(), leaves, weights, sites, ys)
     for g in range(len(visible.facts.groups)):
-        for j, bar in observed.pull(on_activity(visible, observed, g, signals.get(g), errors))[1].items():
+        for j, bar in observed.pull(on_activity(visible, observed, g, signals.get(g), errors, beside))[1].items():
             add_to(total, j, bar)
     return total

@@ -56,13 +56,15 @@ class Source:
 
     `signal(own, moment)` gives, per group, the signal on its activity per position, and a memo of the step; nothing for
     the groups in `direct`, which take the error of the outputs that show them. `own` is what the source has in the
-    trace, moved by `move(own, memos)`.
+    trace, moved by `move(own, memos)`. With `beside`, outputs that show other groups, too, act on them by their own
+    error, which no filter delays, beside the signal.
     """
 
     signal: Callable[[Any, Moment], tuple[dict[int, Array], Any]]
     direct: frozenset[int] = frozenset()
     init: Callable[[], Any] = tuple
     move: Callable[[Any, Any], Any] = lambda own, memos: own
+    beside: bool = False
 
 
 class ObservedStep(NamedTuple):
@@ -90,9 +92,13 @@ def observe_step(
 
 
 def on_activity(
-    visible: Visible, observed: ObservedStep, group: int, signal: Array | None, errors: Mapping[int, Array]
-) -> tuple[list[Array], dict[int, Array]]:
-    """Cotangents for `ObservedStep.pull`: a signal per position on a group's activity; None: its outputs' errors."""
+    visible: Visible, observed: ObservedStep, group: int, signal: Array | None, errors: Mapping[int, Array],
+    beside: bool = False,
+) -> tuple[list[Array], dict[int, Array]]:  # fmt: skip
+    """Cotangents for `ObservedStep.pull`: a signal per position on a group's activity; None: its outputs' errors.
+
+    With `beside` the errors of all outputs that show the group are added to the signal.
+    """
     facts = visible.facts
     bars = [jnp.zeros_like(a) for a in observed.seen]
     for k, at in visible.place[group].items():
@@ -101,6 +107,9 @@ def on_activity(
             errors[visible.readers[k].index] if signal is None else _on_parts(_at(signal, np.maximum(at, 0)), bars[k])
         )
         bars[k] = jnp.where(at >= 0, value, 0).astype(observed.seen[k].dtype)
+    for k, reader in enumerate(visible.readers if beside and signal is not None else ()):
+        if reader.site is None and (at := visible.outputs[group].get(reader.index)) is not None:
+            bars[k] += jnp.where(at >= 0, errors[reader.index], 0).astype(bars[k].dtype)
     states = {i: jnp.zeros_like(observed.states[i]) for i in facts.group_of_leaf}
     bare = visible.bare[group]
     for i in facts.groups[group].leaves:

@@ -37,12 +37,17 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class Visible:
-    """Per group: for each reader the position that each of its elements shows (-1: none), and the bare positions."""
+    """Per group: for each reader the position that each of its elements shows (-1: none), and the bare positions.
+
+    A position has one reader in `place`. `outputs` has, per group, all output leaves that show positions of it with no
+    weight op in between, by their index, also where a weight op reads these positions.
+    """
 
     facts: Facts
     readers: tuple[Reader, ...]
     place: tuple[dict[int, np.ndarray], ...]
     bare: tuple[np.ndarray, ...]
+    outputs: tuple[dict[int, np.ndarray], ...]
 
     def shown_by_outputs(self, group: int) -> bool:
         """Whether the outputs show the whole group themselves, with no weight op in between."""
@@ -71,22 +76,26 @@ def observe(
 def find_visible(facts: Facts) -> Visible:
     readers = tuple(_readers(facts))
     deps = _reach(facts, readers) if readers and facts.groups else {}
-    place, bare = [], []
+    place, bare, outputs = [], [], []
     for group in facts.groups:
         free = np.ones(group.num_positions, bool)
         places: dict[int, np.ndarray] = {}
+        shown: dict[int, np.ndarray] = {}
         for k, reader in enumerate(readers):
             reached = {s: d for (s, at), d in deps.items() if at == k}
             here = _places(facts, group, reader, reached)
             if here is None:
                 continue
+            if reader.site is None and (here >= 0).any():
+                shown[reader.index] = here
             here = np.where((here >= 0) & free[np.maximum(here, 0)], here, -1)
             if (here >= 0).any():
                 places[k] = here
                 free[here[here >= 0]] = False
         place.append(places)
         bare.append(free)
-    return Visible(facts, readers, tuple(place), tuple(bare))
+        outputs.append(shown)
+    return Visible(facts, readers, tuple(place), tuple(bare), tuple(outputs))
 
 
 @memoised
