@@ -22,13 +22,16 @@ def test_evidence():
 
 
 def test_a_neuron_rests_four_steps_after_a_spike_and_its_threshold_rises():
-    params = {"in": np.ones((40, 100)), "rec": np.zeros((100, 100)), "out": np.zeros((100, 2)), "bias": np.zeros(2)}
+    params = {"in": np.ones((40, 100)), "rec": np.zeros((100, 100)), "out": np.ones((100, 2)) / 100}
     state, spikes = evidence.hidden(1), []
     for _ in range(8):
-        state, (_, z) = evidence.step(params, state, np.full((1, 40), 1.0, np.float32))
+        state, (outputs, z) = evidence.step(params, state, np.full((1, 40), 1.0, np.float32))
         spikes.append(z[0])
     np.testing.assert_array_equal(np.array(spikes)[:, 0], [1, 0, 0, 0, 0, 1, 0, 0])
     assert state["a"][0, -1] > 1.9
+    # The outputs are leaky means of the spikes: a unit that spikes at every step would bring them to 1.
+    means = sum((1 - evidence.LEAK) * evidence.LEAK**n * z for n, z in enumerate(reversed(spikes)))
+    np.testing.assert_allclose(outputs[0], np.full(2, np.mean(means)), rtol=1e-5)
 
 
 @pytest.mark.slow
