@@ -8,8 +8,9 @@ Settings of the published task (Bellec et al., 2020, and the tutorials made of i
 seen): `etrax.tasks.evidence` with its defaults, 2,250 steps; 50 LIF and 50 ALIF neurons, two leaky outputs; τ_m =
 τ_out = 20 steps, threshold 0.6, soft reset without a derivative, four silent steps after a spike, τ_a = 2,000, β = 1.7
 (1 − e^(−1/2000)) / (1 − e^(−1/20)); pseudo-derivative 0.3 max(0, 1 − |v − A|/0.6)/0.6. Input weights N/√40, recurrent
-ones N/√100 without a diagonal, readout uniform (Glorot) without a bias, feedback N(0, 1). The mean cross-entropy of the last 150 steps
-and Σ_j (rate_j − 0.01)², rates being those of the batch; Adam 5e-3, batches of 64, a fresh batch for each iteration.
+ones N/√100 without a diagonal, readout uniform (Glorot) without a bias, feedback N(0, 1). The mean cross-entropy of the
+last 150 steps and Σ_j (rate_j − 0.01)², rates being those of the batch; Adam 5e-3, batches of 64, a fresh batch for
+each iteration.
 
 The figure is the number of iterations until eight batches that are not learned from have a mean error below 7 per cent,
 looked at every 20 iterations. An answer is the side with the larger mean output over the last 150 steps.

@@ -18,7 +18,8 @@ due to all that the readout has summed. The signals:
 
 The signal acts on a group's activity (what the step reads of its new state: its spikes, an LSTM's h) and goes on to
 its states by the step's own derivative. Parameters that reach no state keep the gradient of the loss; so do states
-that the output shows without a weight op in between (a leaky readout).
+that the output shows without a weight op in between (a leaky readout). An output of spikes beside a readout, on which
+a loss puts a cost of firing, acts on them by its own error, unfiltered, beside the signal of the readout.
 
 With the gradient of the loss and κ > 0, `_filtered.py` has it in closed form over a window.
 

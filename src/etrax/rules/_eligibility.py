@@ -42,7 +42,8 @@ def eligibility(
     """r and q of the activity, weighted by what acts on it at each position.
 
     `weights` are those per group; None is one everywhere, and a group that is missing takes the errors of the outputs
-    that show it; with `beside` these errors are added to the weights. `old` are the states before the step: r of one that follows from others is theirs.
+    that show it; with `beside` these errors are added to the weights. `old` are the states before the step: r of one
+    that follows from others is theirs.
     """
     out = Eligibility({}, {})
     for g in groups:
