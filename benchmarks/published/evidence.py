@@ -94,6 +94,7 @@ ROWS = {
     "symmetric": Row("`e_prop`, symmetric feedback", lambda seed: etrax.e_prop(), 50),
     "d_rtrl": Row("`d_rtrl`", lambda seed: etrax.d_rtrl(), 50),
     "pp_prop": Row("`pp_prop(0.99)`", lambda seed: etrax.pp_prop(0.99), 50),
+    "pp_slow": Row("`pp_prop(0.9995)`, the leak of thresholds", lambda seed: etrax.pp_prop(0.9995), 50),
     "tbptt1": Row("`tbptt`, window 1", lambda seed: etrax.tbptt(), 1),
     "tbptt50": Row("`tbptt`, window 50", lambda seed: etrax.tbptt(), 50),
     "bptt": Row("BPTT (`tbptt`, window 2,250)", lambda seed: etrax.tbptt(), 2250),
