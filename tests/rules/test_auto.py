@@ -38,6 +38,8 @@ def test_zoo(name):
         learner = plain.with_rule(etrax.auto(memory=budget))
         assert learner.rule.size(learner.facts) <= budget
         fitting = [ranks(other) for other, size in zip(singles, sizes, strict=True) if size <= budget]
+        deep = plain.with_rule(etrax.d_rtrl(depth=budget))
+        fitting += [ranks(deep)] if deep.rule.size(deep.facts) <= budget else []
         best = max(fitting, key=lambda r: (sum(v == 2 for v in r.values()), sum(r.values())))
         chosen = ranks(learner)
         assert sum(v == 2 for v in chosen.values()) >= sum(v == 2 for v in best.values()), (budget, learner.rule)
@@ -69,6 +71,31 @@ def test_what_is_cheap_becomes_exact_first():
     assert [k["out"] for k in kinds] == ["exact"] * 4  # a readout needs no trace
     assert [k["w"] for k in kinds] == ["truncated", "approximate", "exact", "exact"]
     assert [k["u"] for k in kinds] == ["truncated", "approximate", "approximate", "exact"]
+
+
+def test_what_lies_below_other_layers_is_carried_in_depth_where_that_fits():
+    """Three layers of leaks: below the trace of a partition with `rtrl` there is one that makes all of them exact."""
+
+    def step(p, hidden, x):
+        states = []
+        for n, h in zip("abc", hidden, strict=True):
+            states.append(jax.nn.sigmoid(p["leak " + n]) * h + x @ p[n])
+            x = jnp.tanh(states[-1])
+        return tuple(states), x
+
+    shapes = {"a": (2, 4), "b": (4, 4), "c": (4, 4), "leak a": (4,), "leak b": (4,), "leak c": (4,)}
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    plain = etrax.compile(step, "d_rtrl", jnp.ones(2), params=params, hidden=(jnp.zeros(4),) * 3)
+    exact = lambda learner: sum(v == 2 for v in ranks(learner).values())
+    assert exact(plain) < len(shapes)
+    sizes = {}
+    for depth in range(100, 3000, 100):
+        deep = plain.with_rule(etrax.d_rtrl(depth=depth))
+        sizes.setdefault(exact(deep), deep.rule.size(deep.facts))
+    assert len(sizes) > 2 and max(sizes) == len(shapes)
+    for number, size in sizes.items():
+        learner = plain.with_rule(etrax.auto(memory=size))
+        assert learner.rule.size(learner.facts) <= size and exact(learner) >= number
 
 
 def cued():

@@ -1,8 +1,9 @@
 """The compiler's own choice: for each parameter the most exact rule whose traces fit together into a budget.
 
-Candidates go from no trace to the whole influence matrix. The choice starts from the best single rule that fits, takes
-for every parameter the cheapest rule of the same worth, and spends what is left of the budget on parameters that are
-not exact yet, the cheapest first. No parameter is less exact than under that single rule.
+Candidates go from no trace to the whole influence matrix, by way of what lower layers do to those above them. The
+choice starts from the best single rule that fits, takes for every parameter the cheapest rule of the same worth, and
+spends what is left of the budget on parameters that are not exact yet, the cheapest first. No parameter is less exact
+than under that single rule.
 
 Memory is counted in bytes of traces, which are known before anything runs. Time is counted in arithmetic operations of
 one step, which the lowered program tells; it is a prediction that does not depend on how busy the machine is.
@@ -13,6 +14,7 @@ Rules that are not exact are ranked by how much they carry, or by the cosines th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -38,12 +40,11 @@ from ._verdicts import Kind, Verdict
 
 DEFAULT_MEMORY = 1e9  # bytes
 
-# The rules to choose from, and how much each of them carries. Of two that are worth the same, the one with the smaller
-# trace is taken, or else the one that stands first here.
+# The rules to choose from whatever the budget, and how much each of them carries. Of two that are worth the same, the
+# one with the smaller trace is taken, or else the one that stands first here.
 _CARRIES = {
     tbptt(): 0, pp_prop(): 1, d_rtrl(): 3, d_rtrl(fan_out=0, hops=0): 2, d_rtrl(fan_out=None, hops=1): 4, rtrl(): 5,
 }  # fmt: skip
-_CANDIDATES = tuple(_CARRIES)
 _WORTH = {Kind.TRUNCATED: 0, Kind.APPROXIMATE: 1, Kind.EXACT: 100, Kind.UNUSED: 100}
 
 
@@ -74,6 +75,7 @@ class Choice:
     """The rule of every cluster of parameters that share weight ops, and what each could have."""
 
     clusters: Sequence[frozenset[int]]
+    candidates: Sequence[Rule]
     offers: Sequence[Sequence[Offer]]
     taken: Sequence[Offer]
     rule: Rule
@@ -118,9 +120,10 @@ def auto(
 
     def resolve(facts: Facts, trace_dtype: DTypeLike | None, cosines: Cosines | None = None) -> Rule:
         bounds = budget, math.inf if time is None else float(time), trace_dtype
-        measured = None if data is None or cosines is None else _measured(facts, data, cosines)
+        candidates = tuple(_candidates(facts, budget, trace_dtype))
+        measured = None if data is None or cosines is None else _measured(facts, candidates, data, cosines)
         choice = _choose(facts, *bounds) if measured is None else _chosen(facts, *bounds, measured)
-        work = [] if time is None else _work_notes(facts, choice.rule, trace_dtype)
+        work = [] if time is None else _work_notes(facts, choice, trace_dtype)
         return replace(choice.rule, notes=lambda f: [*choice.rule.notes(f), *_notes(f, choice, budget), *work])
 
     def transport(facts: Facts, sites: frozenset[int] | None, trace_dtype: DTypeLike | None) -> Transport[Any]:
@@ -142,11 +145,35 @@ def _checked(sample: object, window: int) -> Sample | None:
     return Sample(*sample, check_whole("window", window, "steps"))
 
 
-def _measured(facts: Facts, sample: Sample, cosines: Cosines) -> dict[Rule, Mapping[int, float]]:
-    """Cosines of every candidate that is not exact for all parameters."""
+def _all_exact(facts: Facts, rule: Rule) -> bool:
     params = range(len(facts.step.select(Role.PARAM)))
-    vague = [r for r in _CANDIDATES if any(_WORTH[r.verdict(facts, i).kind] < _WORTH[Kind.EXACT] for i in params)]
-    return {rule: cosines(rule, sample) for rule in vague}
+    return all(_WORTH[rule.verdict(facts, i).kind] == _WORTH[Kind.EXACT] for i in params)
+
+
+@memoised
+def _candidates(facts: Facts, budget: float, trace_dtype: DTypeLike | None) -> dict[Rule, int]:
+    """The rules to choose from, and how much each carries.
+
+    Where `d_rtrl()` leaves out something, `d_rtrl(depth=...)` is one of them, with a depth that fits into the budget.
+    """
+    depth = int(min(budget, sys.maxsize))
+    if _all_exact(facts, d_rtrl()):
+        return _CARRIES
+    while depth > 0:
+        deep = d_rtrl(depth=depth)
+        # What is carried in depth replaces a plain trace, so that the size of both tells how much is too much.
+        excess = deep.size(facts, trace_dtype) - budget
+        if excess <= 0:
+            return {**_CARRIES, deep: _CARRIES[d_rtrl()]}
+        depth -= math.ceil(excess)
+    return _CARRIES
+
+
+def _measured(
+    facts: Facts, candidates: Sequence[Rule], sample: Sample, cosines: Cosines
+) -> dict[Rule, Mapping[int, float]]:
+    """Cosines of every candidate that is not exact for all parameters."""
+    return {rule: cosines(rule, sample) for rule in candidates if not _all_exact(facts, rule)}
 
 
 @memoised
@@ -158,11 +185,8 @@ def _chosen(
     facts: Facts, budget: float, time: float, trace_dtype: DTypeLike | None,
     measured: Mapping[Rule, Mapping[int, float]],
 ) -> Choice:  # fmt: skip
+    """The choice without `d_rtrl(depth=...)`, unless that one makes it better or smaller."""
     clusters = linked_params(facts)
-    sizes = {rule: _bytes_by_site(facts, rule, trace_dtype) for rule in _CANDIDATES}
-    offers = [_offers(facts, cluster, sizes, measured) for cluster in clusters]
-    # Of rules that are worth the same, the one with the fewest options stands first.
-    ranked = sorted(range(len(_CANDIDATES)), key=lambda n: (_score(clusters, [o[n] for o in offers], facts), -n))
 
     # The traces of a rule may share what they hold, so that the size of a choice is that of the whole of it.
     def fits(taken: Sequence[Offer]) -> bool:
@@ -171,10 +195,20 @@ def _chosen(
             return False
         return time == math.inf or work_of(facts, rule, trace_dtype) <= time * work_of(facts, tbptt(), trace_dtype)
 
-    singles = ([offer[n] for offer in offers] for n in reversed(ranked))
-    # Truncated BPTT always fits: it carries no trace, and its work is the unit of time.
-    taken = _improved(offers, next(filter(fits, singles)), fits)
-    return Choice(clusters, offers, taken, _as_rule(facts, clusters, taken))
+    def choice(candidates: Mapping[Rule, int]) -> Choice:
+        sizes = {rule: _bytes_by_site(facts, rule, trace_dtype) for rule in candidates}
+        offers = [_offers(facts, cluster, candidates, sizes, measured) for cluster in clusters]
+        # Of rules that are worth the same, the one with the fewest options stands first.
+        ranked = sorted(range(len(candidates)), key=lambda n: (_score(clusters, [o[n] for o in offers], facts), -n))
+        singles = ([offer[n] for offer in offers] for n in reversed(ranked))
+        # Truncated BPTT always fits: it carries no trace, and its work is the unit of time.
+        taken = _improved(offers, next(filter(fits, singles)), fits)
+        return Choice(clusters, tuple(candidates), offers, taken, _as_rule(facts, clusters, taken))
+
+    candidates = _candidates(facts, budget, trace_dtype)
+    choices = [choice(_CARRIES), *([choice(candidates)] if len(candidates) > len(_CARRIES) else [])]
+    worths = [(*_score(clusters, c.taken, facts)[:2], -c.rule.size(facts, trace_dtype)) for c in choices]
+    return choices[worths.index(max(worths))]
 
 
 def _improved(
@@ -203,7 +237,7 @@ def _bytes_by_site(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None) -> d
 
 
 def _offers(
-    facts: Facts, cluster: frozenset[int], sizes: Mapping[Rule, Mapping[int, int]],
+    facts: Facts, cluster: frozenset[int], candidates: Mapping[Rule, int], sizes: Mapping[Rule, Mapping[int, int]],
     measured: Mapping[Rule, Mapping[int, float]],
 ) -> list[Offer]:  # fmt: skip
     """What each candidate gives; those that leave out the same, in the same words, are worth the same.
@@ -212,7 +246,7 @@ def _offers(
     """
     sites, offers = {j for i in cluster for j in facts.sites_of(i)}, []
     reasons: dict[tuple[str, ...], int] = {}
-    for rule, carries in _CARRIES.items():
+    for rule, carries in candidates.items():
         verdicts = [rule.verdict(facts, i) for i in sorted(cluster)]
         worth = min(_WORTH[verdict.kind] for verdict in verdicts)
         if measured and worth < _WORTH[Kind.EXACT]:
@@ -279,10 +313,10 @@ def work_of(facts: Facts, rule: Rule, trace_dtype: DTypeLike | None = None) -> f
     return float((counts or {}).get("flops", 0.0))
 
 
-def _work_notes(facts: Facts, chosen: Rule, trace_dtype: DTypeLike | None) -> list[str]:
+def _work_notes(facts: Facts, choice: Choice, trace_dtype: DTypeLike | None) -> list[str]:
     """What a step takes under the choice, and under every rule alone, where work is bounded."""
-    unit = work_of(facts, tbptt(), trace_dtype)
-    shares = {rule: work_of(facts, rule, trace_dtype) / unit for rule in dict.fromkeys((chosen, *_CANDIDATES))}
+    unit, chosen = work_of(facts, tbptt(), trace_dtype), choice.rule
+    shares = {rule: work_of(facts, rule, trace_dtype) / unit for rule in dict.fromkeys((chosen, *choice.candidates))}
     alone = ", ".join(f"{rule} {share:.1f}" for rule, share in shares.items() if rule not in (chosen, tbptt()))
     return [f"a step takes {shares[chosen]:.1f} times the operations of {tbptt()}; alone, {alone}"]
 
