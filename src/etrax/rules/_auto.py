@@ -155,9 +155,10 @@ def _candidates(facts: Facts, budget: float, trace_dtype: DTypeLike | None) -> d
     """The rules to choose from, and how much each carries.
 
     Where `d_rtrl()` leaves out something, `d_rtrl(depth=...)` is one of them, with a depth that fits into the budget.
+    In a model with one group of states nothing lies below another layer, so that its analysis is spared.
     """
     depth = int(min(budget, sys.maxsize))
-    if _all_exact(facts, d_rtrl()):
+    if len(facts.groups) < 2 or _all_exact(facts, d_rtrl()):
         return _CARRIES
     while depth > 0:
         deep = d_rtrl(depth=depth)
