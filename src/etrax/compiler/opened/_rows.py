@@ -157,12 +157,13 @@ def _fills_with_nan(table: JaxprEqn) -> bool:
 
 def _with_rows_beside(table: JaxprEqn, entries: Array, at: Array) -> tuple[Array, list[Array]]:
     """Entries with a row before and one behind them for row numbers out of bounds, and the numbers of rows in these."""
-    count, largest = entries.shape[0], jnp.iinfo(at.dtype).max
-    numbers = jnp.minimum(at, min(count, largest)).astype(np.int32)  # an unsigned number may be larger than an int32
+    range_of_type = jnp.iinfo(at.dtype)
+    # Within bounds of the row numbers' own type first: an int32 may not hold them.
+    numbers = jnp.clip(at, max(-1, range_of_type.min), min(entries.shape[0], range_of_type.max)).astype(np.int32)
     first, last = lax.stop_gradient(entries[:1]), lax.stop_gradient(entries[-1:])
     if "FILL" in str(table.params["mode"]):
         first = last = jnp.full_like(first, table.params["fill_value"])
-    return jnp.concatenate([first, entries, last]), [jnp.maximum(numbers, -1) + 1]
+    return jnp.concatenate([first, entries, last]), [numbers + 1]
 
 
 def _stays_nan(jaxpr: Jaxpr, chain: Sequence[int], row: Var, outs: Sequence[Var]) -> bool:
